@@ -111,7 +111,7 @@ int64_t Pieces::summedTensors(int64_t piece, int64_t shard) const {
   SmallVector<bool> counts;
   for (auto weight : op.getWeightsAttr().getAsRange<WeightAttr>()) {
     types.push_back(weight.getType());
-    counts.push_back(!weight.getTied() && !weight.getFrozen());
+    counts.push_back(!weight.getTied() && !weight.getFrozen() && weight.getDeclared().getExperts() == 1);
   }
   if (shard < 0)
     return llvm::count(counts, true);
@@ -121,8 +121,15 @@ int64_t Pieces::summedTensors(int64_t piece, int64_t shard) const {
 
 bool Pieces::hasTerms(int64_t piece) const {
   PieceOp op = ops[piece];
-  auto isTerm = [](WeightAttr weight) { return !weight.getFrozen() && weight.getDeclared().getTerms(); };
+  auto program = op->getParentOfType<ProgramOp>();
+  auto isTerm = [&](WeightAttr weight) { return !weight.getFrozen() && axisOfTerms(program, weight).has_value(); };
   return op.getWeightsAttr() && llvm::any_of(op.getWeightsAttr().getAsRange<WeightAttr>(), isTerm);
+}
+
+std::optional<nn::Axis> pp::axisOfTerms(ProgramOp program, WeightAttr weight) {
+  if (weight.getDeclared().getExperts() > 1)
+    return program.sizeOf(Axis::copies) > 1 ? std::optional(nn::Axis::copies) : std::nullopt;
+  return weight.getDeclared().getTerms() ? std::optional(nn::Axis::tensor) : std::nullopt;
 }
 
 bool Pieces::trains(int64_t piece) const {

@@ -82,7 +82,7 @@ FailureOr<InnerMessage> pp::innerMessage(nn::Exchange op, MeshAttr mesh) {
   InnerMessage message = {op,
                           axesOf(op),
                           1,
-                          kFirstInnerChannel + 8 * op.countNeighbours(),
+                          kFirstInnerChannel + 64 * op.countNeighbours(),
                           cast<RankedTensorType>(op->getResult(0).getType()),
                           {}};
   for (Axis axis : message.axes.getAxes()) {

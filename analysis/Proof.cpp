@@ -150,12 +150,16 @@ static std::vector<Proof::MeshAxis> describeMesh(ProgramOp program) {
         ++exchanges[axis];
     }
   std::vector<Proof::MeshAxis> axes;
-  for (Axis axis : mesh.getOrder()) {
+  SmallVector<Axis> all(mesh.getOrder());
+  if (mesh.getExpert() > 1)
+    all.append({Axis::expert, Axis::copies});
+  for (Axis axis : all) {
     int64_t members = mesh.sizeOf(axis);
     if (axis == Axis::pipeline || members == 1)
       continue;
     int64_t devices = mesh.devicesOfRank() * static_cast<int64_t>(program.getRanks());
-    axes.push_back({stringifyAxis(axis).str(), devices / members, members, mesh.stride(axis), {}});
+    SmallVector<int64_t> first = mesh.line(0, axis);
+    axes.push_back({stringifyAxis(axis).str(), devices / members, members, first[1] - first[0], {}});
     if (exchanges.count(axis))
       axes.back().step.push_back({"exchanges", exchanges[axis]});
     for (auto [role, count] : sums)

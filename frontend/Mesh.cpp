@@ -47,6 +47,12 @@ LogicalResult MeshClause::read(ArrayRef<Option> options, ArrayRef<Override> over
   return check();
 }
 
+/// Of those that number devices.
+static std::optional<Axis> axisNamed(StringRef name) {
+  std::optional<Axis> axis = pipeline::symbolizeAxis(name);
+  return axis && *axis <= Axis::pipeline ? axis : std::nullopt;
+}
+
 static bool isWord(const Value &value, ArrayRef<StringRef> words) {
   return value.asString() && is_contained(words, *value.asString());
 }
@@ -59,7 +65,7 @@ LogicalResult MeshClause::set(Name name, SMLoc at, const Value &value) {
   };
   int64_t number = value.asInt() ? *value.asInt() : -1;
   constexpr int64_t kMostDevices = 1 << 16; // of an axis
-  if (std::optional<Axis> axis = pipeline::symbolizeAxis(name.text)) {
+  if (std::optional<Axis> axis = axisNamed(name.text); axis && *axis != Axis::pipeline) {
     sizes[static_cast<size_t>(*axis)] = {number, at};
     return expect(number >= 1 && number <= kMostDevices, "an int from 1 to " + Twine(kMostDevices));
   }
@@ -93,7 +99,7 @@ LogicalResult MeshClause::setOrder(SMLoc at, StringRef text) {
   text.split(words, ' ', -1, /*KeepEmpty=*/false);
   SmallVector<Axis> axes;
   for (StringRef word : words)
-    if (std::optional<Axis> axis = pipeline::symbolizeAxis(word); axis && !is_contained(axes, *axis))
+    if (std::optional<Axis> axis = axisNamed(word); axis && !is_contained(axes, *axis))
       axes.push_back(*axis);
   if (axes.size() != order.size() || words.size() != order.size())
     return evaluator.fail(at, "`order`: expected the words tensor, context, data, pipeline once each, got \"" + text +
@@ -142,13 +148,14 @@ LogicalResult MeshClause::setOfPart(ArrayRef<Name> parts, Name name, SMLoc at, c
     again = ofAll, attention = ofAllAttention, attentionAt = ofAllAt;
     return success();
   }
-  int64_t all = name.text == "tensor" ? size(Axis::tensor) : expert.value;
+  bool isTensor = name.text == "tensor";
+  int64_t all = isTensor ? size(Axis::tensor) : expert.value;
   if (value.asInt() && (*value.asInt() == 1 || *value.asInt() == all)) {
     for (const Name &part : parts)
-      if (name.text == "tensor" && *value.asInt() == 1)
-        wholeParts.insert(part.text);
-      else if (name.text == "tensor")
-        wholeParts.erase(part.text);
+      if (*value.asInt() == 1)
+        (isTensor ? wholeParts : expertParts).insert(part.text);
+      else
+        (isTensor ? wholeParts : expertParts).erase(part.text);
     return success();
   }
   return evaluator.fail(at, "`mesh of` a part `" + name.text + " = " + value.text() +
@@ -158,9 +165,6 @@ LogicalResult MeshClause::setOfPart(ArrayRef<Name> parts, Name name, SMLoc at, c
 //===-- What is built -------------------------------------------------------------------------------------------===//
 
 LogicalResult MeshClause::check() {
-  auto refuse = [&](const Given &given, StringRef name, StringRef what) {
-    return evaluator.fail(given.at, "`" + name + " = " + Twine(given.value) + "` is not built yet: " + what);
-  };
   auto checkAttention = [&](StringRef word, SMLoc at) -> LogicalResult {
     if (size(Axis::context) == 1 || word == "gather" || word == "heads")
       return success();
@@ -173,8 +177,11 @@ LogicalResult MeshClause::check() {
   for (const auto &[part, its] : attentionOfParts)
     if (failed(checkAttention(its.first, its.second)))
       return failure();
-  if (expert.value > 1)
-    return refuse(expert, "expert", "a device has all experts, or with `tensor` columns of each");
+  int64_t context = size(Axis::context), replicas = size(Axis::data), experts = expert.value;
+  bool isGroup = context % experts == 0 || (experts % context == 0 && replicas % (experts / context) == 0);
+  if (!isGroup)
+    return evaluator.fail(expert.at, "`expert = " + Twine(experts) + "` is cut out of context and data; `context = " +
+                                         Twine(context) + ", data = " + Twine(replicas) + "` has no such group");
   if (zero.value > 0 && size(Axis::data) * size(Axis::context) == 1)
     return evaluator.fail(zero.at, "`zero = " + Twine(zero.value) + "`: no weight is on several devices");
   if (sequence.value && size(Axis::tensor) == 1)
@@ -196,11 +203,15 @@ std::optional<int64_t> MeshClause::ranksPerNode(int64_t devicesPerNode) const {
 LogicalResult MeshClause::markParts(mlir::ModuleOp module) const {
   mlir::Builder builder(module.getContext());
   StringSet<> attends;
+  bool hasExperts = false;
   for (auto function : module.getOps<mlir::func::FuncOp>()) {
     auto named = function->getAttrOfType<mlir::StringAttr>(nn::kPartAttr);
     StringRef part = named ? named.getValue() : function.getName();
     if (size(Axis::tensor) > 1 && wholeParts.contains(part))
       function->setAttr(nn::kWholeAttr, builder.getUnitAttr());
+    if (expert.value > 1 && expertParts.contains(part))
+      function->setAttr(nn::kAllExpertsAttr, builder.getUnitAttr());
+    hasExperts |= !function.getOps<nn::RouteOp>().empty();
     auto its = againOfParts.find(part);
     if (gathers() && its != againOfParts.end() && its->second != again)
       function->setAttr(nn::kAgainAttr, builder.getStringAttr(pipeline::stringifyAgain(its->second)));
@@ -210,6 +221,8 @@ LogicalResult MeshClause::markParts(mlir::ModuleOp module) const {
     if (!function.getOps<nn::AttentionOp>().empty())
       attends.insert(part);
   }
+  if (expert.value > 1 && !hasExperts)
+    return evaluator.fail(expert.at, "`expert = " + Twine(expert.value) + "`: the model has no experts");
   for (const auto &[part, its] : attentionOfParts)
     if (!attends.contains(part))
       return evaluator.fail(its.second, "`mesh of " + part + " attention = \"" + its.first + "\"`: part `" + part +
@@ -225,5 +238,6 @@ pipeline::MeshAttr MeshClause::attribute(int64_t ranks, mlir::MLIRContext *conte
     extents.push_back(axis == Axis::pipeline ? ranks : size(axis));
   return pipeline::MeshAttr::get(
       context, order, extents, zero.value, sequence.value != 0, gathers() ? again : pipeline::Again::nothing,
-      size(Axis::context) > 1 && attention == "heads" ? pipeline::Meeting::heads : pipeline::Meeting::gather);
+      size(Axis::context) > 1 && attention == "heads" ? pipeline::Meeting::heads : pipeline::Meeting::gather,
+      expert.value);
 }

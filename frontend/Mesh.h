@@ -48,13 +48,13 @@ private:
   mlir::LogicalResult setOfPart(llvm::ArrayRef<Name> parts, Name name, SMLoc at, const Value &value);
   mlir::LogicalResult check();
   /// Whether devices gather what a backward may gather again.
-  bool gathers() const { return sequence.value != 0 || size(pipeline::Axis::context) > 1; }
+  bool gathers() const { return sequence.value != 0 || size(pipeline::Axis::context) > 1 || expert.value > 1; }
   int64_t size(pipeline::Axis axis) const { return sizes[static_cast<size_t>(axis)].value; }
 
   Evaluator &evaluator;
   std::array<Given, 3> sizes = {Given{1, {}}, Given{1, {}}, Given{1, {}}}; ///< of tensor, context, data
   Given expert{1, {}}, zero{0, {}}, sequence{0, {}};
-  llvm::StringSet<> wholeParts; ///< with `tensor = 1`
+  llvm::StringSet<> wholeParts, expertParts; ///< with `tensor = 1`, and with `expert = 1`
   pipeline::Again again = pipeline::Again::inputs;
   std::map<StringRef, pipeline::Again> againOfParts;
   std::string attention = "gather"; ///< how queries and keys meet over `context`

@@ -287,9 +287,13 @@ LogicalResult TextCheck::checkExchange(nn::Exchange exchange, int64_t number) {
   bool zigzag = isa<nn::GatherRunsOp, nn::ScatterRunsOp>(exchange);
   Value given = exchange->getOperand(0), made = exchange->getResult(0);
   auto whole = cast<RankedTensorType>((scatter ? given : made).getType());
-  int64_t channel = 1073741824 + 8 * exchange.countNeighbours();
+  int64_t channel = 1073741824 + 64 * exchange.countNeighbours();
   for (nn::Axis axis : axes.getAxes())
-    channel += axis == nn::Axis::tensor ? 1 : axis == nn::Axis::context ? 2 : 4;
+    channel += axis == nn::Axis::tensor    ? 1
+               : axis == nn::Axis::context ? 2
+               : axis == nn::Axis::data    ? 4
+               : axis == nn::Axis::expert  ? 16
+                                           : 32;
   std::string label;
   for (auto [i, extent] : llvm::enumerate(whole.getShape()))
     label += (i ? "x" : "") + std::to_string(extent);
@@ -309,7 +313,10 @@ LogicalResult TextCheck::checkExchange(nn::Exchange exchange, int64_t number) {
   if (!sums && (!members || state->devicesAlong(axes) != members.getInt()))
     return reportDifference(exchange.getLoc(), state->number, "a gather, a scatter or an all-to-all",
                             Twine(state->devicesAlong(axes)) + " members", Twine(members ? members.getInt() : 0));
-  if (swaps) {
+  if (isa<nn::ExchangeSectionsOp>(exchange)) {
+    expected["kind"] = "all_to_all";
+    expected["to"] = "sections";
+  } else if (swaps) {
     int64_t before = cast<RankedTensorType>(given.getType()).getDimSize(1), after = whole.getDimSize(1);
     expected["kind"] = "all_to_all";
     expected["sequences"] = whole.getDimSize(0);
@@ -476,6 +483,23 @@ static JsonValue partOf(PieceOp piece, WeightAttr weight, bool isShard, ElementR
   return part;
 }
 
+/// Of a tensor of which each device along `expert` has as many experts, from another one on, all of them or a range of
+/// their elements.
+static JsonValue expertsOf(WeightAttr weight, ElementRange range, int64_t offset) {
+  int64_t devices = weight.getDeclared().getExperts(), own = weight.getType().getNumElements();
+  std::vector<int64_t> shape(weight.getType().getShape()), begins;
+  if (nn::CutAttr cut = weight.getDeclared().getCut())
+    shape.assign(cut.getWhole().begin(), cut.getWhole().end());
+  shape.front() *= devices;
+  for (int64_t device = 0; device < devices; ++device)
+    begins.push_back(device * own + range.begin);
+  auto table = [&](const std::vector<int64_t> &of) { return JsonValue{{"by", {"expert"}}, {"of", of}}; };
+  return {{"shape", shape},
+          {"begin", table(begins)},
+          {"count", table(std::vector<int64_t>(devices, range.count))},
+          {"offset", table(std::vector<int64_t>(devices, offset))}};
+}
+
 /// Of weights one behind the other, each of which begins at a multiple of 32.
 static int64_t elementsOf(ArrayRef<WeightAttr> weights) {
   int64_t all = 0;
@@ -596,7 +620,7 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
                          : 0;
   SmallVector<WeightAttr> own;
   for (WeightAttr weight : weights)
-    if (!weight.getTied() && !weight.getFrozen())
+    if (!weight.getTied() && !weight.getFrozen() && weight.getDeclared().getExperts() == 1)
       own.push_back(weight);
   bool isFlat = replicas > 0 && (kind == BindingKind::opt || kind == BindingKind::grad);
   bool isOld = kind == BindingKind::previous, isWeight = kind == BindingKind::weight || isOld,
@@ -610,8 +634,8 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
       parts = weight.getTied() ? SmallVector<StringRef>() : optimizer.stateOf(weight);
     if (isOld)
       parts = {previous};
-    bool isPacked =
-        isFlat && !weight.getTied() && (kind == BindingKind::opt || pieces.sumsShards(pieces.find(piece.getCoord())));
+    bool isCut = isFlat && llvm::is_contained(own, weight);
+    bool isPacked = isCut && (kind == BindingKind::opt || pieces.sumsShards(pieces.find(piece.getCoord())));
     if (isPacked && !parts.empty())
       next = 0; // all weights have theirs in the same tensors
     for (StringRef part : parts) {
@@ -621,7 +645,7 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
       auto type = cast<RankedTensorType>(payload.getType(next));
       int64_t offset = offsets[next++], elements = shard >= 0 ? range.count : weight.getType().getNumElements();
       JsonValue shards = JsonValue::object();
-      if (isFlat && !weight.getTied())
+      if (isCut)
         shards = shardsOf(own, llvm::find(own, weight) - own.begin(), replicas, offset,
                           type.getElementTypeBitWidth() / 8, isPacked, namesOfSummed(program));
       if (isPacked)
@@ -637,6 +661,11 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
                             {"type", nameOfType(type.getElementType())},
                             {"offset", offset}};
       expected.update(partOf(piece, weight, shard >= 0, range));
+      if (weight.getDeclared().getExperts() > 1) {
+        expected.update(expertsOf(weight, shard >= 0 ? range : ElementRange{range.tensor, 0, elements}, offset));
+        if (expected.contains("dims"))
+          expected["dims"][0][0] = expected["dims"][0][2] = expected["shape"][0];
+      }
       expected.update(shards);
       if (isState)
         expected["kind"] = part.str();
@@ -665,9 +694,9 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
 //===-- The program ---------------------------------------------------------------------------------------------===//
 
 static int64_t countWhole(WeightAttr weight) {
-  if (nn::CutAttr cut = weight.getDeclared().getCut())
-    return ShapedType::getNumElements(cut.getWhole());
-  return weight.getType().getNumElements();
+  nn::CutAttr cut = weight.getDeclared().getCut();
+  return weight.getDeclared().getExperts() *
+         (cut ? ShapedType::getNumElements(cut.getWhole()) : weight.getType().getNumElements());
 }
 
 LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
@@ -714,6 +743,8 @@ LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
     expected["mesh"] = {{"order", JsonValue::array()}};
     for (size_t i = 0; i < mesh.getSizes().size(); ++i)
       expected["mesh"]["order"].push_back({stringifyAxis(mesh.getOrder()[i]).str(), mesh.getSizes()[i]});
+    if (mesh.getExpert() > 1)
+      expected["mesh"]["expert"] = mesh.getExpert();
     int64_t replicas = program.sizeOf(Axis::data);
     expected["flops_per_step"] =
         flops * static_cast<double>(replicas * program.sizeOf(Axis::tensor) * program.sizeOf(Axis::context));

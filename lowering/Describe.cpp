@@ -164,9 +164,11 @@ FailureOr<int32_t> RankText::addExchange(nn::Exchange exchange) {
     json["zigzag"] = true;
   if (exchange.getKind() == nn::ExchangeKind::all_to_all) {
     bool toHeads = isa<nn::RunsToHeadsOp>(exchange);
-    json["sequences"] = message->type.getDimSize(0);
-    json["length"] = message->type.getDimSize(1) * (toHeads ? 1 : message->members);
-    json["to"] = toHeads ? "columns" : "runs";
+    json["to"] = isa<nn::ExchangeSectionsOp>(exchange) ? "sections" : toHeads ? "columns" : "runs";
+    if (!isa<nn::ExchangeSectionsOp>(exchange)) {
+      json["sequences"] = message->type.getDimSize(0);
+      json["length"] = message->type.getDimSize(1) * (toHeads ? 1 : message->members);
+    }
   }
   json["inside"] = true;
   std::string shape;
@@ -342,6 +344,9 @@ struct Bound {
     }
   }
 
+  /// Whether updates of this weight, one of the first ones, are cut.
+  bool isFlat(ElementRange range) const { return range.tensor < flat.begins.size(); }
+
   /// What of a weight a replica has: with `place` where its shards of all of them lie one behind the other, else in the
   /// weight's own place.
   void addFlat(ElementRange range, int64_t elementBytes, int64_t offset, bool place, Json &json) const {
@@ -357,6 +362,23 @@ struct Bound {
     MeshAttr mesh = SlotOp(slot)->getParentOfType<ProgramOp>().getMeshAttr();
     auto table = [&](ArrayRef<int64_t> of) { return Json{{"by", namesOfSumAxes(mesh)}, {"of", of.vec()}}; };
     json.update({{"begin", table(begins)}, {"count", table(counts)}, {"offset", table(places)}});
+  }
+
+  /// A device along `expert` has as many experts as the others, behind those of the ones before it.
+  static void addExperts(WeightAttr weight, ElementRange range, Json &json) {
+    const int64_t devices = weight.getDeclared().getExperts(), own = weight.getType().getNumElements();
+    auto table = [&](int64_t first, int64_t step) {
+      std::vector<int64_t> of;
+      for (int64_t k = 0; k < devices; ++k)
+        of.push_back(first + k * step);
+      return Json{{"by", Json::array({"expert"})}, {"of", of}};
+    };
+    json["shape"][0] = json["shape"][0].get<int64_t>() * devices;
+    if (json.contains("dims"))
+      json["dims"][0] = {json["shape"][0], json["dims"][0][1], json["shape"][0]};
+    json["begin"] = table(range.begin, own);
+    json["count"] = table(range.count, 0);
+    json["offset"] = table(json["offset"].get<int64_t>(), 0);
   }
 
   /// The next tensor of the payload; null and an error if the payload has no more or it has another shape.
@@ -384,6 +406,8 @@ struct Bound {
     if (cut)
       addCut(cut, slot->getParentOfType<ProgramOp>().sizeOf(Axis::tensor), whole ? whole.getShape() : cut.getWhole(),
              first, json);
+    if (weight.getDeclared().getExperts() > 1)
+      addExperts(weight, range, json);
     if (!whole || cut)
       return json;
     RankedTensorType here = weight.getType();
@@ -464,10 +488,10 @@ static LogicalResult addWeights(Bound bound, Json &list) {
 }
 
 /// Of all weights that are cut over replicas there is one tensor of each kind.
-static LogicalResult addFlatState(Bound bound, const Optimizer &optimizer, Json &list) {
+static LogicalResult addFlatState(Bound &bound, const Optimizer &optimizer, Json &list) {
   TupleType payload = bound.slot.getSlot().getType().getPayload();
   for (auto [weight, range] : bound.tensors) {
-    if (weight.getTied() || weight.getFrozen())
+    if (!bound.isFlat(range))
       continue;
     for (auto [i, kind] : llvm::enumerate(optimizer.stateOf(weight))) {
       auto type = i < payload.size() ? cast<RankedTensorType>(payload.getType(i)) : RankedTensorType();
@@ -482,14 +506,14 @@ static LogicalResult addFlatState(Bound bound, const Optimizer &optimizer, Json 
       addTensor(std::move(json), list);
     }
   }
-  return bound.finish();
+  return success();
 }
 
 static LogicalResult addState(Bound bound, const Optimizer &optimizer, Json &list) {
-  if (bound.replicas > 0)
-    return addFlatState(std::move(bound), optimizer, list);
+  if (failed(addFlatState(bound, optimizer, list)))
+    return failure();
   for (auto [weight, range] : bound.tensors) {
-    if (weight.getTied() || weight.getFrozen())
+    if (weight.getTied() || weight.getFrozen() || bound.isFlat(range))
       continue;
     for (StringRef kind : optimizer.stateOf(weight)) {
       RankedTensorType type = bound.take(weight, range);
@@ -522,7 +546,7 @@ static LogicalResult addGrads(Bound bound, Json &list) {
   for (auto [weight, range] : bound.tensors) {
     if (weight.getFrozen())
       continue;
-    bool isPacked = bound.sumsShards && !weight.getTied(); // all own weights have theirs in the first tensor
+    bool isPacked = bound.sumsShards && bound.isFlat(range); // all own weights have theirs in the first tensor
     RankedTensorType type =
         isPacked && payload.size() > 0 ? cast<RankedTensorType>(payload.getType(0)) : bound.take(weight, range);
     if (!type)
@@ -535,7 +559,7 @@ static LogicalResult addGrads(Bound bound, Json &list) {
     Json json = tensorJson(weight, type, bound.offset());
     json["transposed"] = weight.getDeclared().getTransposed();
     json = bound.describe(std::move(json), weight, range);
-    if (bound.replicas > 0)
+    if (bound.isFlat(range))
       bound.addFlat(range, type.getElementTypeBitWidth() / 8, bound.offset(), bound.sumsShards, json);
     addTensor(std::move(json), list);
   }
@@ -615,7 +639,7 @@ std::string RankText::take() {
 /// Of the weight as files have it.
 static int64_t elementsOfAll(WeightAttr weight) {
   nn::CutAttr cut = weight.getDeclared().getCut();
-  int64_t elements = 1;
+  int64_t elements = weight.getDeclared().getExperts();
   for (int64_t extent : cut ? cut.getWhole() : weight.getType().getShape())
     elements *= extent;
   return elements;
@@ -648,9 +672,12 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
   for (StringRef key : {"model", "schedule"})
     json[key.str()] = toJson(train.get(key));
   json["ranks"] = program.getRanks();
-  if (MeshAttr mesh = program.getMeshAttr())
+  if (MeshAttr mesh = program.getMeshAttr()) {
     for (auto [axis, size] : llvm::zip(mesh.getOrder(), mesh.getSizes()))
       json["mesh"]["order"].push_back({stringifyAxis(axis).str(), size});
+    if (mesh.getExpert() > 1)
+      json["mesh"]["expert"] = mesh.getExpert();
+  }
   json["microbatches"] = program.getMicrobatches();
   for (StringRef key : {"batch", "sequence", "vocab", "precision"})
     json[key.str()] = toJson(train.get(key));

@@ -50,6 +50,16 @@ def CutSequences : PpPass<"cut-sequences", "actions"> {
   let dependentDialects = ["::pp::nn::NnDialect"];
 }
 
+def CutExperts : PpPass<"cut-experts", "actions"> {
+  let summary = "the model's parts have the experts of one device; rows go to the devices of their experts, and back";
+  let description = [{
+    `%rows = nn.dispatch %x, %places` and `%y = nn.combine %rows, %places` ~~> the same with `nn.exchange_sections`
+    behind the one and in front of the other; counts and weights of rows go with them. Programs without a mesh, or with
+    `expert = 1`, stay as they are.
+  }];
+  let dependentDialects = ["::pp::nn::NnDialect"];
+}
+
 def SplitParts : PpPass<"split-parts", "actions"> {
   let summary = "the model's parts are cut over the devices of the tensor axis, with the exchanges that this needs";
   let description = [{

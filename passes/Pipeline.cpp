@@ -11,8 +11,9 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
   // What is cut by the vocabulary becomes pieces on single ranks, so that no later pass needs to know of it more than
   // that.
   manager.addPass(createSplitVocabulary());
-  // Which device has what of every value decides all shapes below: first of the rows, then of the columns.
+  // Which device has what of every value decides all shapes below: first of the rows, then of experts, then of columns.
   manager.addPass(createCutSequences());
+  manager.addPass(createCutExperts());
   manager.addPass(createSplitParts());
   // What the schedule asks for is asked exactly once, before anything is built on it.
   manager.addPass(createVerifyUnits());

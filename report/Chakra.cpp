@@ -164,13 +164,10 @@ Message DeviceWriter::begin(StringRef name, NodeType type) {
 /// These devices and those that differ from them on the axes, ascending.
 std::vector<int64_t> DeviceWriter::line(ArrayRef<int64_t> starts, AxesAttr axes) const {
   std::vector<int64_t> members(starts);
-  for (Axis axis : axes ? axes.getAxes() : ArrayRef<Axis>()) {
-    int64_t stride = mesh.stride(axis), size = mesh.sizeOf(axis);
-    std::vector<int64_t> along;
-    for (int64_t member : members)
-      for (int64_t k = 0; k < size; ++k)
-        along.push_back(member + (k - member / stride % size) * stride);
-    members = std::move(along);
+  if (axes) {
+    members.clear();
+    for (int64_t start : starts)
+      llvm::append_range(members, mesh.line(start, axes.getAxes()));
   }
   llvm::sort(members);
   return members;

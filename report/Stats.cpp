@@ -4,6 +4,7 @@
 #include "analysis/Messages.h"
 #include "analysis/lives/RankLives.h"
 #include "report/Report.h"
+#include "llvm/ADT/StringSet.h"
 
 using namespace mlir;
 using namespace pp;
@@ -131,6 +132,28 @@ static void printExchanges(RankOp rank, llvm::json::OStream &json) {
   });
 }
 
+/// Where experts are cut over devices: how many rows come to those of one device from a microbatch, if every expert is
+/// chosen equally often, and for how many there is room.
+static void printExpertRows(RankOp rank, llvm::json::OStream &json) {
+  SymbolTable symbols(rank->getParentOfType<ModuleOp>());
+  int64_t balanced = 0, planned = 0;
+  llvm::StringSet<> known;
+  for (auto launch : rank.getOps<LaunchOp>())
+    if (auto body = symbols.lookup<func::FuncOp>(launch.getCallee()); body && known.insert(body.getName()).second)
+      for (auto product : body.getOps<nn::ExpertLinearOp>())
+        if (cast<RankedTensorType>(product.getCounts().getType()).getRank() > 1) {
+          int64_t rows = cast<RankedTensorType>(product.getX().getType()).getDimSize(1);
+          planned = std::max(planned, rows);
+          balanced = std::max(balanced, rows * static_cast<int64_t>(product.getChoices()) /
+                                            static_cast<int64_t>(product.getRoom()));
+        }
+  if (planned > 0)
+    json.attributeArray("expert_rows", [&] {
+      json.value(balanced);
+      json.value(planned);
+    });
+}
+
 static void printRank(RankOp rank, const BodyTable &bodies, const Timeline &timeline, llvm::json::OStream &json) {
   const RankTimeline &record = timeline.ranks[rank.getRank()];
   RankLives lives(rank, bodies);
@@ -154,6 +177,7 @@ static void printRank(RankOp rank, const BodyTable &bodies, const Timeline &time
     });
   printTraffic(rank, bodies, json);
   printExchanges(rank, json);
+  printExpertRows(rank, json);
   json.objectEnd();
 }
 

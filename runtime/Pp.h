@@ -172,10 +172,11 @@ int32_t pp_router_dw(pp_rank_t *, int32_t op, const void *x, const void *dlogits
 /// Of logits[T,n]: p[T,n] = softmax, lse[T] = log of the sum of their powers; sel[T,k]: the k largest p, of equal ones
 /// the lower first; w[T,k] = scale * p[sel], over the sum of the k p with "renormalise". The rows of all choices are
 /// ordered by expert, then by token: counts[n] of each expert, places[T,k] the row of a choice. All but integers are of
-/// the type of the logits. dims T n k g. params scale, balance, z, for what
-/// the run says of its losses over g tokens each. flags: "renormalise", "sigmoid" (p of each logit, lse = 0). `bias`[n]
-/// of e, or null, is added to p where experts are chosen. Two further params: runs of experts, and of how many of these
-/// with the largest sums of their two largest p + bias experts are chosen.
+/// the type of the logits. dims T n k g s: the experts are in s equal sections, and the rows of section i begin with
+/// row i T min(k, n/s). params scale, balance, z, for what the run says of its losses over g tokens each. flags:
+/// "renormalise", "sigmoid" (p of each logit, lse = 0). `bias`[n] of e, or null, is added to p where experts are
+/// chosen. Two further params: runs of experts, and of how many of these with the largest sums of their two largest
+/// p + bias experts are chosen.
 int32_t pp_route(pp_rank_t *, int32_t op, const void *logits, const void *bias, void *w, int32_t *sel, void *p,
                  void *lse, int32_t *places, int32_t *counts);
 /// load[e] (acc) (+)= (n counts[e] - choices) / gcd(n, k). dims n choices k. flags: "accumulate".
@@ -191,16 +192,22 @@ int32_t pp_route_bwd(pp_rank_t *, int32_t op, const void *dw, const void *w, con
                      const void *lse, const void *often, void *dlogits);
 /// rows[places[t,j]] = x[t]. dims T k h.
 int32_t pp_dispatch(pp_rank_t *, int32_t op, const void *x, const int32_t *places, void *rows);
+/// rows[Q] (acc): rows[places[t,j]] = w[t,j] (acc), 0 elsewhere. dims T k Q.
+int32_t pp_place_weights(pp_rank_t *, int32_t op, const void *w, const int32_t *places, void *rows);
+/// w[t,j] (acc) = rows[places[t,j]] (acc). dims T k Q.
+int32_t pp_take_weights(pp_rank_t *, int32_t op, const void *rows, const int32_t *places, void *w);
 /// y[t] (+)= sum over j of rows[places[t,j]]. dims T k h. flags: "accumulate".
 int32_t pp_combine(pp_rank_t *, int32_t op, const void *rows, const int32_t *places, void *y);
-/// y[Q,N]: the counts[e] rows of x[Q,K] of each of n experts, one behind the other, times w[e] of w[n,K,N]. dims Q K N
-/// n.
+/// y[Q,N]: the rows of x[Q,K] of each of n experts times w[e] of w[n,K,N]. x has s equal sections; in the i-th the
+/// counts[i,e] rows of each expert lie one behind the other, and behind them are rows that are neither read nor
+/// written. dims Q K N n s.
 int32_t pp_expert_linear(pp_rank_t *, int32_t op, const void *x, const void *w, const int32_t *counts, void *y);
-/// dx (+)= the rows of dy times w[e]^T. dims Q K N n. flags: "accumulate".
+/// dx (+)= the rows of dy times w[e]^T. dims Q K N n s. flags: "accumulate".
 int32_t pp_expert_linear_dx(pp_rank_t *, int32_t op, const void *dy, const void *w, const int32_t *counts, void *dx);
-/// dw[n,K,N] (acc) (+)= x^T dy, expert by expert. dims Q K N n. flags: "accumulate".
+/// dw[n,K,N] (acc) (+)= x^T dy, expert by expert, its sections one after the other. dims Q K N n s. flags:
+/// "accumulate".
 int32_t pp_expert_linear_dw(pp_rank_t *, int32_t op, const void *x, const void *dy, const int32_t *counts, void *dw);
-/// y[places[t,j]] = w[t,j] (acc) * a[places[t,j]]; y == a allowed. dims T k h.
+/// y[places[t,j]] = w[t,j] (acc) * a[places[t,j]]; y == a allowed. Without places row i has weight i. dims T k h.
 int32_t pp_scale_rows(pp_rank_t *, int32_t op, const void *a, const void *w, const int32_t *places, void *y);
 /// da, and dw[t,j] (acc) = the sum of dy * a over the row, from dy, a, w; da == dy allowed. dims T k h.
 int32_t pp_scale_rows_bwd(pp_rank_t *, int32_t op, const void *dy, const void *a, const void *w, const int32_t *places,

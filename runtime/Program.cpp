@@ -38,10 +38,10 @@ constexpr const char *messageKinds[] = {"send",   "receive",    "all_reduce",   
                                         "reduce", "all_gather", "reduce_scatter", "all_to_all"}; // as MessageSpec::Kind
 
 Axis axisOf(const std::string &name) {
-  for (Axis axis : {Axis::Tensor, Axis::Context, Axis::Data, Axis::Pipeline})
+  for (Axis axis : {Axis::Tensor, Axis::Context, Axis::Data, Axis::Pipeline, Axis::Expert, Axis::Copies})
     if (name == nameOf(axis))
       return axis;
-  throw Unfit(text("the axis `", name, "` is not one of tensor, context, data, pipeline"));
+  throw Unfit(text("the axis `", name, "` is not one of tensor, context, data, pipeline, expert, copies"));
 }
 
 /// A device of a mesh, for which numbers are read.
@@ -98,6 +98,7 @@ void readTensor(const json &entry, const Place &place, TensorSpec &tensor) {
   tensor.begin = entry.contains("begin") ? numberAt(entry.at("begin"), place) : 0;
   tensor.count = entry.contains("count") ? numberAt(entry.at("count"), place) : -1;
   tensor.ofReplica = entry.contains("count") && entry.at("count").is_object();
+  tensor.ofExpert = tensor.ofReplica && entry.at("count").at("by") == json::array({nameOf(Axis::Expert)});
   tensor.run = entry.value("run", int64_t(-1));
   tensor.stride = entry.value("stride", int64_t(-1));
   if (tensor.run >= 0 && (tensor.run == 0 || tensor.run > tensor.stride))
@@ -173,9 +174,15 @@ void readGroup(const json &entry, const Program &program, const RankProgram &own
   message.with = text(message.group.size(), program.mesh.devicesOfRank() > 1 ? " devices" : " ranks");
 }
 
-/// Two runs of every sequence for each member, and equal pieces of the columns.
+/// Two runs of every sequence for each member, and equal pieces of the columns; or equal sections of all elements.
 void readAllToAll(const json &entry, MessageSpec &message) {
   const auto members = static_cast<int64_t>(message.group.size());
+  if (entry.at("to").get<std::string>() == "sections") {
+    if (!message.inside || message.count % members != 0)
+      throw Unfit(text("all_to_all `", message.label, "` of ", message.count, " elements has no sections for ", members,
+                       " devices"));
+    return;
+  }
   message.sequences = entry.at("sequences").get<int64_t>();
   message.length = entry.at("length").get<int64_t>();
   message.toColumns = entry.at("to").get<std::string>() == "columns";
@@ -372,6 +379,12 @@ void readMesh(const json &root, Program &program) {
   if (entries.size() != axisCount)
     throw Unfit(text("the mesh has ", entries.size(), " axes, not ", axisCount));
   program.mesh = Mesh(order, sizes);
+  const int32_t experts = mesh->value("expert", 1), context = program.mesh.size(Axis::Context),
+                both = context * program.mesh.size(Axis::Data);
+  if (experts < 1 || both % experts != 0 || (context % experts != 0 && experts % context != 0))
+    throw Unfit(text("experts are cut over ", experts, " devices, of which there is no group in ", context,
+                     " along context times ", both / context, " along data"));
+  program.mesh = Mesh(order, sizes, experts);
   if (program.mesh.size(Axis::Pipeline) != program.ranks)
     throw Unfit(text("the mesh has ", program.mesh.size(Axis::Pipeline), " ranks, the program ", program.ranks));
 }
@@ -488,6 +501,10 @@ bool isSameCollective(const MessageSpec &a, const MessageSpec &b) {
 
 Block MessageSpec::block(size_t from, size_t to, int64_t index) const {
   const auto members = int64_t(group.size());
+  if (sequences == 0) {
+    const int64_t each = bytes / members;
+    return {int64_t(to) * each, each, int64_t(from) * each, each, 1, each};
+  }
   const int64_t wide = bytes / (sequences * (length / members)), narrow = wide / members, rows = length / (2 * members);
   const int64_t sequence = index / 2, half = index % 2;
   // The device with the runs, and that with a piece of the columns.

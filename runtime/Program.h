@@ -29,6 +29,7 @@
 //                 {"kind": "all_gather", "group": [0], "axes": ["context"], "zigzag": true (absent: false), ...},
 //                 {"kind": "all_to_all", "group": [0], "axes": ["context"], "sequences": 2, "length": 32,
 //                  "to": "columns" | "runs", "count": 1024, "inside": true, ...} (count: what a device gives and gets),
+//                 {"kind": "all_to_all", "group": [0], "axes": ["expert"], "to": "sections" (equal ones), ...},
 //                 {"kind": "all_gather", "group": [0], "axes": ["tensor"], "neighbours": 2 (absent: all of the line),
 //                  "inside": true, ...}],
 //    "weights":  [{"name": "model.norm.weight", "shape": [128], "transposed": false, "type": "f32", "offset": 0,
@@ -145,7 +146,7 @@ struct MessageSpec {
                        ///< cuts[n + k] to cuts[n + k + 1], ..
   bool zigzag = false; ///< in every second round the members come backwards
   /// Of an all_to_all: so many sequences of this length, of which a device has two runs with all columns, or all rows
-  /// with its piece of the columns.
+  /// with its piece of the columns. Without sequences each member has an equal section for each other one.
   int64_t sequences = 0, length = 0;
   bool toColumns = false; ///< from runs to columns; else back
   int32_t channel = 0;
@@ -160,7 +161,7 @@ struct MessageSpec {
   /// What the member's shard has of the whole, in order.
   [[nodiscard]] ShardRanges ranges(size_t member) const { return {cuts, group.size(), member, inPlace, zigzag}; }
   /// How many blocks one member of an all_to_all gives another one.
-  [[nodiscard]] int64_t blocks() const { return 2 * sequences; }
+  [[nodiscard]] int64_t blocks() const { return sequences > 0 ? 2 * sequences : 1; }
   [[nodiscard]] Block block(size_t from, size_t to, int64_t index) const;
   /// The length of a member's shard; 0 where nothing is cut.
   [[nodiscard]] int64_t shardBytes(size_t member) const;
@@ -195,6 +196,7 @@ struct TensorSpec {
   int64_t base = 0;       ///< where the first of them lies in the whole tensor
   int64_t copies = 1;     ///< so many neighbours along `tensor` have the same
   bool ofReplica = false; ///< each device along `data` has a part of its own, which may be empty
+  bool ofExpert = false;  ///< and so has each along `expert`, but those with the same experts have the same
   [[nodiscard]] int64_t wholeElements() const;
   [[nodiscard]] int64_t elements() const;
   [[nodiscard]] int64_t bytes() const { return elements() * static_cast<int64_t>(elementBytes(type)); }

@@ -85,12 +85,7 @@ private:
 
   /// The devices that exchange something with the first one of the rank.
   SmallVector<int64_t> lineOf(int64_t rank, const InnerMessage &message) const {
-    SmallVector<int64_t> members = {firstOf(rank)};
-    for (Axis axis : message.axes.getAxes())
-      for (int64_t k = 1, known = members.size(); k < mesh.sizeOf(axis); ++k)
-        for (int64_t i = 0; i < known; ++i)
-          members.push_back(members[i] + k * mesh.stride(axis));
-    llvm::sort(members);
+    SmallVector<int64_t> members = mesh.line(firstOf(rank), message.axes.getAxes());
     members.truncate(message.members);
     return members;
   }
@@ -110,11 +105,7 @@ private:
 
   /// The devices of a rank that have the same weights scatter or gather so many bytes, or (`ways` is 2) both: a sum.
   Route routeOverReplicas(double ways, int64_t rank, int64_t bytes) const {
-    SmallVector<int64_t> members;
-    for (int64_t k = 0; k < mesh.sizeOf(Axis::data); ++k)
-      for (int64_t j = 0; j < mesh.sizeOf(Axis::context); ++j)
-        members.push_back(firstOf(rank) + k * mesh.stride(Axis::data) + j * mesh.stride(Axis::context));
-    llvm::sort(members);
+    SmallVector<int64_t> members = mesh.line(firstOf(rank), {Axis::context, Axis::data});
     const auto count = static_cast<double>(members.size());
     Way way = wayAlong(members);
     Route route;
@@ -165,20 +156,33 @@ private:
     return product ? product.getDw() : Value();
   }
 
-  /// Each expert multiplies its share of the rows, and the matrix of one without rows is not touched.
+  /// Each expert multiplies its share of the rows, and the matrix of one without rows is not touched. Where experts are
+  /// cut over devices, those of the device for which that takes longest: the others wait for it.
   double secondsOfExperts(nn::Kernel kernel, Value weights, double flops, double bytes, double bandwidth) const {
+    auto numberOf = [&](StringRef name) {
+      auto given = kernel->getAttrOfType<IntegerAttr>(name);
+      return given ? static_cast<double>(given.getInt()) : 1;
+    };
     auto type = cast<RankedTensorType>(weights.getType());
     bool isGradient = weights.getDefiningOp() == kernel.getOperation();
     double times = isGradient && cast<nn::ExpertLinearDwOp>(kernel.getOperation()).getAcc() ? 2 : 1;
     double matrices =
         times * static_cast<double>(type.getNumElements()) * type.getElementTypeBitWidth() / 8 / bandwidth;
-    double seconds = 0, each = matrices / static_cast<double>(type.getDimSize(0));
-    FailureOr<SmallVector<double>> shares = load.of(type.getDimSize(0), kernel.getLoc());
+    double rows = (bytes - matrices) * numberOf("choices") / numberOf("room");
+    int64_t own = type.getDimSize(0);
+    double longest = 0, each = matrices / static_cast<double>(own);
+    auto counts = cast<RankedTensorType>(kernel->getOperand(2).getType());
+    int64_t devices = counts.getRank() > 1 ? counts.getDimSize(0) : 1;
+    FailureOr<SmallVector<double>> shares = load.of(own * devices, kernel.getLoc());
     fails |= failed(shares);
-    for (double share : succeeded(shares) ? *shares : SmallVector<double>())
-      if (share > 0)
-        seconds += std::max(share * flops, share * (bytes - matrices) + each);
-    return seconds;
+    for (int64_t device = 0; device < devices && succeeded(shares); ++device) {
+      double seconds = 0;
+      for (double share : ArrayRef(*shares).slice(device * own, own))
+        if (share *= static_cast<double>(devices); share > 0)
+          seconds += std::max(share * flops, share * rows + each);
+      longest = std::max(longest, seconds);
+    }
+    return longest;
   }
 
   /// Adds the links from one rank of these to another to the route.

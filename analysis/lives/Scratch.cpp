@@ -63,10 +63,10 @@ static int64_t bytesOfSum(PostOp post) {
   return 0;
 }
 
-/// Inside a body. Rows of an all_to_all are packed.
+/// Inside a body. Rows of an all_to_all are packed; sections lie as they travel.
 static int64_t bytesOfExchange(nn::ExchangeKind kind, const InnerMessage &message) {
   if (kind == nn::ExchangeKind::all_to_all)
-    return message.bytes();
+    return isa<nn::ExchangeSectionsOp>(message.op) ? 0 : message.bytes();
   return message.cuts.empty() ? bytesOfAllReduce(message.bytes(), message.members, true)
                               : bytesOfScatter(message.cuts, message.members, true);
 }

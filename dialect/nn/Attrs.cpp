@@ -38,7 +38,7 @@ Attribute AxesAttr::parse(AsmParser &parser, Type) {
       return failure();
     std::optional<Axis> known = symbolizeAxis(word);
     if (!known)
-      return parser.emitError(loc, "expected tensor, context or data, got `") << word << "`";
+      return parser.emitError(loc, "expected tensor, context, data, expert or copies, got `") << word << "`";
     axes.push_back(*known);
     return success();
   };
@@ -51,8 +51,8 @@ Attribute AxesAttr::parse(AsmParser &parser, Type) {
 LogicalResult AxesAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitError, ArrayRef<Axis> axes) {
   for (size_t i = 1; i < axes.size(); ++i)
     if (axes[i] <= axes[i - 1])
-      return emitError() << "expected axes in the order tensor, context, data, each once";
-  return axes.empty() ? emitError() << "expected at least one of the axes tensor, context and data" : success();
+      return emitError() << "expected axes in the order tensor, context, data, expert, copies, each once";
+  return axes.empty() ? emitError() << "expected at least one axis of the mesh" : success();
 }
 
 // <[64, 192] dim 1 runs 3 copies 2>
@@ -110,7 +110,10 @@ void WeightAttr::print(AsmPrinter &printer) const {
     printer << " steer ";
     printer.printAttributeWithoutType(getSteer());
   }
-  printer << (getTerms() ? " terms>" : ">");
+  printer << (getTerms() ? " terms" : "");
+  if (getExperts() != 1)
+    printer << " experts " << getExperts();
+  printer << ">";
 }
 
 Attribute WeightAttr::parse(AsmParser &parser, Type) {
@@ -148,15 +151,18 @@ Attribute WeightAttr::parse(AsmParser &parser, Type) {
     steer = FloatAttr::get(Float64Type::get(context), rate);
   }
   bool terms = succeeded(parser.parseOptionalKeyword("terms"));
-  if (parser.parseGreater())
+  int64_t experts = 1;
+  if ((succeeded(parser.parseOptionalKeyword("experts")) && parser.parseInteger(experts)) || parser.parseGreater())
     return {};
   auto emitError = [&] { return parser.emitError(loc); };
   return getChecked(emitError, context, StringAttr::get(context, name), StringAttr::get(context, as), init,
-                    FloatAttr::get(Float64Type::get(context), deviation), transposed, shared, cut, steer, terms);
+                    FloatAttr::get(Float64Type::get(context), deviation), transposed, shared, cut, steer, terms,
+                    experts);
 }
 
 LogicalResult WeightAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitError, StringAttr name, StringAttr,
-                                 Init init, FloatAttr deviation, bool, bool, CutAttr cut, FloatAttr steer, bool terms) {
+                                 Init init, FloatAttr deviation, bool, bool, CutAttr cut, FloatAttr steer, bool terms,
+                                 int64_t experts) {
   if (name.empty())
     return emitError() << "expected a weight with a name";
   double given = deviation.getValueAsDouble();
@@ -166,9 +172,28 @@ LogicalResult WeightAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitEr
   if (steer && !(steer.getValueAsDouble() >= 0))
     return emitError() << "`" << name.getValue() << "` is steered by " << steer.getValueAsDouble()
                        << "; expected a rate of at least 0";
+  if (experts < 1)
+    return emitError() << "expected experts over at least 1 device, got " << experts;
   if (terms && cut)
     return emitError() << "expected a whole weight where its gradient is in terms";
   return success();
+}
+
+WeightAttr WeightAttr::withCut(CutAttr cut) const {
+  return get(getContext(), getName(), getAs(), getInit(), getDeviation(), getTransposed(), getShared(), cut, getSteer(),
+             getTerms(), getExperts());
+}
+WeightAttr WeightAttr::withTerms() const {
+  return get(getContext(), getName(), getAs(), getInit(), getDeviation(), getTransposed(), getShared(), getCut(),
+             getSteer(), /*terms=*/true, getExperts());
+}
+WeightAttr WeightAttr::withSteer(FloatAttr rate) const {
+  return get(getContext(), getName(), getAs(), getInit(), getDeviation(), getTransposed(), getShared(), getCut(), rate,
+             getTerms(), getExperts());
+}
+WeightAttr WeightAttr::withExperts(int64_t devices) const {
+  return get(getContext(), getName(), getAs(), getInit(), getDeviation(), getTransposed(), getShared(), getCut(),
+             getSteer(), getTerms(), devices);
 }
 
 // <1.0e-01 site 1 of 3 in 1024>
@@ -227,7 +252,7 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
   StringRef name = named.getName();
   if (!isa<FunctionOpInterface>(op))
     return op->emitOpError() << "has `" << name << "`, an attribute of the parts of a model";
-  if (name == kPerLayerAttr || name == kWholeAttr)
+  if (name == kPerLayerAttr || name == kWholeAttr || name == kAllExpertsAttr)
     return isa<UnitAttr>(named.getValue()) ? success() : refuse(op, named, "no value");
   auto isOneOf = [&](ArrayRef<StringRef> words) {
     auto word = dyn_cast<StringAttr>(named.getValue());

@@ -36,7 +36,8 @@ def Nn_Init : I32EnumAttr<"Init", "how a weight begins", [
 }
 
 def Nn_Axis : I32EnumAttr<"Axis", "an axis of the mesh along which devices of one rank lie", [
-  I32EnumAttrCase<"tensor", 0>, I32EnumAttrCase<"context", 1>, I32EnumAttrCase<"data", 2>]> {
+  I32EnumAttrCase<"tensor", 0>, I32EnumAttrCase<"context", 1>, I32EnumAttrCase<"data", 2>,
+  I32EnumAttrCase<"expert", 4>, I32EnumAttrCase<"copies", 5>]> {
   let cppNamespace = "::pp::nn";
 }
 
@@ -49,6 +50,10 @@ def Nn_ExchangeKind : I32EnumAttr<"ExchangeKind", "what devices of a rank make t
 def Nn_AxesAttr : AttrDef<Nn_Dialect, "Axes"> {
   let mnemonic = "axes";
   let summary = "axes of the mesh along which devices do something together or differ: `#nn.axes<tensor>`";
+  let description = [{
+    Devices along `expert` have different experts, those along `copies` the same: together they are those along
+    `context` and `data`.
+  }];
   let parameters = (ins ArrayRefParameter<"::pp::nn::Axis">:$axes);
   let hasCustomAssemblyFormat = 1;
   let genVerifyDecl = 1;
@@ -82,21 +87,29 @@ def Nn_WeightAttr : AttrDef<Nn_Dialect, "Weight"> {
     `transposed`: the checkpoint stores [out, in] where we hold [in, out]. `shared`: all parts that declare it have one.
     `cut`: a device has a piece of it, and the tensors that hold it have the piece's shape. `steer`: it is a bias of
     routers, which no gradient changes, but a rate by the sign of how often its expert was chosen. `terms`: each device
-    along `tensor` has all of it and a term of its gradient, and they are summed once a step.
+    along `tensor` has all of it and a term of its gradient, and they are summed once a step. `experts`: the first
+    dimension is cut over so many devices along `expert`, and this is the piece of one.
     `#nn.weight<"w" as "h.{l}.w" normal 2.0e-2 transposed>`, `#nn.weight<"gain" one>`, `#nn.weight<"wte" as "wte"
     shared>`.
   }];
   let parameters = (ins "::mlir::StringAttr":$name, "::mlir::StringAttr":$as, "::pp::nn::Init":$init,
                         "::mlir::FloatAttr":$deviation, "bool":$transposed, "bool":$shared,
                         OptionalParameter<"::pp::nn::CutAttr">:$cut, OptionalParameter<"::mlir::FloatAttr">:$steer,
-                        "bool":$terms);
+                        "bool":$terms, DefaultValuedParameter<"int64_t", "1">:$experts);
   let builders = [AttrBuilder<(ins "::mlir::StringAttr":$name, "::mlir::StringAttr":$as, "::pp::nn::Init":$init,
                                    "::mlir::FloatAttr":$deviation, "bool":$transposed, "bool":$shared), [{
     return $_get($_ctxt, name, as, init, deviation, transposed, shared, CutAttr(), ::mlir::FloatAttr(),
-                 /*terms=*/false);
+                 /*terms=*/false, /*experts=*/1);
   }]>];
   let hasCustomAssemblyFormat = 1;
   let genVerifyDecl = 1;
+  let extraClassDeclaration = [{
+    /// The same but for what is given.
+    WeightAttr withCut(CutAttr cut) const;
+    WeightAttr withTerms() const;
+    WeightAttr withSteer(::mlir::FloatAttr rate) const;
+    WeightAttr withExperts(int64_t devices) const;
+  }];
 }
 
 def Nn_DropoutAttr : AttrDef<Nn_Dialect, "Dropout"> {

@@ -121,6 +121,20 @@ static LogicalResult runsAndHeads(Check check, Adaptor a, bool toHeads, SmallVec
   return success();
 }
 
+INFER(ExchangeSectionsOp) {
+  Check check{"exchange_sections", loc};
+  if (failed(check.operands(a, 1, 1)))
+    return failure();
+  auto type = tensorOf(a.getX());
+  auto members = static_cast<int64_t>(a.getMembers());
+  auto shape = type.getShape();
+  int64_t sections = shape.empty() ? 0 : shape.size() > 1 && shape[0] == 1 ? shape[1] : shape[0];
+  if (members < 1 || sections % members != 0)
+    return emitOptionalError(loc, "`exchange_sections` expects equal sections for ", members, " devices, got ", type);
+  types.push_back(type);
+  return success();
+}
+
 INFER(RunsToHeadsOp) { return runsAndHeads({"runs_to_heads", loc}, a, /*toHeads=*/true, types); }
 
 INFER(HeadsToRunsOp) { return runsAndHeads({"heads_to_runs", loc}, a, /*toHeads=*/false, types); }
@@ -218,6 +232,7 @@ ExchangeKind GatherRowsOp::getKind() { return ExchangeKind::all_gather; }
 ExchangeKind ScatterRowsOp::getKind() { return ExchangeKind::reduce_scatter; }
 ExchangeKind GatherRunsOp::getKind() { return ExchangeKind::all_gather; }
 ExchangeKind ScatterRunsOp::getKind() { return ExchangeKind::reduce_scatter; }
+ExchangeKind ExchangeSectionsOp::getKind() { return ExchangeKind::all_to_all; }
 ExchangeKind RunsToHeadsOp::getKind() { return ExchangeKind::all_to_all; }
 ExchangeKind HeadsToRunsOp::getKind() { return ExchangeKind::all_to_all; }
 ExchangeKind AllReduceOp::getKind() { return ExchangeKind::all_reduce; }
@@ -265,6 +280,14 @@ LogicalResult PieceOp::differentiate(Gradients &) { return success(); }
 bool GatherRowsOp::isCheap() { return !getKept(); }
 bool GatherRunsOp::isCheap() { return !getKept() || tensorOf(getY()).getElementType().isInteger(32); }
 bool HeadsToRunsOp::isCheap() { return !getKept(); }
+bool ExchangeSectionsOp::isCheap() { return !getKept() && tensorOf(getY()).getRank() == 3; }
+
+LogicalResult ExchangeSectionsOp::differentiate(Gradients &gradients) {
+  if (Value dy = gradients.get(getY()))
+    gradients.add(getLoc(), getX(),
+                  gradients.builder.create<ExchangeSectionsOp>(getLoc(), dy, getAxes(), getMembers(), /*kept=*/true));
+  return success();
+}
 
 // Each device hands on what it has, and nothing is added: gradients go the way back. They are made once.
 LogicalResult RunsToHeadsOp::differentiate(Gradients &gradients) {

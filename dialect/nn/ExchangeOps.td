@@ -120,6 +120,18 @@ def HeadsToRunsOp : Nn_ExchangeOp<"heads_to_runs", [], ["isCheap"]> {
   let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$members, UnitAttr:$kept);
 }
 
+def ExchangeSectionsOp : Nn_ExchangeOp<"exchange_sections", [], ["isCheap"]> {
+  let summary = "of equal sections of x, one behind the other, the k-th goes to the k-th device along the axes";
+  let description = [{
+    y has the sections that came, in the order of the devices they are from; so the derivative is the same exchange.
+    x has `members` sections, along its first dimension that is longer than 1: rows of experts, [1, rows, width], or a
+    number for each of these, or how many rows of each expert there are. `kept` is of rows: who reads the result later
+    keeps it; else x is exchanged again.
+  }];
+  let arguments = (ins AnyTypeOf<[Nn_Tensor, Nn_Integers]>:$x, Nn_AxesAttr:$axes, I64Attr:$members, UnitAttr:$kept);
+  let results = (outs AnyTypeOf<[Nn_Tensor, Nn_Integers]>:$y);
+}
+
 def TakePieceOp : Nn_ForwardOp<"take_piece", ["kernelName", "varying"]> {
   let summary = "of a vector that every device along the axes has, its own of `members` equal pieces";
   let description = [{

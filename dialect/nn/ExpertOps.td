@@ -33,13 +33,16 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
     ordered by expert, then by token: choice j of a token has row `places`, and the expert e has the `counts[e]` rows
     behind those of the experts before it. `lse` is the log of the sum of e^logits. `balance`, `over` and `z` say which
     losses the derivative adds. With `shared`, a group of tokens of the balance is spread over the devices along these
-    axes, `members` in all, and the derivative adds up how often they chose each expert. What it chose is never computed
+    axes, `members` in all, and the derivative adds up how often they chose each expert. With `sections` the experts
+    are in so many equal runs, the rows of each run begin where there is room for all rows that the ones before could
+    have, and `counts` are [sections, experts of a section]. What it chose is never computed
     again: a tie that flips would be another function.
   }];
   let arguments = (ins Nn_Tensor:$logits, Optional<Nn_Tensor>:$bias, I64Attr:$top, Nn_Flag:$renormalise,
                        Nn_One:$scale, Nn_Number:$balance, DefaultValuedStrAttr<StrAttr, "sequence">:$over,
                        Nn_Number:$z, DefaultValuedStrAttr<StrAttr, "softmax">:$score, Nn_Once:$groups,
-                       Nn_Once:$top_groups, OptionalAttr<Nn_AxesAttr>:$shared, Nn_Once:$members);
+                       Nn_Once:$top_groups, OptionalAttr<Nn_AxesAttr>:$shared, Nn_Once:$members,
+                       Nn_Once:$sections);
   let results = (outs Nn_Tensor:$w, Nn_Integers:$sel, Nn_Tensor:$p, Nn_Tensor:$lse, Nn_Integers:$places,
                       Nn_Integers:$counts);
   let assemblyFormat = "$logits (`bias` $bias^)? attr-dict `:` functional-type(operands, results)";
@@ -102,7 +105,11 @@ def ExpertLoadOp : Nn_AccOp<"expert_load", ["flags", "elementType"], [Nn_WeightG
 
 def DispatchOp : Nn_KernelOp<"dispatch", [], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
   let summary = "the rows of experts: for each choice of a token a copy of its row; the derivative of `combine`";
-  let arguments = (ins Nn_Tensor:$x, Nn_Integers:$places);
+  let description = [{
+    `room`: there are so many rows for each of x, [1, rows of x times room, width], of which those without a choice hold
+    anything; 0: as many as choices.
+  }];
+  let arguments = (ins Nn_Tensor:$x, Nn_Integers:$places, Nn_Offset:$room);
   let results = (outs Nn_Tensor:$rows);
   let assemblyFormat = "$x `,` $places attr-dict `:` functional-type(operands, results)";
 }
@@ -114,41 +121,63 @@ def CombineOp : Nn_AccOp<"combine", ["flags"], [DeclareOpInterfaceMethods<Nn_Dif
   let assemblyFormat = "$rows `,` $places (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
+def PlaceWeightsOp : Nn_ForwardOp<"place_weights"> {
+  let summary = "the weights of choices as numbers of their rows, [1, tokens times room]; rows without a choice have 0";
+  let arguments = (ins Nn_Tensor:$w, Nn_Integers:$places, I64Attr:$room);
+  let results = (outs Nn_Tensor:$rows);
+  let assemblyFormat = "$w `,` $places attr-dict `:` functional-type(operands, results)";
+}
+
+def TakeWeightsOp : Nn_KernelOp<"take_weights"> {
+  let summary = "of numbers of rows those of choices; the derivative of `place_weights`";
+  let arguments = (ins Nn_Tensor:$rows, Nn_Integers:$places);
+  let results = (outs Nn_Tensor:$w);
+  let assemblyFormat = "$rows `,` $places attr-dict `:` functional-type(operands, results)";
+}
+
 def ExpertLinearOp : Nn_ForwardOp<"expert_linear"> {
   let summary = "the rows of each expert times its matrix of w [experts, in, out]";
-  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$w, Nn_Integers:$counts);
+  let description = [{
+    With counts [sections, experts] x has equal sections, in each of which the rows of the experts lie one behind the
+    other from its begin on; what is behind them is neither read nor written. On average `choices` of `room` rows of x
+    are rows of experts.
+  }];
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$w, Nn_Integers:$counts, Nn_Once:$choices,
+                       Nn_Once:$room);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x `,` $w `,` $counts attr-dict `:` functional-type(operands, results)";
 }
 
 def ExpertLinearDxOp : Nn_AccOp<"expert_linear_dx", ["flags"]> {
   let summary = "gradient of an expert_linear's input";
-  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$w, Nn_Integers:$counts, Optional<Nn_Tensor>:$acc);
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$w, Nn_Integers:$counts, Optional<Nn_Tensor>:$acc,
+                       Nn_Once:$choices, Nn_Once:$room);
   let results = (outs Nn_Tensor:$dx);
   let assemblyFormat = "$dy `,` $w `,` $counts (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
 def ExpertLinearDwOp : Nn_AccOp<"expert_linear_dw", ["flags"], [Nn_WeightGradient]> {
   let summary = "gradient of an expert_linear's weight; an expert that no row came to adds nothing";
-  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$dy, Nn_Integers:$counts, Optional<Nn_Tensor>:$acc);
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$dy, Nn_Integers:$counts, Optional<Nn_Tensor>:$acc,
+                       Nn_Once:$choices, Nn_Once:$room);
   let results = (outs Nn_Tensor:$dw);
   let assemblyFormat = "$x `,` $dy `,` $counts (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def ScaleRowsOp : Nn_KernelOp<"scale_rows", [],
+def ScaleRowsOp : Nn_KernelOp<"scale_rows", ["pointers"],
                               [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>, Nn_InPlace]> {
-  let summary = "the row of each choice times its weight";
-  let arguments = (ins Nn_Tensor:$a, Nn_Tensor:$w, Nn_Integers:$places);
+  let summary = "the row of each choice times its weight; without places row i times number i of w";
+  let arguments = (ins Nn_Tensor:$a, Nn_Tensor:$w, Optional<Nn_Integers>:$places);
   let results = (outs Nn_Tensor:$y);
-  let assemblyFormat = "$a `,` $w `,` $places attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "$a `,` $w (`,` $places^)? attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 
-def ScaleRowsBwdOp : Nn_KernelOp<"scale_rows_bwd", [], [Nn_InPlace]> {
+def ScaleRowsBwdOp : Nn_KernelOp<"scale_rows_bwd", ["pointers"], [Nn_InPlace]> {
   let summary = "gradients of the rows and of the weights of a scale_rows";
-  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$a, Nn_Tensor:$w, Nn_Integers:$places);
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$a, Nn_Tensor:$w, Optional<Nn_Integers>:$places);
   let results = (outs Nn_Tensor:$da, Nn_Tensor:$dw);
-  let assemblyFormat = "$dy `,` $a `,` $w `,` $places attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "$dy `,` $a `,` $w (`,` $places^)? attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 

@@ -15,9 +15,11 @@ static RankedTensorType integers(Value like, ArrayRef<int64_t> shape) {
   return RankedTensorType::get(shape, IntegerType::get(like.getContext(), 32));
 }
 
-/// Rows for all choices of the tokens of x.
-static RankedTensorType rowsOfChoices(Value x, int64_t top) {
+/// Rows for all choices of the tokens of x, or so many for each token.
+static RankedTensorType rowsOfChoices(Value x, int64_t top, int64_t room) {
   auto type = tensorOf(x);
+  if (room > 0)
+    return RankedTensorType::get({1, rowsOf(x) * room, type.getDimSize(2)}, type.getElementType());
   return RankedTensorType::get({type.getDimSize(0), type.getDimSize(1) * top, type.getDimSize(2)},
                                type.getElementType());
 }
@@ -128,12 +130,16 @@ INFER(RouteOp) {
                              " choices in a microbatch, got ", batch * length * top);
   if (failed(checkScores(loc, a, experts)))
     return failure();
+  auto sections = static_cast<int64_t>(a.getSections());
+  if (sections < 1 || experts % sections != 0)
+    return emitOptionalError(loc, "`experts` has ", experts, " experts; ", sections, " sections do not divide them");
   types.push_back(inSums(a.getLogits(), {batch, length, top}));
   types.push_back(integers(a.getLogits(), {batch, length, top}));
   types.push_back(logits);
   types.push_back(statistic(a.getLogits()));
   types.push_back(integers(a.getLogits(), {batch, length, top}));
-  types.push_back(integers(a.getLogits(), {experts}));
+  types.push_back(sections > 1 ? integers(a.getLogits(), {sections, experts / sections})
+                               : integers(a.getLogits(), {experts}));
   return success();
 }
 
@@ -142,7 +148,10 @@ static int64_t groupOf(RouteOp op) {
   return op.getOver() == "sequence" ? tensorOf(op.getLogits()).getDimSize(1) : rowsOf(op.getLogits());
 }
 
-Dims RouteOp::dims() { return {rowsOf(getLogits()), widthOf(getLogits()), widthOf(getW()), groupOf(*this)}; }
+Dims RouteOp::dims() {
+  return {rowsOf(getLogits()), widthOf(getLogits()), widthOf(getW()), groupOf(*this),
+          static_cast<int64_t>(getSections())};
+}
 SmallVector<double> RouteOp::params() {
   double reported = getShared() ? 0 : getBalance().convertToDouble(); // else by the derivative, which has all counts
   SmallVector<double> params = {getScale().convertToDouble(), reported, getZ().convertToDouble()};
@@ -190,10 +199,10 @@ INFER(ExpertLoadOp) {
   if (failed(check.operands(a, 1, 2)))
     return failure();
   auto counts = tensorOf(a.getCounts());
-  if (counts.getRank() != 1 || a.getTop() < 1 || a.getChoices() % a.getTop())
+  if (counts.getRank() > 2 || a.getTop() < 1 || a.getChoices() % a.getTop())
     return emitOptionalError(loc, "`expert_load` expects i32 [experts] and `top` choices of each token, got ", counts,
                              " and ", a.getTop(), " of ", a.getChoices());
-  types.push_back(RankedTensorType::get(counts.getShape(), a.getSum()));
+  types.push_back(RankedTensorType::get({counts.getNumElements()}, a.getSum()));
   return check.into(a.getAcc(), types[0]);
 }
 
@@ -257,7 +266,7 @@ INFER(DispatchOp) {
       failed(checkPlaces(check, a.getPlaces())) ||
       failed(check.equal("x's rows", rowsOf(a.getX()), "places'", rowsOf(a.getPlaces()))))
     return failure();
-  types.push_back(rowsOfChoices(a.getX(), widthOf(a.getPlaces())));
+  types.push_back(rowsOfChoices(a.getX(), widthOf(a.getPlaces()), static_cast<int64_t>(a.getRoom())));
   return success();
 }
 
@@ -275,7 +284,8 @@ INFER(CombineOp) {
   Check check{"combine", loc};
   if (failed(check.operands(a, 2, 3)) || failed(check.numbers("rows", a.getRows())) ||
       failed(check.rank("rows", a.getRows(), 3)) || failed(checkPlaces(check, a.getPlaces())) ||
-      failed(check.equal("rows' number", rowsOf(a.getRows()), "places'", elementsOf(a.getPlaces()))))
+      (tensorOf(a.getRows()).getDimSize(0) != 1 && // else there may be room for more
+       failed(check.equal("rows' number", rowsOf(a.getRows()), "places'", elementsOf(a.getPlaces())))))
     return failure();
   auto places = tensorOf(a.getPlaces());
   types.push_back(RankedTensorType::get({places.getDimSize(0), places.getDimSize(1), widthOf(a.getRows())},
@@ -284,23 +294,45 @@ INFER(CombineOp) {
 }
 
 Dims CombineOp::dims() { return {rowsOf(getY()), widthOf(getPlaces()), widthOf(getY())}; }
-double CombineOp::flops() { return elementsOf(getRows()); }
+double CombineOp::flops() { return static_cast<double>(elementsOf(getPlaces())) * widthOf(getY()); }
 Flags CombineOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
 
 LogicalResult CombineOp::differentiate(Gradients &gradients) {
+  auto rows = tensorOf(getRows()), places = tensorOf(getPlaces());
+  bool isOfChoices =
+      rows.getDimSize(0) == places.getDimSize(0) && rows.getDimSize(1) == places.getDimSize(1) * places.getDimSize(2);
   if (Value dy = gradients.get(getY()))
-    gradients.add(getLoc(), getRows(), gradients.builder.create<DispatchOp>(getLoc(), dy, getPlaces()));
+    gradients.add(getLoc(), getRows(),
+                  gradients.builder.create<DispatchOp>(getLoc(), dy, getPlaces(),
+                                                       isOfChoices ? 0 : rowsOf(getRows()) / rowsOf(getPlaces())));
   return success();
+}
+
+/// Of counts [sections, experts], or [experts].
+static int64_t sectionsOf(Value counts) {
+  auto type = tensorOf(counts);
+  return type.getRank() > 1 ? type.getDimSize(0) : 1;
+}
+static Dims dimsOfExperts(Value rows, int64_t in, int64_t out, Value counts) {
+  return {rowsOf(rows), in, out, tensorOf(counts).getShape().back(), sectionsOf(counts)};
+}
+/// Those that there are on average of all that there is room for.
+template <typename Op> static double rowsOnAverage(Op op, Value rows) {
+  return static_cast<double>(rowsOf(rows)) * static_cast<double>(op.getChoices()) / static_cast<double>(op.getRoom());
 }
 
 /// Rows of width `width` and, for each of the experts of `counts`, a matrix of w.
 static LogicalResult checkExperts(Check &check, StringRef name, Value rows, Value w, Value counts, int64_t dim) {
   auto type = tensorOf(counts);
-  if (type.getRank() != 1 || !type.getElementType().isInteger(32))
-    return emitOptionalError(check.loc, "`", check.op, "` expects counts to be i32 [experts], got ", type);
+  if (type.getRank() < 1 || type.getRank() > 2 || !type.getElementType().isInteger(32))
+    return emitOptionalError(check.loc, "`", check.op,
+                             "` expects counts to be i32 [experts] or [sections, experts], got ", type);
+  if (int64_t sections = sectionsOf(counts); rowsOf(rows) % sections != 0)
+    return emitOptionalError(check.loc, "`", check.op, "` expects ", sections, " equal sections of rows, got ",
+                             rows.getType());
   if (failed(check.numbers("w", w)) || failed(check.rank("w", w, 3)) || failed(check.rank(name, rows, 3)) ||
       failed(check.sameElements(name, rows, "w", w)) ||
-      failed(check.equal("the router's experts", type.getDimSize(0), "w's", tensorOf(w).getDimSize(0))))
+      failed(check.equal("the router's experts", type.getShape().back(), "w's", tensorOf(w).getDimSize(0))))
     return failure();
   return check.equal((name + "'s width").str(), widthOf(rows), dim == 1 ? "w's rows" : "w's columns",
                      tensorOf(w).getDimSize(dim));
@@ -314,16 +346,18 @@ INFER(ExpertLinearOp) {
   return success();
 }
 
-Dims ExpertLinearOp::dims() { return {rowsOf(getX()), widthOf(getX()), widthOf(getY()), elementsOf(getCounts())}; }
-double ExpertLinearOp::flops() { return 2.0 * elementsOf(getX()) * widthOf(getY()); }
+Dims ExpertLinearOp::dims() { return dimsOfExperts(getX(), widthOf(getX()), widthOf(getY()), getCounts()); }
+double ExpertLinearOp::flops() { return 2.0 * rowsOnAverage(*this, getX()) * widthOf(getX()) * widthOf(getY()); }
 
 LogicalResult ExpertLinearOp::differentiate(Gradients &gradients) {
   Value dy = gradients.get(getY());
   if (!dy)
     return success();
   OpBuilder &builder = gradients.builder;
-  gradients.set(getW(), builder.create<ExpertLinearDwOp>(getLoc(), getX(), dy, getCounts(), gradients.get(getW())));
-  gradients.set(getX(), builder.create<ExpertLinearDxOp>(getLoc(), dy, getW(), getCounts(), gradients.get(getX())));
+  gradients.set(getW(), builder.create<ExpertLinearDwOp>(getLoc(), getX(), dy, getCounts(), gradients.get(getW()),
+                                                         getChoices(), getRoom()));
+  gradients.set(getX(), builder.create<ExpertLinearDxOp>(getLoc(), dy, getW(), getCounts(), gradients.get(getX()),
+                                                         getChoices(), getRoom()));
   return success();
 }
 
@@ -335,8 +369,8 @@ INFER(ExpertLinearDxOp) {
   return check.into(a.getAcc(), types[0]);
 }
 
-Dims ExpertLinearDxOp::dims() { return {rowsOf(getDx()), widthOf(getDx()), widthOf(getDy()), elementsOf(getCounts())}; }
-double ExpertLinearDxOp::flops() { return 2.0 * elementsOf(getDx()) * widthOf(getDy()); }
+Dims ExpertLinearDxOp::dims() { return dimsOfExperts(getDx(), widthOf(getDx()), widthOf(getDy()), getCounts()); }
+double ExpertLinearDxOp::flops() { return 2.0 * rowsOnAverage(*this, getDx()) * widthOf(getDx()) * widthOf(getDy()); }
 Flags ExpertLinearDxOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
 
 INFER(ExpertLinearDwOp) {
@@ -344,26 +378,73 @@ INFER(ExpertLinearDwOp) {
   if (failed(check.operands(a, 3, 4)) || failed(check.sameElements("x", a.getX(), "dy", a.getDy())) ||
       failed(check.equal("x's rows", rowsOf(a.getX()), "dy's", rowsOf(a.getDy()))))
     return failure();
-  types.push_back(inSums(a.getX(), {elementsOf(a.getCounts()), widthOf(a.getX()), widthOf(a.getDy())}));
+  types.push_back(inSums(a.getX(), {tensorOf(a.getCounts()).getShape().back(), widthOf(a.getX()), widthOf(a.getDy())}));
   return check.into(a.getAcc(), types[0]);
 }
 
-Dims ExpertLinearDwOp::dims() { return {rowsOf(getX()), widthOf(getX()), widthOf(getDy()), elementsOf(getCounts())}; }
-double ExpertLinearDwOp::flops() { return 2.0 * elementsOf(getX()) * widthOf(getDy()); }
+Dims ExpertLinearDwOp::dims() { return dimsOfExperts(getX(), widthOf(getX()), widthOf(getDy()), getCounts()); }
+double ExpertLinearDwOp::flops() { return 2.0 * rowsOnAverage(*this, getX()) * widthOf(getX()) * widthOf(getDy()); }
 Flags ExpertLinearDwOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
+
+INFER(PlaceWeightsOp) {
+  Check check{"place_weights", loc};
+  auto room = static_cast<int64_t>(a.getRoom());
+  if (failed(check.operands(a, 2, 2)) || failed(checkPlaces(check, a.getPlaces())) ||
+      failed(check.equal("w's elements", elementsOf(a.getW()), "places'", elementsOf(a.getPlaces()))))
+    return failure();
+  if (room < 1)
+    return emitOptionalError(loc, "`place_weights` expects room for rows, got ", room);
+  types.push_back(RankedTensorType::get({1, rowsOf(a.getW()) * room}, tensorOf(a.getW()).getElementType()));
+  return success();
+}
+
+Dims PlaceWeightsOp::dims() { return {rowsOf(getW()), widthOf(getW()), elementsOf(getRows())}; }
+double PlaceWeightsOp::flops() { return 0; }
+
+LogicalResult PlaceWeightsOp::differentiate(Gradients &gradients) {
+  if (Value drows = gradients.get(getRows()))
+    gradients.add(getLoc(), getW(), gradients.builder.create<TakeWeightsOp>(getLoc(), drows, getPlaces()));
+  return success();
+}
+
+INFER(TakeWeightsOp) {
+  Check check{"take_weights", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(checkPlaces(check, a.getPlaces())))
+    return failure();
+  types.push_back(RankedTensorType::get(tensorOf(a.getPlaces()).getShape(), tensorOf(a.getRows()).getElementType()));
+  return success();
+}
+
+Dims TakeWeightsOp::dims() { return {rowsOf(getPlaces()), widthOf(getPlaces()), elementsOf(getRows())}; }
+double TakeWeightsOp::flops() { return 0; }
+
+/// A number for each choice, or without places for each row.
+static LogicalResult checkWeightsOfRows(Check &check, Value rows, Value w, Value places) {
+  if (!places)
+    return check.equal("the rows", rowsOf(rows), "w's elements", elementsOf(w));
+  if (failed(checkPlaces(check, places)))
+    return failure();
+  return check.equal("the rows", rowsOf(rows), "places'", elementsOf(places));
+}
 
 INFER(ScaleRowsOp) {
   Check check{"scale_rows", loc};
-  if (failed(check.operands(a, 3, 3)) || failed(check.numbers("a", a.getA())) ||
-      failed(checkPlaces(check, a.getPlaces())) ||
-      failed(check.equal("the rows", rowsOf(a.getA()), "places'", elementsOf(a.getPlaces()))) ||
-      failed(check.type("w", a.getW(), inSums(a.getA(), tensorOf(a.getPlaces()).getShape()))))
+  if (failed(check.operands(a, 2, 3)) || failed(check.numbers("a", a.getA())) ||
+      failed(checkWeightsOfRows(check, a.getA(), a.getW(), a.getPlaces())) ||
+      failed(
+          check.type("w", a.getW(), inSums(a.getA(), tensorOf(a.getPlaces() ? a.getPlaces() : a.getW()).getShape()))))
     return failure();
   types.push_back(a.getA().getType());
   return success();
 }
 
-Dims ScaleRowsOp::dims() { return {rowsOf(getW()), widthOf(getW()), widthOf(getA())}; }
+/// Rows, and numbers of each.
+static Dims dimsOfWeights(Value w, Value places, Value rows) {
+  return places ? Dims{rowsOf(w), widthOf(w), widthOf(rows)} : Dims{elementsOf(w), 1, widthOf(rows)};
+}
+
+Dims ScaleRowsOp::dims() { return dimsOfWeights(getW(), getPlaces(), getA()); }
+SmallVector<Value> ScaleRowsOp::pointers() { return {getA(), getW(), getPlaces(), getY()}; }
 double ScaleRowsOp::flops() { return elementsOf(getA()); }
 bool ScaleRowsOp::isCheap() { return true; }
 
@@ -379,13 +460,13 @@ LogicalResult ScaleRowsOp::differentiate(Gradients &gradients) {
 
 INFER(ScaleRowsBwdOp) {
   Check check{"scale_rows_bwd", loc};
-  if (failed(check.operands(a, 4, 4)) || failed(check.same("dy", a.getDy(), "a", a.getA())) ||
-      failed(checkPlaces(check, a.getPlaces())) ||
-      failed(check.equal("the rows", rowsOf(a.getA()), "places'", elementsOf(a.getPlaces()))))
+  if (failed(check.operands(a, 3, 4)) || failed(check.same("dy", a.getDy(), "a", a.getA())) ||
+      failed(checkWeightsOfRows(check, a.getA(), a.getW(), a.getPlaces())))
     return failure();
   types.append({a.getA().getType(), a.getW().getType()});
   return success();
 }
 
-Dims ScaleRowsBwdOp::dims() { return {rowsOf(getW()), widthOf(getW()), widthOf(getA())}; }
+Dims ScaleRowsBwdOp::dims() { return dimsOfWeights(getW(), getPlaces(), getA()); }
+SmallVector<Value> ScaleRowsBwdOp::pointers() { return {getDy(), getA(), getW(), getPlaces(), getDa(), getDw()}; }
 double ScaleRowsBwdOp::flops() { return 3.0 * elementsOf(getA()); }

@@ -25,6 +25,7 @@ inline constexpr llvm::StringLiteral kFromAttr = "nn.from";
 inline constexpr llvm::StringLiteral kSkipsAttr = "nn.skips";
 inline constexpr llvm::StringLiteral kPerLayerAttr = "nn.per_layer";
 inline constexpr llvm::StringLiteral kWholeAttr = "nn.whole";
+inline constexpr llvm::StringLiteral kAllExpertsAttr = "nn.all_experts";
 inline constexpr llvm::StringLiteral kAgainAttr = "nn.again";
 inline constexpr llvm::StringLiteral kAttentionAttr = "nn.attention";
 inline constexpr llvm::StringLiteral kPartAttr = "nn.part";

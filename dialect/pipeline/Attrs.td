@@ -49,7 +49,7 @@ def Pipeline_Verb : Pipeline_I32Enum<"Verb", "what a move is, read off its two p
 
 def Pipeline_Axis : Pipeline_I32Enum<"Axis", "along what the devices of a program lie", [
   I32EnumAttrCase<"tensor", 0>, I32EnumAttrCase<"context", 1>, I32EnumAttrCase<"data", 2>,
-  I32EnumAttrCase<"pipeline", 3>]>;
+  I32EnumAttrCase<"pipeline", 3>, I32EnumAttrCase<"expert", 4>, I32EnumAttrCase<"copies", 5>]>;
 def Pipeline_Again : Pipeline_I32Enum<"Again", "what a backward gathers again rather than keep", [
   I32EnumAttrCase<"nothing", 0>, I32EnumAttrCase<"inputs", 1>, I32EnumAttrCase<"all", 2>]>;
 
@@ -340,11 +340,12 @@ def Pipeline_MeshAttr : Pipeline_Attr<"Mesh", "mesh"> {
     products the devices along `tensor` have a run of the rows each; `again inputs`: a backward gathers again what went
     into products, and keys; `again all`: and W the gradients of what came out. `attention heads`: along `context` each
     device attends whole sequences for its share of the heads; else it has its own queries and the keys of all,
-    `gather`.
+    `gather`. `expert 4`: experts are cut over so many of the devices along `context` and `data`, whose coordinate on
+    `context` runs first; along `copies` lie those with the same experts.
   }];
   let parameters = (ins ArrayRefParameter<"::pp::pipeline::Axis">:$order, ArrayRefParameter<"int64_t">:$sizes,
                         "int64_t":$zero, "bool":$sequence, "::pp::pipeline::Again":$again,
-                        "::pp::pipeline::Meeting":$attention);
+                        "::pp::pipeline::Meeting":$attention, "int64_t":$expert);
   let hasCustomAssemblyFormat = 1;
   let genVerifyDecl = 1;
   let extraClassDeclaration = [{
@@ -356,8 +357,10 @@ def Pipeline_MeshAttr : Pipeline_Attr<"Mesh", "mesh"> {
     ::llvm::SmallVector<Axis> sumAxes() const;
     /// How many devices sum one gradient.
     int64_t sumMembers() const { return sizeOf(Axis::context) * sizeOf(Axis::data); }
-    /// How far apart in number two neighbours on this axis are.
+    /// How far apart in number two neighbours on this axis are, one of those that number devices.
     int64_t stride(Axis axis) const;
+    /// This device and all that differ from it on these axes alone, ascending.
+    ::llvm::SmallVector<int64_t> line(int64_t device, ::llvm::ArrayRef<Axis> axes) const;
   }];
 }
 

@@ -42,6 +42,7 @@ Attribute MeshAttr::parse(AsmParser &parser, Type) {
   bool sequence = false;
   Again again = Again::nothing;
   Meeting attention = Meeting::gather;
+  int64_t expert = 1;
   auto parseEntry = [&]() -> ParseResult {
     if (succeeded(parser.parseOptionalKeyword("sequence"))) {
       sequence = true;
@@ -51,13 +52,15 @@ Attribute MeshAttr::parse(AsmParser &parser, Type) {
       return parseWord(parser, symbolizeAgain, again, "nothing, inputs or all");
     if (succeeded(parser.parseOptionalKeyword("attention")))
       return parseWord(parser, symbolizeMeeting, attention, "gather or heads");
+    if (succeeded(parser.parseOptionalKeyword("expert")))
+      return parser.parseInteger(expert);
     if (succeeded(parser.parseOptionalKeyword("zero")))
       return parser.parseInteger(zero);
     return failure(parseAxis(parser, order.emplace_back()) || parser.parseInteger(sizes.emplace_back()));
   };
   if (parser.parseCommaSeparatedList(AsmParser::Delimiter::LessGreater, parseEntry))
     return {};
-  return parser.getChecked<MeshAttr>(parser.getContext(), order, sizes, zero, sequence, again, attention);
+  return parser.getChecked<MeshAttr>(parser.getContext(), order, sizes, zero, sequence, again, attention, expert);
 }
 
 void MeshAttr::print(AsmPrinter &printer) const {
@@ -72,11 +75,14 @@ void MeshAttr::print(AsmPrinter &printer) const {
     printer << ", again " << stringifyAgain(getAgain());
   if (getAttention() != Meeting::gather)
     printer << ", attention " << stringifyMeeting(getAttention());
+  if (getExpert() != 1)
+    printer << ", expert " << getExpert();
   printer << ">";
 }
 
 LogicalResult MeshAttr::verify(function_ref<InFlightDiagnostic()> emitError, ArrayRef<Axis> order,
-                               ArrayRef<int64_t> sizes, int64_t zero, bool sequence, Again again, Meeting attention) {
+                               ArrayRef<int64_t> sizes, int64_t zero, bool sequence, Again again, Meeting attention,
+                               int64_t expert) {
   if (zero < 0 || zero > 2)
     return emitError() << "expected zero 0, 1 or 2, got " << zero;
   SmallVector<Axis> sorted(order);
@@ -86,16 +92,27 @@ LogicalResult MeshAttr::verify(function_ref<InFlightDiagnostic()> emitError, Arr
   for (auto [axis, size] : llvm::zip(order, sizes))
     if (size < 1)
       return emitError() << "the axis `" << stringifyAxis(axis) << "` has " << size << " devices; expected at least 1";
+  int64_t context = sizes[llvm::find(order, Axis::context) - order.begin()],
+          data = sizes[llvm::find(order, Axis::data) - order.begin()];
+  if (expert < 1 || context * data % expert != 0 || (context % expert != 0 && expert % context != 0))
+    return emitError() << "experts are cut over " << expert << " devices, of which there is no group in " << context
+                       << " along context times " << data << " along data";
   bool hasContext = sizes[llvm::find(order, Axis::context) - order.begin()] > 1;
   if (attention != Meeting::gather && !hasContext)
     return emitError() << "expected `attention` where there are several devices along `context`";
-  if (again != Again::nothing && !sequence && !hasContext)
-    return emitError() << "expected `again` where there is `sequence`, or several devices along `context`: nothing "
-                          "else is gathered";
+  if (again != Again::nothing && !sequence && !hasContext && expert == 1)
+    return emitError() << "expected `again` where there is `sequence`, or several devices along `context` or `expert`: "
+                          "nothing else is gathered";
   return success();
 }
 
-int64_t MeshAttr::sizeOf(Axis axis) const { return getSizes()[llvm::find(getOrder(), axis) - getOrder().begin()]; }
+int64_t MeshAttr::sizeOf(Axis axis) const {
+  if (axis == Axis::expert)
+    return getExpert();
+  if (axis == Axis::copies)
+    return sumMembers() / getExpert();
+  return getSizes()[llvm::find(getOrder(), axis) - getOrder().begin()];
+}
 
 int64_t MeshAttr::stride(Axis axis) const {
   int64_t stride = 1;
@@ -105,6 +122,31 @@ int64_t MeshAttr::stride(Axis axis) const {
     stride *= size;
   }
   return stride;
+}
+
+// A group of `expert` is a run of devices along context, or all along context and a run along data; `copies` are the
+// devices at the same place of each group.
+SmallVector<int64_t> MeshAttr::line(int64_t device, ArrayRef<Axis> axes) const {
+  SmallVector<int64_t> members = {device};
+  auto extend = [&](Axis axis, int64_t run, bool within) { // within a run of neighbours, or from run to run
+    SmallVector<int64_t> along;
+    int64_t step = stride(axis), size = sizeOf(axis);
+    for (int64_t member : members)
+      for (int64_t own = member / step % size, k = 0; k < size; ++k)
+        if (within ? k / run == own / run : k % run == own % run)
+          along.push_back(member + (k - own) * step);
+    members = std::move(along);
+  };
+  int64_t context = sizeOf(Axis::context), onContext = std::min(getExpert(), context), onData = getExpert() / onContext;
+  for (Axis axis : axes)
+    if (axis == Axis::expert || axis == Axis::copies) {
+      extend(Axis::context, onContext, axis == Axis::expert);
+      extend(Axis::data, onData, axis == Axis::expert);
+    } else {
+      extend(axis, sizeOf(axis), /*within=*/true);
+    }
+  llvm::sort(members);
+  return members;
 }
 
 int64_t MeshAttr::devicesOfRank() const {
@@ -148,10 +190,10 @@ void AxesAttr::print(AsmPrinter &printer) const {
 
 LogicalResult AxesAttr::verify(function_ref<InFlightDiagnostic()> emitError, ArrayRef<Axis> axes) {
   if (axes.empty() || llvm::is_contained(axes, Axis::pipeline))
-    return emitError() << "expected axes along which the devices of one rank lie: tensor, context or data";
+    return emitError() << "expected axes along which the devices of one rank lie";
   for (size_t i = 1; i < axes.size(); ++i)
     if (axes[i] <= axes[i - 1])
-      return emitError() << "expected axes in the order tensor, context, data, each once";
+      return emitError() << "expected axes in the order tensor, context, data, expert, copies, each once";
   return success();
 }
 

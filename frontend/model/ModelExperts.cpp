@@ -52,10 +52,7 @@ static LogicalResult steer(mlir::ValueRange operands, SmallVectorImpl<mlir::Name
     value = cast<mlir::FloatAttr>(rate->getValue());
     options.erase(rate);
   }
-  auto steered = nn::WeightAttr::get(function.getContext(), weight.getName(), weight.getAs(), weight.getInit(),
-                                     weight.getDeviation(), weight.getTransposed(), false, nn::CutAttr(), value,
-                                     /*terms=*/false);
-  function.setArgAttr(argument.getArgNumber(), nn::kWeightAttr, steered);
+  function.setArgAttr(argument.getArgNumber(), nn::kWeightAttr, weight.withSteer(value));
   return success();
 }
 

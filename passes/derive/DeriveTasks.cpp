@@ -137,9 +137,20 @@ void PieceTable::readSums() {
     said = true;
     pieces.op(piece).setSumsWhole(true);
   };
+  auto hasOwnExperts = [&](int64_t piece) {
+    return llvm::any_of(pieces.op(piece).getParts(), [&](Attribute part) {
+      auto function = module.lookupSymbol<func::FuncOp>(cast<StringAttr>(cast<ArrayAttr>(part)[0]));
+      return function && llvm::any_of(llvm::seq(function.getNumArguments()), [&](unsigned i) {
+               auto weight = function.getArgAttrOfType<nn::WeightAttr>(i, nn::kWeightAttr);
+               return weight && weight.getExperts() > 1;
+             });
+    });
+  };
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
     if (pieces.isReplicated(piece))
       stayWhole(piece, pieces.op(piece).getLoc(), "several ranks update all of it");
+    else if (hasOwnExperts(piece))
+      stayWhole(piece, pieces.op(piece).getLoc(), "its experts are cut over other devices than its other weights");
   program.walk([&](TransferOp move) {
     if (move.getThing().getRole() == Role::grad)
       stayWhole(pieces.find(move.getThing().getCoord()), move.getLoc(), "it moves here");
@@ -189,13 +200,16 @@ LogicalResult PieceTable::readPiece(PieceOp op, unsigned number) {
 }
 
 /// So a gradient's payload is like the first tensors of the weights', and is cut over ranks at the same elements. On a
-/// mesh tied weights stand before those that are frozen: the gradients of the others are summed as one run.
+/// mesh experts that are cut over devices, then tied weights, stand before those that are frozen: the gradients of the
+/// others are summed as one run.
 void PieceTable::putFrozenLast(PieceModel &model) {
   SmallVector<unsigned> order = llvm::to_vector(llvm::seq<unsigned>(0, model.weights.size()));
   const bool hasMesh = bool(program.getMeshAttr());
   auto placeOf = [&](unsigned i) {
     const PieceWeight &weight = model.weights[i];
-    return weight.isFrozen() ? 2 : hasMesh && weight.isTied() ? 1 : 0;
+    if (weight.isFrozen())
+      return 3;
+    return hasMesh && weight.isTied() ? 2 : weight.attr.getDeclared().getExperts() > 1 ? 1 : 0;
   };
   llvm::stable_sort(order, [&](unsigned a, unsigned b) { return placeOf(a) < placeOf(b); });
   SmallVector<PieceWeight> sorted;

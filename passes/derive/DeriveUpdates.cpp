@@ -5,7 +5,8 @@
 //   @p.U      weight, grad, opt -> ..  the update of each of them; a tied weight takes the owner's new value (`fresh`)
 //   With `mesh zero = 1` a replica updates, counts and keeps the state of a shard of the piece's own weights, which lie
 //   one behind the other: each op has the part of its tensor that is in the shard, and a state of all of the shard.
-//   @p.merge  grad -> grad            devices along `tensor` sum what each has as a term, once a step
+//   @p.merge  grad -> grad            devices along `tensor` sum what each has as a term, once a step; devices with the
+//                                     same experts what each has made of their gradients
 //   @p.sum    grad, share -> grad    with `mesh zero = 2` a gradient is added to the shard's sum as soon as it is made
 //   @p.U.k, norm.k, tie.*.k  the same on the k-th shard of a piece whose gradient and state are cut over ranks
 //   @p.cut.k  the k-th shard of its weights, where every rank has the whole
@@ -16,6 +17,8 @@
 using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
+
+static bool isOfExperts(WeightAttr weight) { return weight.getDeclared().getExperts() > 1; }
 
 namespace {
 /// The groups of one piece as arguments of a scratch function.
@@ -60,7 +63,9 @@ private:
   /// the gradients of tied weights, and by gradient its place among them.
   SmallVector<Value> sums;
   SmallVector<size_t> sumOf;
-  std::optional<FlatCut> flat; ///< of its own weights, where the replicas update a shard each
+  /// Of its own weights, which stand first, where the replicas update a shard each. Experts that are cut over devices
+  /// are not among them: each device has the whole state of its own.
+  std::optional<FlatCut> flat;
 };
 } // namespace
 
@@ -97,7 +102,7 @@ Updates::Updates(ModuleOp module, const PieceModel &piece)
     gradTypes.push_back(piece.gradType(type));
     if (weight.isTied())
       freshTypes.push_back(type);
-    else if (!flat)
+    else if (!flat || isOfExperts(weight.attr))
       stateTypes.append(optimizer.stateOf(weight.attr).size(), sumsOf(type));
     else if (stateTypes.empty())
       stateTypes.append(optimizer.stateOf(weight.attr).size(),
@@ -124,7 +129,7 @@ Updates::Updates(ModuleOp module, const PieceModel &piece)
 void Updates::cutOverReplicas() {
   SmallVector<Type> own;
   for (const PieceWeight &weight : piece.weights)
-    if (!weight.isFrozen() && !weight.isTied())
+    if (!weight.isFrozen() && !weight.isTied() && !isOfExperts(weight.attr))
       own.push_back(weight.attr.getType());
   if (piece.replicas > 0 && !own.empty())
     flat = cutFlat(own, piece.replicas);
@@ -132,7 +137,7 @@ void Updates::cutOverReplicas() {
 
 /// Where a weight lies in the run that is cut over replicas; null if it is not cut. Those weights stand first.
 DenseI64ArrayAttr Updates::flatOf(size_t weight, bool packed) {
-  if (!flat)
+  if (!flat || weight >= flat->begins.size())
     return {};
   SmallVector<int64_t> numbers = {flat->begins[weight], flat->shard, piece.replicas};
   if (packed)
@@ -140,26 +145,37 @@ DenseI64ArrayAttr Updates::flatOf(size_t weight, bool packed) {
   return builder.getDenseI64ArrayAttr(numbers);
 }
 
-/// The squares of gradients, and of others before them. On a mesh with `tensor` each device counts the elements that it
-/// alone has, the first one those that all have; a replica counts its shard, where updates are cut over replicas. Then
-/// they add what each of them counted.
+/// The squares of gradients, and of others before them. On a mesh with `tensor`, or with experts over devices, each
+/// device counts the elements that it alone has, the first one those that all have; a replica counts its shard, where
+/// updates are cut over replicas. Then they add what each of them counted.
 Value Updates::sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> gradients, Value before) {
   auto program = *module.getOps<ProgramOp>().begin();
-  bool isSpread = program.sizeOf(Axis::tensor) > 1 && !gradients.empty();
-  auto tensor = nn::AxesAttr::get(module.getContext(), nn::Axis::tensor);
-  Value sum = isSpread || flat ? Value() : before;
+  int64_t tensor = gradients.empty() ? 1 : program.sizeOf(Axis::tensor),
+          experts = llvm::any_of(of, isOfExperts) ? program.sizeOf(Axis::expert) : 1;
+  Value sum = tensor > 1 || experts > 1 || flat ? Value() : before;
   for (auto [i, weight, grad] : llvm::enumerate(of, gradients)) {
     nn::CutAttr cut = weight.getDeclared().getCut();
-    bool isCopied = isSpread && (!cut || cut.getCopies() > 1);
-    sum = builder.create<nn::SumSquaresOp>(piece.loc, grad, sum, isCopied ? tensor : nn::AxesAttr(),
-                                           isCopied && cut ? builder.getI64IntegerAttr(cut.getCopies()) : IntegerAttr(),
-                                           flatOf(i, sumsShards()));
+    // Over replicas with shards of their own only those with the same experts have the same.
+    nn::Axis others = flat ? nn::Axis::copies : nn::Axis::expert;
+    int64_t copies = program.sizeOf(flat ? Axis::copies : Axis::expert), alike = cut ? cut.getCopies() : tensor,
+            alikeExperts = isOfExperts(weight) == bool(flat) && experts > 1 ? copies : 1;
+    SmallVector<nn::Axis> along;
+    if (tensor > 1 && alike > 1)
+      along.push_back(nn::Axis::tensor);
+    if (alikeExperts > 1)
+      along.push_back(others);
+    bool isPart = !along.empty() && along.front() == nn::Axis::tensor && alike < tensor;
+    sum = builder.create<nn::SumSquaresOp>(
+        piece.loc, grad, sum, along.empty() ? nn::AxesAttr() : nn::AxesAttr::get(module.getContext(), along),
+        isPart ? builder.getI64IntegerAttr(alike * alikeExperts) : IntegerAttr(), flatOf(i, sumsShards()));
   }
   SmallVector<nn::Axis> axes;
-  if (isSpread)
+  if (tensor > 1)
     axes.push_back(nn::Axis::tensor);
   for (Axis axis : flat ? program.sumAxes().getAxes() : ArrayRef<Axis>())
     axes.push_back(*nn::symbolizeAxis(stringifyAxis(axis)));
+  if (experts > 1 && !flat)
+    axes.push_back(nn::Axis::expert);
   if (axes.empty())
     return sum;
   sum = builder.create<nn::AllReduceOp>(piece.loc, sum, nn::AxesAttr::get(module.getContext(), axes), IntegerAttr());
@@ -187,7 +203,9 @@ LogicalResult Updates::writeNorm(bool first) {
 
 LogicalResult Updates::writeUpdate() {
   SmallVector<Value> newWeights, newStates;
-  SmallVector<Value> shard = states; // of all weights that are cut over replicas
+  SmallVector<Value> shard; // of all weights that are cut over replicas
+  if (flat)
+    shard.assign(states.begin(), states.begin() + optimizer.stateOf(piece.weights.front().attr).size());
   unsigned state = 0, tied = 0;
   for (auto [i, weight] : llvm::enumerate(weights)) {
     if (piece.weights[i].isFrozen()) { // stays what it is
@@ -199,7 +217,10 @@ LogicalResult Updates::writeUpdate() {
       continue;
     }
     WeightAttr attr = piece.weights[i].attr;
-    auto old = flat ? ArrayRef(shard) : ArrayRef(states).slice(state, optimizer.stateOf(attr).size());
+    bool isInShard = flat && i < flat->begins.size();
+    if (flat && i == flat->begins.size())
+      state = shard.size();
+    auto old = isInShard ? ArrayRef(shard) : ArrayRef(states).slice(state, optimizer.stateOf(attr).size());
     WeightUpdate update{piece.loc,
                         widenGrad(builder, piece.loc, sums[sumOf[i]]),
                         piece.readsNorm ? norm[0] : Value(),
@@ -208,11 +229,10 @@ LogicalResult Updates::writeUpdate() {
                         flatOf(i, sumsShards())};
     newWeights.push_back(writeWeightUpdate(builder, optimizer, attr, update, newStates));
     state += old.size();
-    if (flat)
+    if (isInShard)
       shard = std::exchange(newStates, {});
   }
-  if (flat)
-    newStates = shard;
+  newStates.insert(newStates.begin(), shard.begin(), shard.end());
   return write(BodyVariant::plain,
                {{GroupKind::weight, weights},
                 {GroupKind::grad, sums},
@@ -411,7 +431,7 @@ LogicalResult Updates::refuseMuon() {
 LogicalResult Updates::checkFlat() {
   SmallVector<WeightAttr> own;
   for (const PieceWeight &weight : piece.weights)
-    if (flat && !weight.isFrozen() && !weight.isTied())
+    if (flat && !weight.isFrozen() && !weight.isTied() && !isOfExperts(weight.attr))
       own.push_back(weight.attr);
   for (WeightAttr weight : own) {
     if (optimizer.ruleFor(weight) == Optimizer::Rule::muon)
@@ -427,16 +447,17 @@ LogicalResult Updates::checkFlat() {
   return success();
 }
 
-/// What devices along `tensor` have as terms of a gradient becomes their sum.
+/// What devices along an axis have as terms of a gradient becomes their sum.
 void Updates::mergeTerms(WeightAttr weight, Value &grad) {
-  auto tensor = nn::AxesAttr::get(module.getContext(), nn::Axis::tensor);
-  if (weight.getDeclared().getTerms())
-    grad = builder.create<nn::AllReduceOp>(piece.loc, grad, tensor, IntegerAttr());
+  if (auto axis = axisOfTerms(*module.getOps<ProgramOp>().begin(), weight))
+    grad =
+        builder.create<nn::AllReduceOp>(piece.loc, grad, nn::AxesAttr::get(module.getContext(), *axis), IntegerAttr());
 }
 
 bool Updates::hasTerms() const {
-  return llvm::any_of(piece.weights, [](const PieceWeight &weight) {
-    return !weight.isFrozen() && weight.attr.getDeclared().getTerms();
+  auto program = *ModuleOp(module).getOps<ProgramOp>().begin();
+  return llvm::any_of(piece.weights, [&](const PieceWeight &weight) {
+    return !weight.isFrozen() && axisOfTerms(program, weight.attr);
   });
 }
 

@@ -241,7 +241,8 @@ static Results alike(Operation *op, const Operands &given, bool isLinear) {
   if (common.kind == LayoutKind::none)
     return SmallVector<DeviceLayout>(op->getNumResults(), kNone);
   // By their number in the sequence, or in an order of their own.
-  bool movesRows = isa<RowsOp, JoinRowsOp, SplitRowsOp, RopeOp, DispatchOp, CombineOp>(op);
+  bool movesRows =
+      isa<RowsOp, JoinRowsOp, SplitRowsOp, RopeOp, DispatchOp, CombineOp, PlaceWeightsOp, TakeWeightsOp>(op);
   bool isPassed =
       common == kRows ? !movesRows : common.kind == LayoutKind::shard || (isLinear && common.kind != LayoutKind::full);
   return isPassed ? Results(SmallVector<DeviceLayout>(op->getNumResults(), common)) : Results();
@@ -423,8 +424,8 @@ static Results distributed(Operation *op, const Operands &given) {
       .Case([&](ExpertLinearDxOp dx) { return expertLinearDx(dx, given); })
       .Case([&](ExpertLinearDwOp dw) { return expertLinearDw(dw, given); })
       .Case<ScaleRowsOp, ScaleRowsBwdOp>([&](auto rows) { return scaleRows(rows, rows.getW(), given); })
-      .Case<AddOp, ScaleOp, CopyOp, AccumulateOp, RoundOp, RowsOp, JoinRowsOp, SplitRowsOp, DispatchOp, CombineOp>(
-          [&](Operation *each) { return alike(each, given, /*isLinear=*/true); })
+      .Case<AddOp, ScaleOp, CopyOp, AccumulateOp, RoundOp, RowsOp, JoinRowsOp, SplitRowsOp, DispatchOp, CombineOp,
+            PlaceWeightsOp, TakeWeightsOp>([&](Operation *each) { return alike(each, given, /*isLinear=*/true); })
       .Case<GeluOp, GeluBwdOp, SwigluOp, SwigluBwdOp, GluOp, GluBwdOp, RopeOp>(
           [&](Operation *each) { return alike(each, given, /*isLinear=*/false); })
       .Default(Results());
@@ -439,7 +440,7 @@ AxesAttr axesOfExchange(Operation *op) {
 Results inferLayouts(Operation *op, ArrayRef<DeviceLayout> operands, int64_t devices) {
   Operands given{op, operands, devices};
   // Of each device's columns, heads and pieces by themselves.
-  if (isa<GatherRunsOp, ScatterRunsOp, RunsToHeadsOp, HeadsToRunsOp, TakePieceOp>(op))
+  if (isa<GatherRunsOp, ScatterRunsOp, RunsToHeadsOp, HeadsToRunsOp, ExchangeSectionsOp, TakePieceOp>(op))
     return operands.front() == kRows ? Results() : one(operands.front());
   if (auto place = dyn_cast<PlacePieceOp>(op))
     return given.at(place.getX()) == kRows ? Results() : one(given.at(place.getX()));

@@ -52,6 +52,11 @@ std::optional<llvm::SmallVector<DeviceLayout>> inferLayouts(mlir::Operation *op,
 std::optional<llvm::SmallVector<DeviceLayout>> inferSequenceLayouts(mlir::Operation *op,
                                                                     llvm::ArrayRef<DeviceLayout> operands);
 
+/// The same on the axis of experts. Only what belongs to experts has a layout there: rows, and the numbers of rows, are
+/// of the own tokens, `rows`, or of the own experts, `shard 1`; weights of experts and their gradients are `shard 0`.
+std::optional<llvm::SmallVector<DeviceLayout>> inferExpertLayouts(mlir::Operation *op,
+                                                                  llvm::ArrayRef<DeviceLayout> operands);
+
 /// The rule of an op that works on each row by itself, as a norm does, where devices have rows: vectors are gains and
 /// biases, of which each device has a `copy`; results that are vectors are their gradients, and `partial`.
 std::optional<llvm::SmallVector<DeviceLayout>> rowByRow(mlir::Operation *op, llvm::ArrayRef<DeviceLayout> operands);

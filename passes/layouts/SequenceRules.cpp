@@ -191,7 +191,7 @@ static Results ofOp(Operation *op, const Expected &given) {
         bool counts = !it.getOften() || given.are(it.getOften(), kAll);
         return given.give(statistics && counts && given.are({it.getDw(), it.getW(), it.getP()}, kOwn), kOwn);
       })
-      .Case<DispatchOp, CombineOp, ScaleRowsOp, ScaleRowsBwdOp>(
+      .Case<DispatchOp, CombineOp, ScaleRowsOp, ScaleRowsBwdOp, PlaceWeightsOp, TakeWeightsOp>(
           [&](Operation *) { return given.give(given.allAre(kOwn), kOwn); })
       .Case<CrossEntropyOp, CrossEntropyLossOp>([&](Operation *) { return given.give(given.allAre(kOwn), kTerm); })
       .Case([&](CrossEntropyBwdOp) {

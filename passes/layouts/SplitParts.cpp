@@ -125,10 +125,7 @@ LogicalResult PartSplitter::cutWeight(BlockArgument argument, const DeviceLayout
   auto cut = nn::CutAttr::get(part.getContext(), shape, layout.dim, layout.runs, layout.copies);
   shape[layout.dim] = share(whole, layout);
   argument.setType(type.clone(shape));
-  auto local = nn::WeightAttr::get(part.getContext(), declared.getName(), declared.getAs(), declared.getInit(),
-                                   declared.getDeviation(), declared.getTransposed(), declared.getShared(), cut,
-                                   declared.getSteer(), declared.getTerms());
-  part.setArgAttr(argument.getArgNumber(), nn::kWeightAttr, local);
+  part.setArgAttr(argument.getArgNumber(), nn::kWeightAttr, declared.withCut(cut));
   return success();
 }
 
@@ -147,10 +144,7 @@ bool PartSplitter::hasTerms(BlockArgument argument) const {
 LogicalResult PartSplitter::cutArgument(BlockArgument argument, const DeviceLayout &layout) {
   if (layout.kind == LayoutKind::copy) {
     auto declared = part.getArgAttrOfType<nn::WeightAttr>(argument.getArgNumber(), nn::kWeightAttr);
-    part.setArgAttr(argument.getArgNumber(), nn::kWeightAttr,
-                    nn::WeightAttr::get(part.getContext(), declared.getName(), declared.getAs(), declared.getInit(),
-                                        declared.getDeviation(), declared.getTransposed(), declared.getShared(),
-                                        declared.getCut(), declared.getSteer(), /*terms=*/true));
+    part.setArgAttr(argument.getArgNumber(), nn::kWeightAttr, declared.withTerms());
     return success();
   }
   if (layout.kind == LayoutKind::rows) {

@@ -7,7 +7,7 @@
 // Layouts come from nothing but the cuts of weights and the exchange ops; what one body hands to another has the layout
 // with which it left. How they were chosen is not asked. A value without an exchange that it needs has the right shape
 // and the wrong numbers: a sum that is not added up, a gradient that is counted once for each device. Each of the axes
-// tensor and context is verified for itself.
+// tensor, context and expert is verified for itself.
 #include "dialect/pipeline/Pipeline.h"
 #include "passes/Passes.h"
 #include "passes/layouts/Layouts.h"
@@ -46,9 +46,14 @@ private:
   LogicalResult record(func::FuncOp function, BodyAttr body, GroupName name, const Layouts &layouts);
 
   /// Of activations that nothing else says anything about, and of losses, on this axis.
-  DeviceLayout ofRows() const { return DeviceLayout::of(isContext() ? LayoutKind::rows : LayoutKind::full); }
-  DeviceLayout ofLosses() const { return DeviceLayout::of(isContext() ? LayoutKind::partial : LayoutKind::full); }
+  DeviceLayout ofRows() const {
+    return DeviceLayout::of(isContext() ? LayoutKind::rows : ofExperts() ? LayoutKind::none : LayoutKind::full);
+  }
+  DeviceLayout ofLosses() const {
+    return DeviceLayout::of(isContext() ? LayoutKind::partial : ofExperts() ? LayoutKind::none : LayoutKind::full);
+  }
   bool isContext() const { return axis == Axis::context; }
+  bool ofExperts() const { return axis == Axis::expert; }
 
   ModuleOp module;
   ProgramOp program;
@@ -68,14 +73,19 @@ static Layouts transposed(Layouts layouts) {
 }
 
 /// In the order of their payload. The sum of a weight's gradient is whole in each of its copies over `tensor`, unless
-/// it is declared to be in terms; over `context` it is summed once a step.
+/// it is declared to be in terms; over `context`, and of experts over `copies`, it is summed once a step.
 Layouts LayoutVerifier::ofWeights(bool isGradient) const {
+  auto layoutOf = [&](nn::WeightAttr declared) {
+    if (ofExperts())
+      return declared.getExperts() > 1 ? DeviceLayout::shard(0)
+                                       : DeviceLayout::of(isGradient ? LayoutKind::partial : LayoutKind::none);
+    return !isContext() && !declared.getTerms() ? nn::layoutOf(declared)
+                                                : DeviceLayout::of(isGradient ? LayoutKind::partial : LayoutKind::copy);
+  };
   Layouts layouts;
   for (auto weight : PieceOp(piece).getWeightsAttr().getAsRange<WeightAttr>())
     if (!isGradient || !weight.getFrozen())
-      layouts.push_back(!isContext() && !weight.getDeclared().getTerms()
-                            ? nn::layoutOf(weight.getDeclared())
-                            : DeviceLayout::of(isGradient ? LayoutKind::partial : LayoutKind::copy));
+      layouts.push_back(layoutOf(weight.getDeclared()));
   return layouts;
 }
 
@@ -170,7 +180,9 @@ LogicalResult LayoutVerifier::verify(BodyAttr body, func::FuncOp function) {
   }
   for (Operation &op : function.front().without_terminator()) {
     Layouts operands = llvm::map_to_vector(op.getOperands(), [&](Value value) { return layouts.lookup(value); });
-    auto results = isContext() ? nn::inferSequenceLayouts(&op, operands) : nn::inferLayouts(&op, operands, devices);
+    auto results = isContext()   ? nn::inferSequenceLayouts(&op, operands)
+                   : ofExperts() ? nn::inferExpertLayouts(&op, operands)
+                                 : nn::inferLayouts(&op, operands, devices);
     if (!results) {
       auto error = op.emitOpError() << "in `" << function.getName() << "` has no rule for `" << stringifyAxis(axis)
                                     << " = " << devices << "`";
@@ -244,7 +256,7 @@ namespace {
 struct VerifyLayouts : public pp::impl::VerifyLayoutsBase<VerifyLayouts> {
   void runOnPrograms() override {
     for (auto program : getOperation().getOps<ProgramOp>())
-      for (Axis axis : {Axis::tensor, Axis::context})
+      for (Axis axis : {Axis::tensor, Axis::context, Axis::expert})
         if (failed(LayoutVerifier(getOperation(), program, axis).run()))
           return signalPassFailure();
   }

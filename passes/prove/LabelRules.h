@@ -11,12 +11,12 @@ namespace pp {
 /// Which coordinates of the unit the labels of a group have. `Tokens`: microbatch and slice; `Chunk`: those of the
 /// unit, but for the slice, which is the number in the group's name. `Cut`: those of the unit, and the group's number
 /// is that of a step or an attention.
-enum class Span : uint8_t { Step, Tokens, Piece, Unit, Chunk, Cut };
+enum class LabelSpan : uint8_t { Step, Tokens, Piece, Unit, Chunk, Cut };
 
 struct GroupRule {
   pipeline::GroupKind kind;
   What what;
-  Span span;
+  LabelSpan span;
   int32_t from = 0; ///< an input comes from, and keys go to, the piece so much further on in the model
 };
 

@@ -239,8 +239,8 @@ private:
   Label labelOf(const Unit &unit, const BodyGroup &group, bool input) const {
     Label label;
     label.what = group->what;
-    bool ofUnit = group->span == Span::Unit || group->span == Span::Chunk || group->span == Span::Cut;
-    if (group->span == Span::Piece || ofUnit)
+    bool ofUnit = group->span == LabelSpan::Unit || group->span == LabelSpan::Chunk || group->span == LabelSpan::Cut;
+    if (group->span == LabelSpan::Piece || ofUnit)
       label.piece = unit.piece;
     if (input && group->from < 0)
       label.piece = *piecesBefore(values.pieces, unit.piece).begin();
@@ -248,9 +248,9 @@ private:
       label.piece = *piecesAfter(values.pieces, unit.piece).begin();
     if (llvm::is_contained({What::act, What::dact}, group->what) && group.chunk >= 0)
       label.piece = skipOf(unit, group, input);
-    if (group->span == Span::Tokens || ofUnit) {
+    if (group->span == LabelSpan::Tokens || ofUnit) {
       label.microbatch = unit.coord.getMicrobatch();
-      label.slice = group->span == Span::Chunk ? group.chunk : unit.coord.getSlice();
+      label.slice = group->span == LabelSpan::Chunk ? group.chunk : unit.coord.getSlice();
     }
     bool isCut = unit.body.identity.getVariant() == BodyVariant::cut; // from the whole, as it is, a shard
     bool makes = (!input && !isCut) || unit.body.rule->updated;
@@ -258,16 +258,16 @@ private:
       label.version = unit.version + (makes && !isCopyOfOld(unit));
     else if (group->what == What::fresh || group->what == What::norm)
       label.version = unit.update;
-    if (group->span == Span::Piece && !(isCut && input))
+    if (group->span == LabelSpan::Piece && !(isCut && input))
       label.shard = unit.body.identity.getShard();
     else if (ofUnit)
-      label.shard = group->span == Span::Cut ? group.chunk : group.attention;
+      label.shard = group->span == LabelSpan::Cut ? group.chunk : group.attention;
     if (group->what == What::grad)
-      label.pending = !isOfAllReplicas(unit) && values.isSummedOverMesh(unit.piece);
+      label.pending = !isOfAllReplicas(unit) && values.isSummedOverMesh(unit.piece, label.shard);
     label.terms = group->what == What::grad && !isMerged(unit, input) && values.pieces.hasTerms(unit.piece);
     bool isOwn = group->what == What::grad || (group->what == What::weight && !input && updatesWeights(unit));
     label.part = isOwn && isOfAllReplicas(unit) && values.pieces.isCutOverMesh(unit.piece);
-    if (group->span == Span::Tokens)
+    if (group->span == LabelSpan::Tokens)
       label.shard = group.chunk;
     bool isShard = vocabularyShards(values.pieces, unit.piece) > 0;
     if (isShard && llvm::is_contained({What::act, What::dact, What::stats}, group->what) &&
@@ -562,8 +562,10 @@ private:
         continue;
       SlotState &state = values.of(written);
       state.label = given.label;
-      if (written != post.getSlot())
+      if (written != post.getSlot()) {
         state.label.shard = memberOf(post);
+        state.label.pending &= values.isSummedOverMesh(state.label.piece, state.label.shard);
+      }
       setTerms(state, total);
       state.writer = post;
     }

@@ -43,8 +43,12 @@ Values::Values(ProgramOp program, const BodyTable &bodies)
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
     if (int64_t primary = pieces.primary(piece); primary >= 0)
       sharers[primary].push_back(piece);
-  for (int64_t piece = 0; piece < pieces.size(); ++piece)
-    summed.push_back(program.sumMembers() > 1 && pieces.trains(piece) && pieces.summedTensors(piece, -1) > 0);
+  for (int64_t piece = 0; piece < pieces.size(); ++piece) {
+    auto shards = static_cast<int64_t>(pieces.shards(piece).size());
+    summed.emplace_back(shards + 1);
+    for (int64_t shard = -1; shard < shards && program.sumMembers() > 1 && pieces.trains(piece); ++shard)
+      summed.back()[shard + 1] = pieces.summedTensors(piece, shard) > 0;
+  }
   norms.push_back(0);
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
     norms.push_back(norms.back() + std::max<int64_t>(1, pieces.shards(piece).size()));

@@ -30,8 +30,9 @@ struct Values {
   int32_t unitNumber(pipeline::CoordAttr coord) const;
   /// The terms of a whole gradient: its own units', then those of each piece that shares its weights.
   int32_t wholeGradient(int64_t piece) const { return unitCount() * (1 + sharers[piece].size()); }
-  /// Whether some of its gradient is summed over the mesh: all but tied weights.
-  bool isSummedOverMesh(int64_t piece) const { return summed[piece]; }
+  /// Whether some of its gradient, or of a shard of it, is summed over the mesh: all but experts of the device's own,
+  /// and tied weights. -1: of all of it.
+  bool isSummedOverMesh(int64_t piece, int64_t shard) const { return summed[piece][shard + 1]; }
   /// A norm's term of a piece's gradient, or of one of its shards.
   int32_t normTerm(int64_t piece, int64_t shard) const { return norms[piece] + std::max<int64_t>(shard, 0); }
   /// The first piece with weights whose gradient, or a shard of it, a norm lacks; -1 if none.
@@ -48,9 +49,9 @@ struct Values {
   std::vector<SlotState> slots;
   std::vector<Terms> terms;
   int32_t steps = 1;
-  int64_t updates = 1;        ///< of a step
-  std::vector<bool> summed;   ///< per piece whether the mesh sums gradients of it
-  std::vector<int32_t> norms; ///< per piece its first term in a norm; behind the last one, the end
+  int64_t updates = 1;                 ///< of a step
+  std::vector<llvm::BitVector> summed; ///< per piece, of all of it and of each shard, whether the mesh sums gradients
+  std::vector<int32_t> norms;          ///< per piece its first term in a norm; behind the last one, the end
 
   //===-- Stories: each is one error with its notes, and failure ------------------------------------------------===//
 

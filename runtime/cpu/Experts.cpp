@@ -10,6 +10,7 @@
 //           [ b[1] | ]
 //   m 512 [ a[0] a[1] ] [ c ]
 #include "runtime/cpu/Experts.h"
+#include "runtime/kernels/GemmShape.h"
 #include <algorithm>
 #include <cstring>
 #include <oneapi/dnnl/dnnl.h>
@@ -119,16 +120,17 @@ pp_status_t runRouterDw(const PreparedOp &op, void *const *x) {
       .run(op.scratch);
 }
 
-/// One product for each expert that has rows: y = x w, dx = dy w^T, or dw = x^T dy.
+/// One product for each expert and section with rows: y = x w, dx = dy w^T, or dw = x^T dy, whose sections are added.
 pp_status_t runExperts(const PreparedOp &op, void *const *x) {
   const int64_t in = op.dims[1], out = op.dims[2], size = sizeOf(op.type);
-  const auto *counts = static_cast<const int32_t *>(x[2]);
   const char *first = bytes(x[0]), *second = bytes(x[1]);
   char *result = bytes(x[3]);
-  int64_t begin = 0;
-  for (int64_t e = 0; e < op.dims[3]; begin += counts[e++]) {
-    const int64_t rows = counts[e];
+  pp_status_t status = PP_OK;
+  bool hasRows = false; // of this expert
+  forExpertRows(op, static_cast<const int32_t *>(x[2]), [&](ExpertRows its) {
+    const int64_t rows = its.rows, begin = its.begin, e = its.expert;
     const char *w = second + e * in * out * size;
+    hasRows &= !its.isFirst;
     SegmentProduct product = {rows,
                               out,
                               in,
@@ -154,15 +156,16 @@ pp_status_t runExperts(const PreparedOp &op, void *const *x) {
                  {second + begin * out * size, op.type, out, 1},
                  result + e * in * out * 4,
                  Type::F32,
-                 op.has(Accumulate)};
+                 op.has(Accumulate) || hasRows};
     if (rows > 0) {
-      if (pp_status_t status = product.run(op.scratch); status != PP_OK)
-        return status;
-    } else if (op.kernel == Kernel::expert_linear_dw && !op.has(Accumulate)) {
+      if (pp_status_t its = product.run(op.scratch); its != PP_OK)
+        status = its;
+      hasRows = true;
+    } else if (op.kernel == Kernel::expert_linear_dw && its.isFirst && !op.has(Accumulate)) {
       std::memset(product.c, 0, size_t(in * out) * 4);
     }
-  }
-  return PP_OK;
+  });
+  return status;
 }
 
 } // namespace

@@ -261,6 +261,14 @@ int32_t pp_expert_linear_dw(pp_rank_t *rank, int32_t op, const void *x, const vo
   return PP_RUN(expert_linear_dw, x, dy, counts, dw);
 }
 
+int32_t pp_place_weights(pp_rank_t *rank, int32_t op, const void *w, const int32_t *places, void *rows) {
+  return PP_RUN(place_weights, w, places, rows);
+}
+
+int32_t pp_take_weights(pp_rank_t *rank, int32_t op, const void *rows, const int32_t *places, void *w) {
+  return PP_RUN(take_weights, rows, places, w);
+}
+
 int32_t pp_scale_rows(pp_rank_t *rank, int32_t op, const void *a, const void *w, const int32_t *places, void *y) {
   return PP_RUN(scale_rows, a, w, places, y);
 }

@@ -5,6 +5,7 @@
 
 #include "runtime/kernels/DoubleGemm.h"
 #include "runtime/kernels/Element.h"
+#include "runtime/kernels/GemmShape.h"
 #include <limits>
 
 namespace {
@@ -89,21 +90,31 @@ template <class A> A sumOfRow(const A *p, int64_t n) {
   return sum;
 }
 
-/// Rows ordered by expert, then by token: `counts` are the ends of the experts' rows while places are given.
-inline void planRows(const int32_t *sel, int32_t *places, int32_t *counts, int64_t choices, int64_t n) {
+/// So many rows has a section: at most each choice of a token is in it, and each expert of it once.
+inline int64_t rowsOfSection(int64_t tokens, int64_t n, int64_t k, int64_t sections) {
+  return tokens * (k < n / sections ? k : n / sections);
+}
+
+/// Rows ordered by expert, then by token; the experts are in equal sections, each of which has room for all its rows.
+/// `counts` are the ends of the experts' rows while places are given.
+inline void planRows(const int32_t *sel, int32_t *places, int32_t *counts, int64_t tokens, int64_t k, int64_t n,
+                     int64_t sections) {
+  const int64_t each = n / sections, choices = tokens * k;
   memset(counts, 0, size_t(n) * sizeof(int32_t));
   for (int64_t i = 0; i < choices; ++i)
     ++counts[sel[i]];
   int32_t begin = 0;
   for (int64_t e = 0; e < n; ++e) {
+    if (e % each == 0)
+      begin = int32_t(e / each * rowsOfSection(tokens, n, k, sections));
     int32_t count = counts[e];
     counts[e] = begin;
     begin += count;
   }
   for (int64_t i = 0; i < choices; ++i)
     places[i] = counts[sel[i]]++;
-  for (int64_t e = n - 1; e > 0; --e)
-    counts[e] -= counts[e - 1];
+  for (int64_t e = n - 1; e >= 0; --e)
+    counts[e] -= e % each == 0 ? int32_t(e / each * rowsOfSection(tokens, n, k, sections)) : counts[e - 1];
 }
 
 /// The balance of groups of tokens, and what the step has of rows and of z.
@@ -167,7 +178,7 @@ template <class E> pp_status_t route(const PreparedOp &op, void *const *argument
       w[t * k + j] = factor * p[t * n + sel[t * k + j]];
     report.add(t, p + t * n, sel + t * k, lse[t]);
   }
-  planRows(sel, places, counts, tokens * k, n);
+  planRows(sel, places, counts, tokens, k, n, op.dims[4]);
   report.addRows(counts);
   return PP_OK;
 }
@@ -311,14 +322,30 @@ template <class E> pp_status_t combine(const PreparedOp &op, void *const *argume
   return PP_OK;
 }
 
+/// The weight of each row, 0 of rows that no choice has.
+template <class E> pp_status_t place_weights(const PreparedOp &op, void *const *arguments) {
+  E *rows = out<E>(arguments[2]);
+  memset(rows, 0, size_t(op.dims[2]) * sizeof(E));
+  for (int64_t i = 0; i < op.dims[0] * op.dims[1]; ++i)
+    rows[in<int32_t>(arguments[1])[i]] = in<E>(arguments[0])[i];
+  return PP_OK;
+}
+
+template <class E> pp_status_t take_weights(const PreparedOp &op, void *const *arguments) {
+  for (int64_t i = 0; i < op.dims[0] * op.dims[1]; ++i)
+    out<E>(arguments[2])[i] = in<E>(arguments[0])[in<int32_t>(arguments[1])[i]];
+  return PP_OK;
+}
+
 template <class E> pp_status_t scale_rows(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   const A *w = in<A>(arguments[1]);
   const int32_t *places = in<int32_t>(arguments[2]);
   int64_t h = op.dims[2];
   for (int64_t i = 0; i < op.dims[0] * op.dims[1]; ++i) {
-    const E *a = in<E>(arguments[0]) + places[i] * h;
-    E *y = out<E>(arguments[3]) + places[i] * h;
+    const int64_t row = places ? places[i] : i;
+    const E *a = in<E>(arguments[0]) + row * h;
+    E *y = out<E>(arguments[3]) + row * h;
     A factor = w[i];
 #pragma omp simd
     for (int64_t c = 0; c < h; ++c)
@@ -334,8 +361,9 @@ template <class E> pp_status_t scale_rows_bwd(const PreparedOp &op, void *const 
   A *dw = out<A>(arguments[5]);
   int64_t h = op.dims[2];
   for (int64_t i = 0; i < op.dims[0] * op.dims[1]; ++i) {
-    const E *dy = in<E>(arguments[0]) + places[i] * h, *a = in<E>(arguments[1]) + places[i] * h;
-    E *da = out<E>(arguments[4]) + places[i] * h;
+    const int64_t row = places ? places[i] : i;
+    const E *dy = in<E>(arguments[0]) + row * h, *a = in<E>(arguments[1]) + row * h;
+    E *da = out<E>(arguments[4]) + row * h;
     A factor = w[i], dot = 0;
 #pragma omp simd reduction(+ : dot)
     for (int64_t c = 0; c < h; ++c) {
@@ -372,36 +400,35 @@ pp_status_t doubleRouterDw(const PreparedOp &op, void *const *arguments) {
 }
 
 pp_status_t doubleExpertLinear(const PreparedOp &op, void *const *arguments) {
-  int64_t k = op.dims[1], n = op.dims[2], begin = 0;
-  const int32_t *counts = in<int32_t>(arguments[2]);
-  for (int64_t e = 0; e < op.dims[3]; begin += counts[e++])
-    doubleGemm({counts[e], n, k, in<double>(arguments[0]) + begin * k, k, 1, in<double>(arguments[1]) + e * k * n, n, 1,
-                out<double>(arguments[3]) + begin * n},
+  const int64_t k = op.dims[1], n = op.dims[2];
+  forExpertRows(op, in<int32_t>(arguments[2]), [&](ExpertRows its) {
+    doubleGemm({its.rows, n, k, in<double>(arguments[0]) + its.begin * k, k, 1,
+                in<double>(arguments[1]) + its.expert * k * n, n, 1, out<double>(arguments[3]) + its.begin * n},
                false, op.scratch);
+  });
   return PP_OK;
 }
 
 pp_status_t doubleExpertLinearDx(const PreparedOp &op, void *const *arguments) {
-  int64_t k = op.dims[1], n = op.dims[2], begin = 0;
-  const int32_t *counts = in<int32_t>(arguments[2]);
-  for (int64_t e = 0; e < op.dims[3]; begin += counts[e++])
-    doubleGemm({counts[e], k, n, in<double>(arguments[0]) + begin * n, n, 1, in<double>(arguments[1]) + e * k * n, 1, n,
-                out<double>(arguments[3]) + begin * k},
+  const int64_t k = op.dims[1], n = op.dims[2];
+  forExpertRows(op, in<int32_t>(arguments[2]), [&](ExpertRows its) {
+    doubleGemm({its.rows, k, n, in<double>(arguments[0]) + its.begin * n, n, 1,
+                in<double>(arguments[1]) + its.expert * k * n, 1, n, out<double>(arguments[3]) + its.begin * k},
                op.has(Accumulate), op.scratch);
+  });
   return PP_OK;
 }
 
 pp_status_t doubleExpertLinearDw(const PreparedOp &op, void *const *arguments) {
-  int64_t k = op.dims[1], n = op.dims[2], begin = 0;
-  const int32_t *counts = in<int32_t>(arguments[2]);
-  for (int64_t e = 0; e < op.dims[3]; begin += counts[e++]) {
-    double *dw = out<double>(arguments[3]) + e * k * n;
-    if (counts[e] == 0 && !op.has(Accumulate))
+  const int64_t k = op.dims[1], n = op.dims[2];
+  forExpertRows(op, in<int32_t>(arguments[2]), [&](ExpertRows its) {
+    double *dw = out<double>(arguments[3]) + its.expert * k * n;
+    if (its.isFirst && !op.has(Accumulate))
       memset(dw, 0, size_t(k * n) * sizeof(double));
-    doubleGemm(
-        {k, n, counts[e], in<double>(arguments[0]) + begin * k, 1, k, in<double>(arguments[1]) + begin * n, n, 1, dw},
-        op.has(Accumulate), op.scratch);
-  }
+    doubleGemm({k, n, its.rows, in<double>(arguments[0]) + its.begin * k, 1, k,
+                in<double>(arguments[1]) + its.begin * n, n, 1, dw},
+               true, op.scratch);
+  });
   return PP_OK;
 }
 

@@ -1,4 +1,4 @@
-// The matrix product behind linear, linear_dx and linear_dw: sizes and strides, for every library that computes it.
+// The matrix products behind linear, linear_dx and linear_dw: sizes and strides, and which rows each expert multiplies.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_KERNELS_GEMMSHAPE_H
 #define PP_RUNTIME_KERNELS_GEMMSHAPE_H
@@ -57,6 +57,25 @@ struct GemmShape {
   }
   bool operator==(const GemmShape &) const = default;
 };
+
+/// The rows of an expert in one section of x: `begin` on, so many; the first ones of this expert, or further.
+struct ExpertRows {
+  int64_t expert, begin, rows;
+  bool isFirst;
+};
+
+/// Of each expert in turn its rows in each section, of `counts`[sections][experts]: those of a section lie one expert
+/// behind the other from its begin on.
+template <typename Do> void forExpertRows(const PreparedOp &op, const int32_t *counts, Do &&run) {
+  const int64_t n = op.dims[3], sections = op.dims[4], room = op.dims[0] / sections;
+  for (int64_t e = 0; e < n; ++e)
+    for (int64_t s = 0; s < sections; ++s) {
+      int64_t begin = s * room;
+      for (int64_t before = 0; before < e; ++before)
+        begin += counts[s * n + before];
+      run(ExpertRows{e, begin, counts[s * n + e], s == 0});
+    }
+}
 
 } // namespace pp
 

@@ -63,6 +63,10 @@ template <class E> constexpr void fillType(IsaTable &table, Type type) {
   }
   set(Kernel::dispatch, dispatch<E>);
   set(Kernel::combine, combine<E>);
+  if constexpr (sizeof(E) >= 4) {
+    set(Kernel::place_weights, place_weights<E>);
+    set(Kernel::take_weights, take_weights<E>);
+  }
   set(Kernel::scale_rows, scale_rows<E>);
   set(Kernel::scale_rows_bwd, scale_rows_bwd<E>);
   set(Kernel::add, add<E>);

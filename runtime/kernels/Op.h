@@ -76,15 +76,17 @@ enum OpFlag : uint32_t {
   X(router, 3, 0, 0)                                                                                                   \
   X(router_dx, 3, 0, Accumulate)                                                                                       \
   X(router_dw, 3, 0, Accumulate)                                                                                       \
-  X(route, 4, 3, Renormalise | Sigmoid)                                                                                \
+  X(route, 5, 3, Renormalise | Sigmoid)                                                                                \
   X(choice_counts, 4, 0, 0)                                                                                            \
   X(route_bwd, 4, 4, Renormalise | Sigmoid)                                                                            \
   X(expert_load, 3, 0, Accumulate)                                                                                     \
   X(dispatch, 3, 0, 0)                                                                                                 \
   X(combine, 3, 0, Accumulate)                                                                                         \
-  X(expert_linear, 4, 0, 0)                                                                                            \
-  X(expert_linear_dx, 4, 0, Accumulate)                                                                                \
-  X(expert_linear_dw, 4, 0, Accumulate)                                                                                \
+  X(expert_linear, 5, 0, 0)                                                                                            \
+  X(expert_linear_dx, 5, 0, Accumulate)                                                                                \
+  X(expert_linear_dw, 5, 0, Accumulate)                                                                                \
+  X(place_weights, 3, 0, 0)                                                                                            \
+  X(take_weights, 3, 0, 0)                                                                                             \
   X(scale_rows, 3, 0, 0)                                                                                               \
   X(scale_rows_bwd, 3, 0, 0)                                                                                           \
   X(add, 1, 0, 0)                                                                                                      \

@@ -93,8 +93,14 @@ std::string checkDims(const PreparedOp &op) {
     if (op.kernel == Kernel::route && !areGroups(d[1], d[2], op.params[3], op.params[4]))
       return "choices among " + std::to_string(int64_t(op.params[4])) + " of " + std::to_string(int64_t(op.params[3])) +
              " groups of " + std::to_string(d[1]) + " experts";
+    if (op.kernel == Kernel::route && d[1] % d[4])
+      return std::to_string(d[1]) + " experts are not cut in " + std::to_string(d[4]) + " sections";
     return d[0] % d[3] ? "groups of " + std::to_string(d[3]) + " do not divide " + std::to_string(d[0]) + " tokens"
                        : "";
+  case Kernel::expert_linear:
+  case Kernel::expert_linear_dx:
+  case Kernel::expert_linear_dw:
+    return d[0] % d[4] ? std::to_string(d[0]) + " rows are not cut in " + std::to_string(d[4]) + " sections" : "";
   case Kernel::rope:
     return op.pairs == 0 ? "a head of width " + std::to_string(d[3]) + " has no pairs; expected an even width" : "";
   case Kernel::positions:

@@ -26,7 +26,8 @@ Status programsOf(RankMemory &memory, std::vector<const RankProgram *> &out) {
 /// along `context` and `data` what is not cut over them; of what is, some have nothing.
 bool isFirstWith(const TensorSpec &tensor, const Mesh &mesh, int32_t device) {
   const int32_t place = mesh.coordinate(device, Axis::Tensor);
-  const bool isOwn = tensor.ofReplica
+  const bool isOwn = tensor.ofExpert ? tensor.count > 0 && mesh.coordinate(device, Axis::Copies) == 0
+                     : tensor.ofReplica
                          ? tensor.count > 0
                          : mesh.coordinate(device, Axis::Data) == 0 && mesh.coordinate(device, Axis::Context) == 0;
   return isOwn && (tensor.dims.empty() ? place == 0 : place % tensor.copies == 0);

@@ -6,11 +6,12 @@
 namespace pp {
 
 const char *nameOf(Axis axis) {
-  constexpr const char *names[] = {"tensor", "context", "data", "pipeline"};
+  constexpr const char *names[] = {"tensor", "context", "data", "pipeline", "expert", "copies"};
   return names[size_t(axis)];
 }
 
-Mesh::Mesh(std::array<Axis, axisCount> order, std::array<int32_t, axisCount> sizesInOrder) : order(order) {
+Mesh::Mesh(std::array<Axis, axisCount> order, std::array<int32_t, axisCount> sizesInOrder, int32_t experts)
+    : order(order), experts(experts) {
   for (size_t i = 0; i < axisCount; ++i)
     sizes[size_t(order[i])] = sizesInOrder[i];
 }
@@ -20,6 +21,25 @@ int32_t Mesh::devices() const {
   for (int32_t size : sizes)
     product *= size;
   return product;
+}
+
+int32_t Mesh::size(Axis axis) const {
+  if (axis == Axis::Expert)
+    return experts;
+  return axis == Axis::Copies ? size(Axis::Context) * size(Axis::Data) / experts : sizes[size_t(axis)];
+}
+
+int32_t Mesh::coordinate(int32_t device, Axis axis) const {
+  if (axis != Axis::Expert && axis != Axis::Copies)
+    return device / stride(axis) % size(axis);
+  const int32_t onContext = coordinate(device, Axis::Context), onData = coordinate(device, Axis::Data);
+  const int32_t contexts = size(Axis::Context), replicas = std::max(experts / contexts, 1); // with other experts
+  if (experts <= contexts)
+    return axis == Axis::Expert ? onContext % experts : onData * (contexts / experts) + onContext / experts;
+  if (axis == Axis::Copies)
+    return onData / replicas;
+  const int32_t replica = onData % replicas;
+  return stride(Axis::Context) < stride(Axis::Data) ? onContext + contexts * replica : replica + replicas * onContext;
 }
 
 int32_t Mesh::stride(Axis axis) const {
@@ -33,6 +53,15 @@ std::vector<int32_t> Mesh::line(int32_t device, const std::vector<Axis> &axes) c
   std::vector<int32_t> members = {device};
   for (Axis axis : axes) {
     std::vector<int32_t> along;
+    if (axis == Axis::Expert || axis == Axis::Copies) {
+      const Axis other = axis == Axis::Expert ? Axis::Copies : Axis::Expert;
+      for (int32_t member : members)
+        for (int32_t near : line(member, {Axis::Context, Axis::Data}))
+          if (coordinate(near, other) == coordinate(member, other))
+            along.push_back(near);
+      members = std::move(along);
+      continue;
+    }
     for (int32_t member : members)
       for (int32_t k = 0; k < size(axis); ++k)
         along.push_back(moved(member, axis, k));
@@ -73,6 +102,8 @@ std::string Mesh::describe() const {
       text += std::string(isNext ? ", " : "") + nameOf(axis) + " " + std::to_string(size(axis));
       isNext = true;
     }
+  if (experts > 1)
+    text += ", experts over " + std::to_string(experts);
   return text + ")";
 }
 

@@ -12,9 +12,11 @@
 
 namespace pp {
 
-enum class Axis : uint8_t { Tensor, Context, Data, Pipeline };
-constexpr size_t axisCount = 4;
-/// `tensor`, `context`, `data`, `pipeline`.
+/// Experts are cut over devices along context, or all of these and some along data: `Expert` says which of them a
+/// device has, in the order of the devices' numbers, and `Copies` which of the devices with the same ones it is.
+enum class Axis : uint8_t { Tensor, Context, Data, Pipeline, Expert, Copies };
+constexpr size_t axisCount = 4; ///< of those that number devices
+/// `tensor`, `context`, `data`, `pipeline`, `expert`, `copies`.
 [[nodiscard]] const char *nameOf(Axis axis);
 
 /// Numbers devices along four axes: neighbours on the first axis of `order` have neighbouring numbers.
@@ -23,16 +25,17 @@ public:
   Mesh() = default; ///< one device
   /// Each rank is one device.
   explicit Mesh(int32_t ranks) { sizes[size_t(Axis::Pipeline)] = ranks; }
-  /// Each axis once.
-  Mesh(std::array<Axis, axisCount> order, std::array<int32_t, axisCount> sizesInOrder);
+  /// Each axis once. Experts are cut over `experts` devices, which divides context, or is context times what divides
+  /// data.
+  Mesh(std::array<Axis, axisCount> order, std::array<int32_t, axisCount> sizesInOrder, int32_t experts = 1);
 
-  [[nodiscard]] int32_t size(Axis axis) const { return sizes[size_t(axis)]; }
+  [[nodiscard]] int32_t size(Axis axis) const;
   [[nodiscard]] int32_t devices() const;
   [[nodiscard]] int32_t devicesOfRank() const { return devices() / size(Axis::Pipeline); }
 
-  [[nodiscard]] int32_t coordinate(int32_t device, Axis axis) const { return device / stride(axis) % size(axis); }
+  [[nodiscard]] int32_t coordinate(int32_t device, Axis axis) const;
   [[nodiscard]] int32_t rankOf(int32_t device) const { return coordinate(device, Axis::Pipeline); }
-  /// The device that differs from this one at most on this axis, where it has this coordinate.
+  /// The device that differs from this one at most on this axis, one of the four, where it has this coordinate.
   [[nodiscard]] int32_t moved(int32_t device, Axis axis, int32_t coordinate) const {
     return device + (coordinate - this->coordinate(device, axis)) * stride(axis);
   }
@@ -54,6 +57,7 @@ private:
 
   std::array<Axis, axisCount> order = {Axis::Tensor, Axis::Context, Axis::Data, Axis::Pipeline};
   std::array<int32_t, axisCount> sizes = {1, 1, 1, 1}; ///< by axis
+  int32_t experts = 1;
 };
 
 } // namespace pp

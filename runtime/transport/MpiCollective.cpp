@@ -153,6 +153,7 @@ static std::vector<int64_t> evenCuts(const MessageSpec &message) {
 Status MpiCollective::bindAllToAll() {
   const auto own = size_t(member), members = message->group.size();
   const int64_t each = message->bytes / int64_t(members) / message->blocks();
+  const bool takesPacked = !message->toColumns && message->sequences > 0;
   PP_TRY(useUnit({each, message->bytes}, message->bytes));
   for (int64_t i = 0; i < message->blocks(); ++i) {
     Segment segment;
@@ -161,12 +162,12 @@ Status MpiCollective::bindAllToAll() {
       const Block given = message->block(own, k, i), taken = message->block(k, own, i);
       segment.counts.push_back(int(each / unit));
       segment.places.push_back(int((message->toColumns ? packed : given.give) / unit));
-      segment.inPlaces.push_back(int((message->toColumns ? taken.take : packed) / unit));
+      segment.inPlaces.push_back(int((takesPacked ? packed : taken.take) / unit));
     }
     segment.inCounts = segment.counts;
     segments.push_back(std::move(segment));
   }
-  partBytes = message->bytes;
+  partBytes = message->sequences > 0 ? message->bytes : 0;
   return {};
 }
 
@@ -186,14 +187,14 @@ void MpiCollective::pack(bool gives) {
 }
 
 int MpiCollective::postAllToAll() {
-  const bool packs = message->toColumns;
+  const bool packs = message->toColumns, takesPacked = !packs && message->sequences > 0;
   if (packs)
     pack(true);
   int code = MPI_SUCCESS;
   for (size_t i = 0; i < segments.size() && code == MPI_SUCCESS; ++i)
     code = MPI_Ialltoallv(packs ? parts : shard, segments[i].counts.data(), segments[i].places.data(), type,
-                          packs ? data : parts, segments[i].inCounts.data(), segments[i].inPlaces.data(), type, comm,
-                          &requests[i]);
+                          takesPacked ? parts : data, segments[i].inCounts.data(), segments[i].inPlaces.data(), type,
+                          comm, &requests[i]);
   return code;
 }
 
@@ -330,7 +331,7 @@ int MpiCollective::post(void *whole, void *own, SumScratch &sums) {
 
 bool MpiCollective::goesOn(int &code) {
   if (message->kind == Kind::AllToAll) {
-    if (!message->toColumns)
+    if (!message->toColumns && message->sequences > 0)
       pack(false);
     endSum();
   }

@@ -217,10 +217,64 @@ func.func @f(%x: tensor<2x12x8xf32>, %w: tensor<6x4x8xf32>, %c: tensor<6xi32>) {
 
 // -----
 
-func.func @f(%x: tensor<2x12x8xf32>, %w: tensor<6x8x4xf32>, %c: tensor<1x6xi32>) {
-  // expected-error@+2 {{`expert_linear` expects counts to be i32 [experts], got 'tensor<1x6xi32>'}}
+func.func @f(%x: tensor<2x12x8xf32>, %w: tensor<6x8x4xf32>, %c: tensor<1x1x6xi32>) {
+  // expected-error@+2 {{`expert_linear` expects counts to be i32 [experts] or [sections, experts], got 'tensor<1x1x6xi32>'}}
   // expected-error@+1 {{failed to infer returned types}}
-  %y = nn.expert_linear %x, %w, %c : (tensor<2x12x8xf32>, tensor<6x8x4xf32>, tensor<1x6xi32>) -> tensor<2x12x4xf32>
+  %y = nn.expert_linear %x, %w, %c : (tensor<2x12x8xf32>, tensor<6x8x4xf32>, tensor<1x1x6xi32>) -> tensor<2x12x4xf32>
+  return
+}
+
+// -----
+
+func.func @f(%x: tensor<1x24x8xf32>, %w: tensor<6x8x4xf32>, %c: tensor<5x6xi32>) {
+  // expected-error@+2 {{`expert_linear` expects 5 equal sections of rows, got 'tensor<1x24x8xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.expert_linear %x, %w, %c : (tensor<1x24x8xf32>, tensor<6x8x4xf32>, tensor<5x6xi32>) -> tensor<1x24x4xf32>
+  return
+}
+
+// -----
+
+func.func @f(%w: tensor<2x4x3xf32>, %p: tensor<2x4x3xi32>) {
+  // expected-error@+2 {{`place_weights` expects room for rows, got 0}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.place_weights %w, %p {room = 0} : (tensor<2x4x3xf32>, tensor<2x4x3xi32>) -> tensor<1x0xf32>
+  return
+}
+
+// -----
+
+func.func @f(%w: tensor<2x4x2xf32>, %p: tensor<2x4x3xi32>) {
+  // expected-error@+2 {{`place_weights` expects w's elements 16 to be places', got 24}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.place_weights %w, %p {room = 3} : (tensor<2x4x2xf32>, tensor<2x4x3xi32>) -> tensor<1x24xf32>
+  return
+}
+
+// -----
+
+func.func @f(%a: tensor<1x24x8xf32>, %w: tensor<1x20xf32>) {
+  // expected-error@+2 {{`scale_rows` expects the rows 24 to be w's elements, got 20}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.scale_rows %a, %w : (tensor<1x24x8xf32>, tensor<1x20xf32>) -> tensor<1x24x8xf32>
+  return
+}
+
+// -----
+
+func.func @f(%x: tensor<1x22x8xf32>) {
+  // expected-error@+2 {{`exchange_sections` expects equal sections for 4 devices, got 'tensor<1x22x8xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.exchange_sections %x over <expert> {members = 4} : (tensor<1x22x8xf32>) -> tensor<1x22x8xf32>
+  return
+}
+
+// -----
+
+func.func @f(%x: tensor<2x12x6xf32>) {
+  // expected-error@+2 {{`experts` has 6 experts; 4 sections do not divide them}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %w, %s, %p, %l, %q, %c = nn.route %x {top = 2, sections = 4} : (tensor<2x12x6xf32>) -> (tensor<2x12x2xf32>, tensor<2x12x2xi32>, tensor<2x12x6xf32>, tensor<2x12xf32>, tensor<2x12x2xi32>, tensor<4x1xi32>)
   return
 }
 

@@ -740,12 +740,12 @@ func.func @piece(%x: tensor<3x8xf32>) {
 
 // -----
 
-// expected-error@+1 {{expected axes in the order tensor, context, data, each once}}
+// expected-error@+1 {{expected axes in the order tensor, context, data, expert, copies, each once}}
 #axes = #nn.axes<data, tensor>
 
 // -----
 
-// expected-error@+1 {{expected tensor, context or data, got `pipeline`}}
+// expected-error@+1 {{expected tensor, context, data, expert or copies, got `pipeline`}}
 #axes = #nn.axes<pipeline>
 
 // -----

@@ -149,11 +149,16 @@ ZERO2 = (("1f1b", dict(data=3), {}), ("zb_v/model=gpt2", dict(data=2), {}),
          ("dualpipe_v/model=gpt2/microbatches=8", dict(data=2, tensor=2, sequence="true"), dict(ranks=2)),
          ("1f1b_recompute", dict(context=2), dict(ranks=2)),
          ("zb_h1/model=gpt2", HEADS | dict(data=2), dict(ranks=2)))
-# Mixtures of experts: each is cut over tensor, and a group of tokens of the balance may be on several devices.
+# Mixtures of experts: each is cut over tensor, a group of tokens of the balance may be on several devices, and with
+# `expert` a device has some of the experts.
 MIXED = dict(ranks=2, experts=6, top=3, balance=0.7, z=0.05)
 EXPERTS = (("1f1b/model=mixtral", dict(tensor=2, data=2, sequence="true", zero=1), MIXED),
            ("zb_v/model=qwen3_moe", dict(context=2, tensor=2, attention="heads"), MIXED),
-           ("weipipe_interleave/model=mixtral", dict(context=2, data=2), MIXED | dict(balance_over="microbatch")))
+           ("weipipe_interleave/model=mixtral", dict(context=2, data=2), MIXED | dict(balance_over="microbatch")),
+           ("zb_v/model=mixtral", dict(data=2, expert=2, tensor=2, sequence="true"), MIXED),
+           ("1f1b/model=qwen3_moe", dict(context=2, data=2, expert=4), MIXED | dict(experts=8)),
+           ("fsdp/model=glm4_moe", dict(context=2, data=2, expert=2), MIXED | dict(z=0)),
+           ("1f1b/model=mixtral", dict(data=4, expert=2, tensor=2, zero=1), MIXED))
 ALL_EXPERTS = EXPERTS + (
     ("single/model=mixtral", dict(tensor=2), MIXED | dict(ranks=1)), ("fsdp/model=mixtral", dict(tensor=2), MIXED),
     ("fsdp/model=mixtral", dict(context=2, tensor=2, sequence="true"), MIXED),
@@ -165,7 +170,38 @@ ALL_EXPERTS = EXPERTS + (
     ("tawpipe/model=mixtral", dict(context=3, tensor=2), MIXED | dict(balance_over="microbatch")),
     ("1f1b/model=glm4_moe", dict(data=2, tensor=2, context=2, sequence="true"), MIXED | dict(z=0)),
     ("slimpipe/exchange=true/model=mixtral", HEADS | dict(tensor=2), MIXED | dict(balance=0, sequence=32)),
-    ("terapipe/model=qwen3_moe", HEADS, MIXED | dict(balance=0, sequence=32)))
+    ("terapipe/model=qwen3_moe", HEADS, MIXED | dict(balance=0, sequence=32)),
+    ("single/model=mixtral", dict(data=2, expert=2), MIXED | dict(ranks=1)),
+    ("single/model=olmoe", dict(context=2, data=2, expert=4), MIXED | dict(ranks=1, experts=8, top=1)),
+    ("1f1b/model=olmoe", dict(context=2, data=2, expert=2), MIXED | dict(balance_over="microbatch")),
+    ("1f1b/model=mixtral", dict(context=2, data=3, expert=6), MIXED | dict(balance_over="microbatch")),
+    ("1f1b/model=mixtral", dict(data=4, expert=2, order="pipeline data context tensor"), MIXED | dict(top=6)),
+    ("1f1b/model=mixtral", dict(context=2, data=2, expert=4, order="data context tensor pipeline"),
+     MIXED | dict(experts=8)),
+    ("zb_v/model=qwen3_moe", dict(context=2, expert=2, again="all"), MIXED),
+    ("zb_v/model=qwen3_moe", HEADS | dict(expert=2, again="nothing"), MIXED),
+    ("zb_h1/model=mixtral/kv_heads=1", dict(data=2, expert=2, tensor=2), MIXED),
+    ("1f1b_recompute/model=mixtral", dict(data=3, expert=3), MIXED),
+    ("1f1b_recompute/model=mixtral", dict(data=2, expert=2, tensor=2, sequence="true", again="nothing"), MIXED),
+    ("1f1b_vocabulary/model=mixtral", dict(data=2, expert=2, tensor=2), MIXED),
+    ("interleaved/model=olmoe", dict(data=2, expert=2), MIXED),
+    ("dualpipe_v/model=mixtral/microbatches=8", dict(data=2, expert=2), MIXED),
+    ("weipipe_interleave/model=mixtral", dict(data=2, expert=2), MIXED),
+    ("tawpipe/model=mixtral", dict(data=4, expert=2), MIXED), ("wzb2/model=mixtral", dict(data=2, expert=2), MIXED),
+    ("helixpipe/model=mixtral", dict(data=2, expert=2), MIXED),
+    ("gpipe_offload/model=mixtral", dict(data=2, expert=2), MIXED),
+    ("replicated_1f1b/model=mixtral", dict(data=2, expert=2), MIXED),
+    ("fsdp/model=mixtral", dict(context=2, data=2, expert=2, tensor=2, sequence="true"), MIXED),
+    ("zero1/model=mixtral", dict(data=4, expert=2, tensor=2), MIXED),
+    ("zero2/model=qwen3_moe", dict(data=2, expert=2), MIXED),
+    ("1f1b/model=glm4_moe", dict(data=2, expert=2, tensor=2, sequence="true"), MIXED | dict(z=0)),
+    ("slimpipe/exchange=true/model=mixtral", dict(data=2, expert=2), MIXED | dict(balance=0, sequence=32)),
+    ("slimpipe_interleaved/exchange=true/model=mixtral", dict(context=2, data=2, expert=4),
+     MIXED | dict(balance=0, sequence=48, experts=8)),
+    ("terapipe/model=qwen3_moe", HEADS | dict(expert=2), MIXED | dict(balance=0, sequence=32)),
+    ("zb_v/model=qwen3_moe", dict(context=2, data=2, expert=4, zero=1), MIXED | dict(experts=8)),
+    ("zb_h1/model=mixtral/kv_heads=1", dict(context=2, data=2, expert=2, tensor=2, zero=1), MIXED),
+    ("weipipe_interleave/model=mixtral", dict(data=2, expert=2, zero=2), MIXED))
 ALL_ZERO2 = ZERO2 + tuple(
     (schedule, dict(data=data), {}) for data in (2, 3)
     for schedule in ("gpipe", "1f1b/model=gpt2", "interleaved", "zb_h1", "zb_h2/model=gpt2", "zb_v", "v_half", "v_min",
@@ -306,6 +342,7 @@ class Meshes:
                 self.zero(schedule, replicas, modes)
         self.zero("1f1b", 2, threads, ranks=2, **{"mesh.tensor": 2})
         self.zero("1f1b", 1, threads, ranks=2, **{"mesh.context": 2})
+        self.zero("1f1b/model=mixtral", 4, threads, ranks=2, experts=4, top=2, **{"mesh.expert": 2})
         self.zero("zb_v/model=gpt2", 1, threads, ranks=2, **{"mesh.context": 2, "mesh.attention": "heads"})
         if every:
             self.zero("zb_v/model=gpt2", 2, threads, ranks=2, **{"mesh.context": 2})
@@ -375,6 +412,16 @@ class Meshes:
         first, second = (self.runner.run(program, 8, "mpi", "rendezvous") for program in made)
         self.tally.check(first == second, "`order = \"pipeline data ..\"`: the bits of the default order")
 
+    def resumed_experts(self):
+        """The same where devices have some of the experts, and states of the other weights cut over all of them."""
+        rows, sizes = SMALL["microbatch"], dict(model="mixtral", experts=4, top=2, balance=0.1)
+        programs = {"expert": (self.make("resume_expert", schedule="1f1b", ranks=2, **sizes,
+                                         **{"mesh.data": 2, "mesh.expert": 2, "mesh.tensor": 2}), 8),
+                    "cut": (self.make("resume_cut", schedule="zb_v", ranks=2, **sizes, microbatch=rows,
+                                      **{"mesh.context": 2, "mesh.data": 2, "mesh.expert": 4, "mesh.zero": 1}), 8),
+                    "single": (self.make("resume_all", schedule="single", **sizes, ranks=1, microbatch=2 * rows), 1)}
+        self.resume(programs, (("expert", "single"), ("single", "cut"), ("cut", "expert"), ("cut", "cut")))
+
     def resumed(self):
         """A checkpoint of two replicas goes on as one with twice the rows, or as four with half of them that update a
         shard each, or sum it, too, and back: losses of one run."""
@@ -387,16 +434,19 @@ class Meshes:
                     "sums": (self.make("resume_sums", schedule="1f1b", ranks=2,
                                        **{"mesh.data": 2, "mesh.tensor": 2, "mesh.zero": 2}), 8),
                     "single": (self.make("resume_single", schedule="single", ranks=1, microbatch=2 * rows), 1)}
+        self.resume(programs, (("mesh", "single"), ("single", "mesh"), ("mesh", "mesh"), ("mesh", "zero"),
+                               ("zero", "single"), ("zero", "zero"), ("context", "zero"), ("single", "context"),
+                               ("zero", "sums"), ("sums", "single"), ("sums", "sums")))
 
+    def resume(self, programs, pairs):
+        """Programs by name, with how many ranks they have: the second of a pair goes on where the first one stopped."""
         def run(name, *options):
             program, ranks = programs[name]
             log = self.path("resume.jsonl")
             harness.call([*harness.launch(program, ranks, "threads"), "--data", self.text, "--log", log, *options])
             return [line["loss"] for line in harness.read_log(log)]
 
-        for first, second in (("mesh", "single"), ("single", "mesh"), ("mesh", "mesh"), ("mesh", "zero"),
-                              ("zero", "single"), ("zero", "zero"), ("context", "zero"), ("single", "context"),
-                              ("zero", "sums"), ("sums", "single"), ("sums", "sums")):
+        for first, second in pairs:
             whole = run(first, "--steps", "4")
             saved = self.path(f"saved_{first}_{second}")
             run(first, "--steps", "4", "--stop-at", "2", "--save", saved)
@@ -578,7 +628,7 @@ def main():
     tests.wholes(arguments.all)
     tests.zeros(arguments.all)
     tests.sums(arguments.all)
-    names = ("again", "owns", "bits", "orders", "resumed", "rows", "logprobs", "faults", "traces")
+    names = ("again", "owns", "bits", "orders", "resumed", "resumed_experts", "rows", "logprobs", "faults", "traces")
     for name in names + ("rounded", "narrow") * arguments.all:
         if tests.wants(name):
             getattr(tests, name)()

@@ -151,45 +151,58 @@ Values products(const Numbers &counts, const Values &a, const Values &b, int64_t
 /// Longer sums have more roundings.
 double productTolerance(Type type) { return isHalf(type) ? toleranceOf(type) : 4 * toleranceOf(type); }
 
+/// Scores are multiples of 1/4, so that many are equal: the lower expert is chosen. Experts in sections have the rows
+/// of one, but each section begins where there is room for all that could come to the ones before.
+void checkRoute(Type type, const RouterCase &its, int64_t sections) {
+  std::vector<double> params = {its.scale, its.balance, its.z};
+  if (its.groups > 1)
+    params.insert(params.end(), {double(its.groups), double(its.best)});
+  OneOp op("route", type, {its.tokens, its.experts, its.top, its.group, sections}, params, flagsOf(its));
+  Values logits = random(its.tokens * its.experts, 1), bias(its.experts);
+  for (double &value : logits)
+    value = std::round(value * 4) / 4;
+  for (size_t i = 0; i < bias.size(); ++i)
+    bias[i] = i % 3 ? 0.125 : -0.25;
+  Routed expected = routed(its, logits, bias);
+  const int64_t each = its.experts / sections, room = its.tokens * std::min(its.top, each);
+  for (size_t i = 0; i < expected.places.size(); ++i) {
+    const int64_t section = expected.sel[i] / each;
+    for (int64_t e = 0; e < section * each; ++e)
+      expected.places[i] -= expected.counts[size_t(e)];
+    expected.places[i] += int32_t(section * room);
+  }
+  const size_t choices = its.tokens * its.top;
+  Array w(type, choices), p(type, logits.size()), lse(type, its.tokens), biases(type, bias);
+  Numbers sel(choices), places(choices), counts(its.experts);
+  op(pp_route, Array(type, logits), its.hasBias ? biases.data() : nullptr, w, sel.data(), p, lse, places.data(),
+     counts.data());
+  EXPECT_EQ(sel, expected.sel);
+  EXPECT_EQ(places, expected.places);
+  EXPECT_EQ(counts, expected.counts);
+  expectNear(w.get(), expected.w, toleranceOf(type), "w");
+  expectNear(p.get(), expected.p, toleranceOf(type), "p");
+  expectNear(lse.get(), expected.lse, toleranceOf(type), "lse");
+  const RouterSums &sums = op.rank.routed;
+  EXPECT_NEAR(sums.balance + sums.z, lossesOf(its, logits, expected.sel), 1e-5);
+  EXPECT_EQ(sums.rows, int64_t(choices));
+  EXPECT_EQ(sums.fewest, *std::min_element(counts.begin(), counts.end()));
+  EXPECT_EQ(sums.most, *std::max_element(counts.begin(), counts.end()));
+}
+
 } // namespace
 
-/// Scores are multiples of 1/4, so that many are equal: the lower expert is chosen.
 TEST(KernelsExperts, Route) {
   for (Type type : {Type::F32, Type::F64})
-    for (const RouterCase &its : routers) {
-      std::vector<double> params = {its.scale, its.balance, its.z};
-      if (its.groups > 1)
-        params.insert(params.end(), {double(its.groups), double(its.best)});
-      OneOp op("route", type, {its.tokens, its.experts, its.top, its.group}, params, flagsOf(its));
-      Values logits = random(its.tokens * its.experts, 1), bias(its.experts);
-      for (double &value : logits)
-        value = std::round(value * 4) / 4;
-      for (size_t i = 0; i < bias.size(); ++i)
-        bias[i] = i % 3 ? 0.125 : -0.25;
-      Routed expected = routed(its, logits, bias);
-      const size_t choices = its.tokens * its.top;
-      Array w(type, choices), p(type, logits.size()), lse(type, its.tokens), biases(type, bias);
-      Numbers sel(choices), places(choices), counts(its.experts);
-      op(pp_route, Array(type, logits), its.hasBias ? biases.data() : nullptr, w, sel.data(), p, lse, places.data(),
-         counts.data());
-      EXPECT_EQ(sel, expected.sel);
-      EXPECT_EQ(places, expected.places);
-      EXPECT_EQ(counts, expected.counts);
-      expectNear(w.get(), expected.w, toleranceOf(type), "w");
-      expectNear(p.get(), expected.p, toleranceOf(type), "p");
-      expectNear(lse.get(), expected.lse, toleranceOf(type), "lse");
-      const RouterSums &sums = op.rank.routed;
-      EXPECT_NEAR(sums.balance + sums.z, lossesOf(its, logits, expected.sel), 1e-5);
-      EXPECT_EQ(sums.rows, int64_t(choices));
-      EXPECT_EQ(sums.fewest, *std::min_element(counts.begin(), counts.end()));
-      EXPECT_EQ(sums.most, *std::max_element(counts.begin(), counts.end()));
-    }
+    for (const RouterCase &its : routers)
+      for (int64_t sections = 1; sections <= its.experts; ++sections)
+        if (its.experts % sections == 0)
+          checkRoute(type, its, sections);
 }
 
 /// The bias chooses, but is not in the weights; two calls give the same bits.
 TEST(KernelsExperts, BiasOf16Bits) {
   for (Type type : halfTypes) {
-    OneOp op("route", type, {1, 4, 2, 1}, {1, 0, 0}, {"sigmoid"});
+    OneOp op("route", type, {1, 4, 2, 1, 1}, {1, 0, 0}, {"sigmoid"});
     Array logits(Type::F32, Values{2, 1, 0, -1}), bias(type, Values{0, 0, 0, 8}), w(Type::F32, 2), p(Type::F32, 4),
         lse(Type::F32, 1);
     Numbers sel(2), places(2), counts(4);
@@ -282,7 +295,7 @@ TEST(KernelsExperts, Products) {
     for (const Numbers &counts : segments)
       for (auto [in, out] : {std::pair<int64_t, int64_t>{6, 10}, {530, 9}}) {
         const int64_t rows = int64_t(total(counts)), n = int64_t(counts.size());
-        const std::vector<int64_t> dims = {rows, in, out, n};
+        const std::vector<int64_t> dims = {rows, in, out, n, 1};
         const Type acc = accOf(type);
         Values x = rounded(type, random(rows * in, 1)), w = rounded(type, random(n * in * out, 2, 0.3)),
                dy = rounded(type, random(rows * out, 3));
@@ -310,6 +323,83 @@ TEST(KernelsExperts, Products) {
           expectNear(gotW.get(), dw, productTolerance(acc), "dw");
         }
       }
+}
+
+/// Rows that came from three devices, in sections with room for more: each expert multiplies those of every section,
+/// and what is behind them is neither read nor written.
+TEST(KernelsExperts, ProductsOfSections) {
+  const std::vector<Numbers> sections = {{3, 0, 5, 0}, {0, 7, 1, 0}, {0, 0, 0, 0}};
+  const int64_t room = 9, in = 6, out = 10, n = 4, all = room * int64_t(sections.size());
+  const double unread = std::numeric_limits<double>::quiet_NaN(), unwritten = 64;
+  for (Type type : allTypes)
+    for (bool adds : {false, true}) {
+      const Type acc = accOf(type);
+      const std::vector<std::string> flags(adds, "accumulate");
+      Values x = rounded(type, random(all * in, 1)), w = rounded(type, random(n * in * out, 2, 0.3)),
+             dy = rounded(type, random(all * out, 3)), sums = rounded(acc, random(n * in * out, 6));
+      Values y(all * out, unwritten), dx(all * in, unwritten), dw = adds ? sums : Values(sums.size(), 0);
+      Numbers counts;
+      for (size_t s = 0; s < sections.size(); ++s) {
+        const Numbers &its = sections[s];
+        counts.insert(counts.end(), its.begin(), its.end());
+        const int64_t first = room * int64_t(s), end = first + int64_t(total(its));
+        Values ownX(x.begin() + first * in, x.begin() + end * in),
+            ownDy(dy.begin() + first * out, dy.begin() + end * out);
+        Values ownY = products(its, ownX, w, in, out, 'y'), ownDx = products(its, ownDy, w, in, out, 'x'),
+               ownDw = products(its, ownX, ownDy, in, out, 'w');
+        std::copy(ownY.begin(), ownY.end(), y.begin() + first * out);
+        for (size_t i = 0; i < ownDx.size(); ++i)
+          dx[size_t(first * in) + i] = ownDx[i] + (adds ? unwritten : 0);
+        for (size_t i = 0; i < dw.size(); ++i)
+          dw[i] += ownDw[i];
+        std::fill(x.begin() + end * in, x.begin() + (first + room) * in, unread);
+        std::fill(dy.begin() + end * out, dy.begin() + (first + room) * out, unread);
+      }
+      const std::vector<int64_t> dims = {all, in, out, n, int64_t(sections.size())};
+      Array gotY(type, Values(y.size(), unwritten)), gotX(type, Values(dx.size(), unwritten)), gotW(acc, sums);
+      OneOp("expert_linear", type, dims)(pp_expert_linear, Array(type, x), Array(type, w), counts, gotY);
+      OneOp("expert_linear_dx", type, dims, {}, flags)(pp_expert_linear_dx, Array(type, dy), Array(type, w), counts,
+                                                       gotX);
+      OneOp("expert_linear_dw", type, dims, {}, flags)(pp_expert_linear_dw, Array(type, x), Array(type, dy), counts,
+                                                       gotW);
+      expectNear(gotY.get(), y, productTolerance(type), "y");
+      expectNear(gotX.get(), dx, (adds ? unwritten : 1) * productTolerance(type), "dx");
+      expectNear(gotW.get(), dw, productTolerance(acc), "dw");
+    }
+}
+
+/// The weights of choices travel with their rows: each number to its row, and back; a row has one number.
+TEST(KernelsExperts, WeightsOfRows) {
+  const int64_t tokens = 3, top = 2, room = 9, h = 40;
+  const Numbers places = {4, 0, 8, 1, 5, 2};
+  for (Type type : allTypes) {
+    const Type acc = accOf(type);
+    Values w = rounded(acc, random(tokens * top, 1)), a = rounded(type, random(room * h, 2)),
+           dy = rounded(type, random(room * h, 3));
+    Values placed(room, 0), scaled(a.size()), da(a.size()), dw(room, 0);
+    for (size_t i = 0; i < places.size(); ++i)
+      placed[size_t(places[i])] = w[i];
+    for (size_t i = 0; i < a.size(); ++i) {
+      scaled[i] = placed[i / h] * a[i];
+      da[i] = placed[i / h] * dy[i];
+      dw[i / h] += dy[i] * a[i];
+    }
+    Array gotPlaced(acc, Values(room, 7)), taken(acc, w.size()), y(type, a.size()), gotA(type, a.size()),
+        gotW(acc, room);
+    if (type == acc) { // the kernels are those of the type of sums
+      OneOp("place_weights", type, {tokens, top, room})(pp_place_weights, Array(acc, w), places, gotPlaced);
+      expectEqual(gotPlaced.get(), placed, "placed");
+      OneOp("take_weights", type, {tokens, top, room})(pp_take_weights, gotPlaced, places, taken);
+      expectEqual(taken.get(), w, "taken");
+    }
+    const Array rows(acc, placed);
+    OneOp("scale_rows", type, {room, 1, h})(pp_scale_rows, Array(type, a), rows, nullptr, y);
+    expectNear(y.get(), scaled, toleranceOf(type), "scaled");
+    OneOp("scale_rows_bwd", type, {room, 1, h})(pp_scale_rows_bwd, Array(type, dy), Array(type, a), rows, nullptr, gotA,
+                                                gotW);
+    expectNear(gotA.get(), da, toleranceOf(type), "da");
+    expectNear(gotW.get(), dw, 4 * toleranceOf(acc), "dw");
+  }
 }
 
 /// Rows are copied to their places and back; w multiplies them, and its gradient is a sum over a row.
@@ -372,12 +462,17 @@ TEST(KernelsExperts, LoadAndSteer) {
 }
 
 TEST(KernelsExperts, Refusals) {
-  EXPECT_NE(refusal({"route", Type::F32, {4, 3, 4, 4}, {1, 0, 0}, {}}).find("4 choices of 3 experts"),
+  EXPECT_NE(refusal({"route", Type::F32, {4, 3, 4, 4, 1}, {1, 0, 0}, {}}).find("4 choices of 3 experts"),
             std::string::npos);
-  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 4, 4}, {1, 0, 0, 3, 1}, {}}).find("1 of 3 groups of 6 experts"),
+  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 4, 4, 1}, {1, 0, 0, 3, 1}, {}}).find("1 of 3 groups of 6 experts"),
             std::string::npos);
-  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 2, 3}, {1, 0, 0}, {}}).find("groups of 3 do not divide 4 tokens"),
+  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 2, 3, 1}, {1, 0, 0}, {}}).find("groups of 3 do not divide 4 tokens"),
             std::string::npos);
-  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 2, 4}, {1, 0, 0, 3}, {}}).find("expected 3 params, or two of groups"),
+  EXPECT_NE(
+      refusal({"route", Type::F32, {4, 6, 2, 4, 1}, {1, 0, 0, 3}, {}}).find("expected 3 params, or two of groups"),
+      std::string::npos);
+  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 2, 4, 4}, {1, 0, 0}, {}}).find("6 experts are not cut in 4 sections"),
+            std::string::npos);
+  EXPECT_NE(refusal({"expert_linear", Type::F32, {9, 3, 4, 2, 2}, {}, {}}).find("9 rows are not cut in 2 sections"),
             std::string::npos);
 }

@@ -54,6 +54,45 @@ TEST(Mesh, CoordinatesAndLinesInEveryOrder) {
   EXPECT_EQ(orders, 24);
 }
 
+/// Devices along context, and along data if those are too few, have other experts, in the order of their numbers;
+/// copies have the same.
+TEST(Mesh, GroupsOfExperts) {
+  std::array<Axis, axisCount> order = {Axis::Tensor, Axis::Context, Axis::Data, Axis::Pipeline};
+  int groups = 0;
+  do {
+    for (auto [context, data] : {std::pair(4, 3), {2, 6}, {1, 8}, {6, 1}})
+      for (int32_t experts = 1; experts <= context * data; ++experts) {
+        const bool fits = context % experts == 0 || (experts % context == 0 && data % (experts / context) == 0);
+        if (!fits)
+          continue;
+        std::array<int32_t, axisCount> sizes = {};
+        for (size_t i = 0; i < axisCount; ++i)
+          sizes[i] = order[i] == Axis::Context ? context : order[i] == Axis::Data ? data : 2;
+        const Mesh mesh(order, sizes, experts);
+        EXPECT_EQ(mesh.size(Axis::Copies) * experts, context * data);
+        for (int32_t device = 0; device < mesh.devices(); ++device, ++groups) {
+          const auto line = mesh.line(device, {Axis::Expert}), copies = mesh.line(device, {Axis::Copies});
+          ASSERT_EQ(line.size(), size_t(experts));
+          ASSERT_EQ(copies.size(), size_t(context * data / experts));
+          for (int32_t k = 0; k < experts; ++k) {
+            EXPECT_EQ(mesh.coordinate(line[size_t(k)], Axis::Expert), k);
+            EXPECT_EQ(mesh.coordinate(line[size_t(k)], Axis::Copies), mesh.coordinate(device, Axis::Copies));
+            for (Axis axis : {Axis::Tensor, Axis::Pipeline})
+              EXPECT_EQ(mesh.coordinate(line[size_t(k)], axis), mesh.coordinate(device, axis));
+            const bool isRun = experts <= context; // of neighbours along context
+            EXPECT_TRUE(!isRun || mesh.coordinate(line[size_t(k)], Axis::Data) == mesh.coordinate(device, Axis::Data));
+          }
+          for (int32_t copy : copies)
+            EXPECT_EQ(mesh.coordinate(copy, Axis::Expert), mesh.coordinate(device, Axis::Expert));
+          EXPECT_EQ(mesh.line(device, {Axis::Expert, Axis::Copies}), mesh.line(device, {Axis::Context, Axis::Data}));
+        }
+      }
+  } while (std::next_permutation(order.begin(), order.end()));
+  EXPECT_GT(groups, 1000);
+  EXPECT_EQ(Mesh({Axis::Tensor, Axis::Context, Axis::Data, Axis::Pipeline}, {1, 2, 4, 1}, 4).describe(),
+            "8 devices (1 rank of 8: context 2, data 4, experts over 4)");
+}
+
 /// Devices of machines of n devices each, by the lowest number on the machine.
 std::vector<int32_t> machinesOf(int32_t devices, int32_t each) {
   std::vector<int32_t> machine;
@@ -174,6 +213,36 @@ TEST(Mesh, ShardsOfReplicas) {
   EXPECT_TRUE(rank.state[0].ofReplica);
   EXPECT_EQ(rank.state[1].elements(), 0);
   EXPECT_TRUE(rank.state[1].ranges().empty());
+}
+
+/// Of eight experts each device along `expert` has two, and sends a section of its rows to each of the others.
+TEST(Mesh, PiecesOfExperts) {
+  const std::string mesh = R"("mesh": {"order": [["tensor", 1], ["context", 2], ["data", 4], ["pipeline", 1]], )";
+  Program program;
+  EXPECT_FALSE(readProgram(R"({"ranks": 1, )" + mesh + R"("expert": 3}, )" + head + "}", program).ok());
+  EXPECT_TRUE(readProgram(R"({"ranks": 1, )" + mesh + R"("expert": 4}, )" + head + "}", program).ok());
+  for (int32_t device = 0; device < 8; ++device) {
+    RankProgram rank;
+    rank.device = device;
+    const Status status = readRankProgram(R"x({"rank": 0, "arena_bytes": 4096, "messages": [
+        {"kind": "all_to_all", "group": [0], "axes": ["expert"], "to": "sections", "type": "f32",
+         "inside": true, "count": 20}],
+      "grads": [{"name": "w", "shape": [8, 3], "type": "f32", "begin": {"by": ["expert"], "of": [0, 6, 12, 18]},
+                 "count": {"by": ["expert"], "of": [6, 6, 6, 6]},
+                 "offset": {"by": ["expert"], "of": [64, 64, 64, 64]}}]})x",
+                                          program, rank);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_TRUE(rank.grads[0].ofExpert);
+    EXPECT_EQ(rank.grads[0].place(0), device % 4 * 6);
+    const int32_t first = device / 4 * 4;
+    EXPECT_EQ(rank.messages[0].group, (std::vector<int32_t>{first, first + 1, first + 2, first + 3}));
+    EXPECT_EQ(bytesIn(rank.messages[0], device), 3 * 20);
+  }
+  RankProgram rank;
+  EXPECT_FALSE(readRankProgram(R"x({"rank": 0, "arena_bytes": 4096, "messages": [{"kind": "all_to_all", "group": [0],
+      "axes": ["expert"], "to": "sections", "inside": true, "count": 21}]})x",
+                               program, rank)
+                   .ok());
 }
 
 /// Which elements of the whole tensor each device has, in the order in which they lie there, by rules of thumb: the

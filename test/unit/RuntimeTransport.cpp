@@ -238,6 +238,38 @@ TEST(RuntimeTransport, RunsForColumns) {
   }
 }
 
+/// Without sequences the k-th of equal sections goes to the k-th member, and comes to the place of its giver.
+TEST(RuntimeTransport, SectionsForEachMember) {
+  for (int32_t members : {2, 3, 5}) {
+    constexpr int64_t each = 7;
+    auto programs = emptyPrograms(members);
+    std::vector<int32_t> group(static_cast<size_t>(members));
+    std::iota(group.begin(), group.end(), 0);
+    for (auto &program : programs) {
+      MessageSpec message = sumOver(group, 1, members * each, Type::F32);
+      message.kind = MessageSpec::Kind::AllToAll;
+      message.inside = message.oneText = true;
+      program.messages = {message};
+    }
+    auto element = [](int64_t from, int64_t to, int64_t i) { return float((from * 8 + to) * 16 + i); };
+    Status status = runRanks(programs, {Sends::Rendezvous, 20}, [&](pp_rank_t &rank, Transport &transport) {
+      std::vector<float> given, wanted;
+      for (int64_t other = 0; other < members; ++other)
+        for (int64_t i = 0; i < each; ++i) {
+          given.push_back(element(rank.rank, other, i));
+          wanted.push_back(element(other, rank.rank, i));
+        }
+      std::vector<float> taken(given.size());
+      PP_CHECKED(transport.postCollective(rank, 0, taken.data(), given.data()));
+      PP_CHECKED(transport.complete(rank, 0));
+      EXPECT_EQ(taken, wanted) << members << " members, rank " << rank.rank;
+      EXPECT_EQ(transport.received(), (members - 1) * each * 4);
+      return Status();
+    });
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+}
+
 /// Each member's shard is summed, and gathered, where it lies in the whole; the last one may have nothing.
 TEST(RuntimeTransport, ShardsInPlace) {
   for (int32_t members : {2, 3, 4}) {
