@@ -4,6 +4,7 @@
 #
 # usage: bench/experts.py [-c PP_COMPILE] [--steps 3000] [--seed 1] [--folder build/experts] [-D name=value]..
 #        bench/experts.py --passing [-c PP_COMPILE] [-D name=value]..
+#        bench/experts.py --mesh [-c PP_COMPILE] [-D name=value]..
 # The text is what the repository tracks: its pages, sources and tests, as bytes. mixtral has 8 experts, of which each
 # token goes through 2, with the balance of its router; llama has one MLP that is twice as wide, so as many products a
 # token but for the router. Everything else is the same: 4 layers, hidden 64, 1F1B on two ranks, 1024 tokens a step.
@@ -11,9 +12,14 @@
 # --passing: what schedules that pass weights pay for experts, whose weights travel whether tokens chose them or not.
 # The simulator's steps of three schedules on 8 ranks of a node, for a dense model and for mixtures of 4, 8 and 16
 # experts with the same active parameters.
+# --mesh: what experts cost that are cut over the devices of a rank. The same sizes with 1F1B on 8 nodes of 8 H100, a
+# rank a node with `mesh data = 8`; each device has all experts, or an eighth. `skewed` is --expert-load=zipf=1.1: the
+# first device has the experts that most tokens choose. `all-to-all` is the difference to a step without time for links
+# inside nodes; `by count` is the step if these were faster by as much as messages are longer than the rows in them.
 import argparse, json, os, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "test", "run"))
 import harness
+from simulate import simulate
 
 SIZES = dict(schedule="1f1b", ranks=2, microbatches=4, layers=4, hidden=64, heads=4, kv_heads=2, vocab=256,
              sequence=128, microbatch=2, lr=2e-3, warmup=100)
@@ -60,18 +66,67 @@ def print_passing(compiler, given):
                   + " | ".join(f"{step:.2f} s, {step / steps[0]:.2f} x" for step in steps[1:]) + " |", flush=True)
 
 
+MIXTURES = (dict(experts=8, top=2, ffn=2816), dict(experts=64, top=8, ffn=704))
+DEVICES, INSIDE = 8, 200e9  # of a node: how many, and bytes/s between two of them
+NODES = """
+cluster nodes {{                        # h100_ndr of std/clusters.pipe, but for the links inside a node
+  ranks      8
+  memory     4e12
+  device     bf16 = 989e12, f32 = 67e12, bandwidth = 3.35e12, launch = 3e-6
+  efficiency gemm = 0.6, attention = 0.55, bandwidth = 0.8
+  inside     bandwidth = {bandwidth}, latency = {latency}
+  between    bandwidth = 50e9, latency = 10e-6, nics = 8
+}}
+"""
+
+
+def print_mesh(compiler, given):
+    with open(os.path.join(harness.ROOT, "examples", "train.pipe")) as file:
+        train = file.read()
+
+    def stats_of(values, load, bandwidth=INSIDE, latency=8e-6):
+        text = train + NODES.format(bandwidth=bandwidth, latency=latency)
+        defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
+        flags = ["--expert-load=zipf=1.1"] if load == "skewed" else []
+        stats, error = simulate(compiler, text, *defines, "--cluster=nodes", *flags)
+        return stats or sys.exit(error)
+
+    print("| experts | `expert` | choices | step | all-to-all | by count | GB of weights and their state | GB in all "
+          "|\n|---|---:|---|---:|---:|---:|---:|---:|")
+    for mixture in MIXTURES:
+        for expert in 1, DEVICES:
+            values = PASSED | mixture | dict(model="mixtral", schedule="1f1b") | given
+            values |= {"mesh.data": DEVICES, "mesh.expert": expert}
+            room = min(mixture["top"], mixture["experts"] // DEVICES) * DEVICES / mixture["top"]
+            for load in "equal", "skewed":
+                stats, columns = stats_of(values, load), " | "
+                if expert > 1:
+                    free = stats_of(values, load, 1e18, 0)["step"]
+                    columns = f"{stats['step'] - free:.2f} s | "
+                    if load == "equal":
+                        columns += f"{stats_of(values, load, INSIDE * room)['step']:.2f} s"
+                peaks = [rank["peak_bytes"] for rank in stats["per_rank"]]
+                own = max(sum(peak[role] for role in ("weight", "grad", "opt")) for peak in peaks)
+                print(f"| {mixture['experts']} of {mixture['ffn']}, {mixture['top']} of them | {expert} | {load} | "
+                      f"{stats['step']:.2f} s | {columns} | {own / 1e9:.1f} | "
+                      f"{max(peak['total'] for peak in peaks) / 1e9:.1f} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-c", "--compiler", default=os.path.join(harness.ROOT, "build", "bin", "pp-compile"))
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--passing", action="store_true")
+    parser.add_argument("--mesh", action="store_true")
     parser.add_argument("-D", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--folder", default=os.path.join(harness.ROOT, "build", "experts"))
     arguments = parser.parse_args()
     given = dict(word.split("=") for word in arguments.D)
     if arguments.passing:
         return print_passing(arguments.compiler, given)
+    if arguments.mesh:
+        return print_mesh(arguments.compiler, given)
     os.makedirs(arguments.folder, exist_ok=True)
     text, lines = write_text(os.path.join(arguments.folder, "text.txt")), {}
     for number, (name, values) in enumerate(MODELS.items()):

@@ -13,8 +13,16 @@
 # with a norm of its own, so that it begins at the residual stream. MFU counts causal pairs; with the full square
 # attention alone would be at 90 % of the peak. Products reach 0.6 of the peak, as for other papers. Attention's share
 # is chosen so that the first row has the printed MFU, from two runs between which 1 / MFU is linear in 1 / share,
-# unless --attention says it. A program takes minutes to compile.
+# unless --attention says it. A program takes minutes to compile. --models Llama prints these rows alone.
+# Mixtral: 8 experts on the 8 devices of a node, of which a token goes through 2, all chosen equally often; MFU counts
+# these 2. Router and experts are a part of their own, `moe`, all of which runs again in the backward but for the
+# choices: it keeps the residual stream alone, where the paper keeps the gate's product, too. Messages have room for all
+# choices that could fall on one device, 4 times as many as there are (of each token 1 row for each of 8 devices, not 2
+# in all). `exchanged` are the seconds of a step in which rank 0 sends and gets such rows; `by count` is the MFU if it
+# were a quarter of them, by arithmetic. Sequences of 8x22B are 112 slices of 18720 tokens, 512 tokens short of 2048K,
+# for context cuts each slice in 16 equal runs.
 import argparse, os, sys
+from typing import NamedTuple
 from simulate import simulate
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -39,10 +47,51 @@ schedule by_layer(ranks p = 1, microbatches m = 1) {{       # every layer keeps 
 """
 
 
-# Model, layers, heads, hidden, ffn; tokens of a sequence, tensor, context, ranks, slices, percent in host memory, MFU.
-HYBRID = (("Llama 70B", 80, 64, 8192, 28672, 2 * 2**20, 4, 4, 16, 64, 75, 45.0),
-          ("Llama 149B", 96, 96, 12288, 32768, 2**20, 4, 2, 32, 64, 80, 43.7))
-TOKENS, PEAK = 16 * 2**20, 989e12
+class Hybrid(NamedTuple):
+    """A row of Table 4. All have 8 heads of keys."""
+    name: str
+    layers: int
+    heads: int
+    hidden: int
+    ffn: int
+    sequence: int
+    tensor: int
+    context: int
+    expert: int
+    ranks: int
+    slices: int
+    offload: int  # percent in host memory
+    printed: float  # MFU
+
+
+HYBRID = (Hybrid("Llama 70B", 80, 64, 8192, 28672, 2 * 2**20, 4, 4, 1, 16, 64, 75, 45.0),
+          Hybrid("Llama 149B", 96, 96, 12288, 32768, 2**20, 4, 2, 1, 32, 64, 80, 43.7),
+          Hybrid("Mixtral 8x22B", 56, 48, 6144, 16384, 112 * 18720, 1, 8, 8, 28, 112, 100, 42.0),
+          Hybrid("Mixtral 8x7B", 32, 32, 4096, 14336, 4 * 2**20, 1, 16, 8, 16, 64, 95, 40.0))
+TOKENS, PEAK, EXPERTS, TOP = 16 * 2**20, 989e12, 8, 2
+DENSE = """    part post(o, x) {{
+      weight wo[hidden, hidden] init normal(0.02), g[hidden] init one, w_gate[hidden, ffn] init normal(0.02)
+      let y = x + linear(o, wo)
+      return linear(rmsnorm(y, g), w_gate), y
+    }}
+    part up(p, y) {{
+      weight g[hidden] init one, w_up[hidden, ffn] init normal(0.02)
+      return swiglu(p, linear(rmsnorm(y, g), w_up)), y
+    }}
+    part down(z, y) {{
+      weight w_down[ffn, hidden] init normal(0.02)
+      return y + linear(z, w_down)
+    }}"""
+MIXTURE = """    part post(o, x) {{
+      weight wo[hidden, hidden] init normal(0.02)
+      return x + linear(o, wo)
+    }}
+    part moe(y) {{
+      weight g[hidden] init one, wr[hidden, {experts}] init normal(0.02),
+             w_gate[{experts}, hidden, ffn] init normal(0.02), w_up[{experts}, hidden, ffn] init normal(0.02),
+             w_down[{experts}, ffn, hidden] init normal(0.02)
+      return y + experts(rmsnorm(y, g), wr, w_gate, w_up, w_down, top = {top}, renormalise = true)
+    }}"""
 MESH = """{slimpipe}
 cluster nodes {{
   ranks      8
@@ -67,19 +116,7 @@ model layers_up(layers, heads, keys, hidden, ffn, vocab) {{
       return rope(linear(a, wq), heads = heads), rope(linear(a, wk), heads = keys), linear(a, wv), x
     }}
     part attn(q, k, v, x) {{ return attention(q, k, v, heads = heads, kv_heads = keys, causal = true), x }}
-    part post(o, x) {{
-      weight wo[hidden, hidden] init normal(0.02), g[hidden] init one, w_gate[hidden, ffn] init normal(0.02)
-      let y = x + linear(o, wo)
-      return linear(rmsnorm(y, g), w_gate), y
-    }}
-    part up(p, y) {{
-      weight g[hidden] init one, w_up[hidden, ffn] init normal(0.02)
-      return swiglu(p, linear(rmsnorm(y, g), w_up)), y
-    }}
-    part down(z, y) {{
-      weight w_down[ffn, hidden] init normal(0.02)
-      return y + linear(z, w_down)
-    }}
+{mlp}
   }}
   part head(x, targets) {{
     weight g[hidden] init one, wout[hidden, vocab] init normal(0.02)
@@ -89,7 +126,7 @@ model layers_up(layers, heads, keys, hidden, ffn, vocab) {{
 train paper {{
   model layers_up(layers = {layers}, heads = {heads}, keys = 8, hidden = {hidden}, ffn = {ffn}, vocab = 128000)
   schedule slimpipe(ranks = {ranks}, microbatches = {microbatches}, slices = {slices}, offload = {offload})
-  mesh tensor = {tensor}, context = {context}, sequence = true, attention = "heads"
+  mesh tensor = {tensor}, context = {context}, expert = {expert}, sequence = {rows}, attention = "heads"
   data microbatch = 1, sequence = {sequence}
   optimizer adamw(lr = 3e-4)
   precision bf16
@@ -98,7 +135,7 @@ train paper {{
 """
 # The library's, with one line more.
 with open(os.path.join(ROOT, "stdlib", "slimpipe.pipe")) as file:
-    SLIMPIPE = file.read().replace("  stage s of", "  recompute up\n  stage s of")
+    SLIMPIPE = file.read().replace("  stage s of", "  recompute {part}\n  stage s of")
 
 
 def plan(arguments, model, sequence, schedule):
@@ -156,41 +193,56 @@ def sizes(arguments):
 
 
 def run_hybrid(arguments, attention, row, offload):
-    """Causal MFU in percent, and the bytes of the fullest device."""
-    _, layers, heads, hidden, ffn, sequence, tensor, context, ranks, slices, *_ = row
-    text = MESH.format(slimpipe=SLIMPIPE, attention=attention, layers=layers, heads=heads, hidden=hidden, ffn=ffn,
-                       sequence=sequence, tensor=tensor, context=context, ranks=ranks, slices=slices, offload=offload,
-                       microbatches=TOKENS // sequence)
+    """Causal MFU in percent, the bytes of the fullest device, the seconds in which rank 0 exchanges rows of experts,
+    and the MFU if messages were as long as the rows in them."""
+    mlp, part = (MIXTURE.format(experts=EXPERTS, top=TOP), "moe") if row.expert > 1 else (DENSE.format(), "up")
+    microbatches = TOKENS // row.sequence
+    text = MESH.format(slimpipe=SLIMPIPE.replace("{part}", part), attention=attention, mlp=mlp,
+                       rows=str(row.tensor > 1).lower(), microbatches=microbatches,
+                       **row._asdict() | dict(offload=offload))
     stats, error = simulate(arguments.compiler, text)
     if error:
         sys.exit(error)
-    products = layers * (2 * hidden**2 + 2 * hidden * 8 * (hidden // heads) + 3 * hidden * ffn) + 128000 * hidden
-    flops = (6 * products + 6 * layers * hidden * sequence) * TOKENS
-    return (100 * flops / stats["step"] / (ranks * tensor * context * PEAK),
-            max(rank["peak_bytes"]["total"] for rank in stats["per_rank"]))
+    active, router = (TOP, row.hidden * EXPERTS) if row.expert > 1 else (1, 0)
+    products = row.layers * (2 * row.hidden**2 + 2 * row.hidden * 8 * (row.hidden // row.heads)
+                             + active * 3 * row.hidden * row.ffn + router) + 128000 * row.hidden
+    flops = (6 * products + 6 * row.layers * row.hidden * row.sequence) * microbatches * row.sequence
+    exchanged = exchange_seconds(stats["per_rank"][0])
+    mfu, by_count = (100 * flops / seconds / (row.ranks * row.tensor * row.context * PEAK)
+                     for seconds in (stats["step"], stats["step"] - exchanged * (1 - TOP / EXPERTS)))
+    return mfu, max(rank["peak_bytes"]["total"] for rank in stats["per_rank"]), exchanged, by_count
+
+
+def exchange_seconds(rank):
+    """How long a rank exchanges rows of experts, as the simulator counts it: for 8 devices of a node 6 latencies, and
+    what comes to one at the speed of its link."""
+    entries = [entry for kinds in rank.get("exchanges", {}).values() for kind, entry in kinds.items()
+               if kind == "expert.all_to_all"]
+    return sum(count * 6 * 8e-6 + received / 200e9 for count, received in entries)
 
 
 def calibrate(arguments):
     """Attention's share of the peak with which the first row has its MFU."""
-    *_, offload, printed = HYBRID[0]
-    low, high = 0.5, 0.65
-    first, second = (1 / run_hybrid(arguments, share, HYBRID[0], offload)[0] for share in (low, high))
-    place = (1 / printed - first) / (second - first)
+    first, (low, high) = HYBRID[0], (0.5, 0.65)
+    below, above = (1 / run_hybrid(arguments, share, first, first.offload)[0] for share in (low, high))
+    place = (1 / first.printed - below) / (above - below)
     return round(1 / (1 / low + place * (1 / high - 1 / low)), 3)
 
 
 def hybrid(arguments):
     attention = arguments.attention or calibrate(arguments)
     print(f"\nTable 4: attention reaches {attention} of the peak; GB of the fullest device, also without offload\n\n"
-          "| | tokens | ranks x tensor x context | slices | offload | GB | without | MFU, causal | printed "
-          "|\n|---|---:|---|---:|---:|---:|---:|---:|---:|", flush=True)
+          "| | tokens | ranks x tensor x context | slices | offload | GB | without | exchanged | by count | "
+          "MFU, causal | printed |\n|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
     for row in HYBRID:
-        name, *_, sequence, tensor, context, ranks, slices, offload, printed = row
-        speed, peak = run_hybrid(arguments, attention, row, offload)
+        if arguments.models not in row.name:
+            continue
+        speed, peak, exchanged, by_count = run_hybrid(arguments, attention, row, row.offload)
         whole = run_hybrid(arguments, attention, row, 0)[1]
-        print(f"| {name} | {sequence // 1024}K | {ranks} x {tensor} x {context} | {slices} | {offload} % | "
-              f"{peak / 1e9:.0f} | {whole / 1e9:.0f} | {speed:.1f} | {printed} |", flush=True)
-    print("Mixtral 8x7B and 8x22B: not simulated, for `mesh expert` is not built")
+        columns = f"{exchanged:.1f} s | {by_count:.1f}" if row.expert > 1 else " | "
+        print(f"| {row.name} | {row.sequence / 1024:.0f}K | {row.ranks} x {row.tensor} x {row.context} | "
+              f"{row.slices} | {row.offload} % | {peak / 1e9:.0f} | {whole / 1e9:.0f} | {columns} | {speed:.1f} | "
+              f"{row.printed} |", flush=True)
 
 
 TABLES = {"arithmetic": arithmetic, "slices": slices, "sizes": sizes, "hybrid": hybrid}
@@ -200,6 +252,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-c", "--compiler", default=os.path.join(ROOT, "build", "bin", "pp-compile"))
     parser.add_argument("--attention", type=float, help="share of the peak in `hybrid`; by default from its first row")
+    parser.add_argument("--models", default="", help="a part of the names of rows in `hybrid`; by default all")
     parser.add_argument("tables", nargs="*", default=list(TABLES), help=f"{', '.join(TABLES)}; all by default")
     arguments = parser.parse_args()
     for table in arguments.tables:
