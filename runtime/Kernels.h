@@ -49,6 +49,9 @@ public:
   /// A word of device memory, to be read after a step: 0, or one more than the number of an op that met a token or
   /// target outside its vocabulary. Null on the CPU, where the call itself fails.
   int32_t *failures() const;
+  /// Where routers add to the rank's RouterSums: device memory, to be written before each step and read after it. Null
+  /// on the CPU, where they add to the rank's own, and where there is no router.
+  void *routed() const;
 
   /// What `prepare` allocated beside the arena: scratch and tables.
   int64_t scratchBytes() const;

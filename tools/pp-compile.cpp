@@ -130,14 +130,6 @@ FailureOr<bool> searchSchedule(llvm::MemoryBufferRef source, bool isPipe, pp::Fr
 LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::PassTimes &times,
                         std::optional<pp::ProvedModule> &proved, bool plans = plan.getNumOccurrences() > 0) {
   pp::dropProofs(module);
-  if (target == "cuda" &&
-      module
-          .walk([](pp::nn::RouteOp route) {
-            route.emitError("`experts` runs on the CPU only yet; there are no kernels for `--target=cuda`");
-            return mlir::WalkResult::interrupt();
-          })
-          .wasInterrupted())
-    return failure();
   bool hasRanks = !pp::programRanks(module).empty();
   bool isActions = pp::requestedForm() == pp::Form::Actions || pp::requestedForm() == pp::Form::Pipe;
   if (isActions && !plans)

@@ -44,9 +44,11 @@ Matrix widened(const Matrix &x, int64_t i, int64_t j, int64_t m, int64_t n, floa
 
 bool multiply(const Matrix &a, const Matrix &b, int64_t m, int64_t n, int64_t k, float *c, int64_t row, bool adds) {
   bool aDown = a.column != 1, bDown = b.column != 1;
-  return dnnl_sgemm(aDown ? 'T' : 'N', bDown ? 'T' : 'N', m, n, k, 1.0f, reinterpret_cast<const float *>(a.data),
-                    aDown ? a.column : a.row, reinterpret_cast<const float *>(b.data), bDown ? b.column : b.row,
-                    adds ? 1.0f : 0.0f, c, row) == dnnl_success;
+  // oneDNN wants lines no closer than they are long, even where there is one alone.
+  int64_t aNext = std::max(aDown ? a.column : a.row, aDown ? m : k);
+  int64_t bNext = std::max(bDown ? b.column : b.row, bDown ? k : n);
+  return dnnl_sgemm(aDown ? 'T' : 'N', bDown ? 'T' : 'N', m, n, k, 1.0f, reinterpret_cast<const float *>(a.data), aNext,
+                    reinterpret_cast<const float *>(b.data), bNext, adds ? 1.0f : 0.0f, c, row) == dnnl_success;
 }
 
 /// c[m,n] (+)= a . b; c is dense.

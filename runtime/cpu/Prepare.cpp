@@ -224,6 +224,7 @@ const PreparedOp *Kernels::find(int32_t op) const {
 void Kernels::bindStream(void *) {}
 void *Kernels::scalars() const { return nullptr; }
 int32_t *Kernels::failures() const { return nullptr; }
+void *Kernels::routed() const { return nullptr; }
 
 int64_t Kernels::scratchBytes() const { return state->scratchBytes + state->tableBytes; }
 

@@ -213,12 +213,16 @@ Status CudaDriver::finish() {
 }
 
 Status CudaDriver::beforeStep(pp_rank_t &rank) {
+  if (void *routed = rank.kernels->routed())
+    PP_TRY(copy(streamOf[&rank], routed, &rank.routed, sizeof(RouterSums)));
   return copy(streamOf[&rank], rank.kernels->scalars(), &rank.optimizer, sizeof(OptimizerScalars));
 }
 
 Status CudaDriver::afterStep(pp_rank_t &rank) {
   int32_t failed = 0;
   PP_TRY(copy(streamOf[&rank], &failed, rank.kernels->failures(), sizeof failed));
+  if (const void *routed = rank.kernels->routed())
+    PP_TRY(copy(streamOf[&rank], &rank.routed, routed, sizeof(RouterSums)));
   PP_TRY(finish());
   return failed == 0 ? Status() : invalid("op ", failed - 1, " met a token or target outside its vocabulary");
 }

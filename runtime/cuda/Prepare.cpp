@@ -96,8 +96,8 @@ Body bodyOf(const PreparedOp &op) {
   default:
     break;
   }
-  for (auto find :
-       {elementwiseBody, optimizerBody, updatesBody, normsBody, tablesBody, crossEntropyBody, mergeAttentionBody})
+  for (auto find : {elementwiseBody, optimizerBody, updatesBody, normsBody, tablesBody, crossEntropyBody,
+                    mergeAttentionBody, expertsBody, expertProductsBody})
     if (Body body = find(op.kernel, op.type))
       return body;
   return nullptr;
@@ -142,7 +142,7 @@ struct Kernels::State {
   std::vector<Product> products;
   std::vector<std::vector<Chunk>> chunks; ///< of each op; moved when this grows, their elements stay where they are
   Launches launches;
-  DeviceBlock memory; ///< scratch, scalars, failures, tables
+  DeviceBlock memory; ///< scratch, scalars, failures, sums of routers, tables
   int64_t scratchBytes = 0, bytes = 0;
   /// Tables by what they were made of: s, d, offset, theta, f64; where each will lie.
   std::set<std::vector<double>> turns;  ///< the params of ropes; they stay where they are
@@ -203,7 +203,7 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
     op.body = runSdpa;
     scratchBytes = std::max(scratchBytes, op.sdpa->scratchBytes());
   }
-  for (auto scratch : {optimizerScratch, normsScratch, tablesScratch, crossEntropyScratch})
+  for (auto scratch : {optimizerScratch, normsScratch, tablesScratch, crossEntropyScratch, expertsScratch})
     scratchBytes = std::max(scratchBytes, scratch(op));
   if (op.kernel == Kernel::rope) {
     op.turns = &*turns.insert(spec.params).first;
@@ -229,7 +229,11 @@ void Kernels::State::placeOp(PreparedOp &op, char *base) {
 /// Allocates once, fills the tables, and tells the ops where all of it lies.
 pp_status_t Kernels::State::placeAll(std::string &why) {
   int64_t scalars = align(scratchBytes), failures = scalars + align(sizeof(OptimizerScalars));
-  bytes = failures + align(sizeof(int32_t));
+  const int64_t routed = failures + align(sizeof(int32_t));
+  const bool hasRouters = std::any_of(ops.begin(), ops.end(), [](const PreparedOp &op) {
+    return op.kernel == Kernel::route || op.kernel == Kernel::route_bwd;
+  });
+  bytes = routed + (hasRouters ? align(sizeof(RouterSums)) : 0);
   for (auto &[key, at] : tables) {
     at = bytes;
     int64_t pairs = pairsOf(std::get<1>(key), std::get<3>(key));
@@ -240,6 +244,7 @@ pp_status_t Kernels::State::placeAll(std::string &why) {
   char *base = memory.data();
   launches.scalars = reinterpret_cast<OptimizerScalars *>(base + scalars);
   launches.failures = reinterpret_cast<int32_t *>(base + failures);
+  launches.routed = hasRouters ? reinterpret_cast<RouterSums *>(base + routed) : nullptr;
   for (const auto &[key, at] : tables) {
     auto [s, d, offset, params, wide] = key;
     std::vector<char> table = wide ? ropeTable<double>(s, d, offset, params) : ropeTable<float>(s, d, offset, params);
@@ -289,5 +294,6 @@ int64_t Kernels::scratchBytes() const { return state->bytes; }
 void Kernels::bindStream(void *stream) { state->launches.stream = stream; }
 void *Kernels::scalars() const { return state->launches.scalars; }
 int32_t *Kernels::failures() const { return state->launches.failures; }
+void *Kernels::routed() const { return state->launches.routed; }
 const char *Kernels::isa() { return "cuda"; }
 std::string Kernels::attention() { return Sdpa::describe(); }

@@ -38,8 +38,9 @@ private:
     Driver::Stream stream = -1;
     int place = 0; ///< of this rank
     std::string name;
-    int64_t packedBytes = 0; ///< of its largest all_to_all; 0: it has none
-    void *packed = nullptr;  ///< on the device: rows of an all_to_all that do not lie together in the arena
+    bool exchanges = false;  ///< it has an all_to_all
+    int64_t packedBytes = 0; ///< of the largest one whose rows do not lie together in the arena; 0: it has none
+    void *packed = nullptr;  ///< on the device, for these rows
   };
   struct Bound {
     Lane *lane = nullptr;
@@ -223,7 +224,7 @@ Status NcclTransport::firstUse(const Key &key, const Lane &lane) {
   else
     result = ncclRecv(space, 8, ncclInt8, 0, lane.comm, stream);
   PP_TRY(settle(result, lane));
-  if (lane.packedBytes > 0) {
+  if (lane.exchanges) {
     result = ncclGroupStart();
     for (int k = 0; k < int(key.first.size()); ++k)
       if (k != lane.place) {
@@ -256,7 +257,8 @@ Status NcclTransport::bind() {
     if (message.host)
       continue;
     Lane &lane = *(bounds[i].lane = &lanes[keyOf(message)]);
-    if (message.kind == Kind::AllToAll)
+    lane.exchanges |= message.kind == Kind::AllToAll;
+    if (message.kind == Kind::AllToAll && message.sequences > 0)
       lane.packedBytes = std::max(lane.packedBytes, message.bytes);
     PP_TRY(driver.makeEvent(bounds[i].posted));
     PP_TRY(driver.makeEvent(bounds[i].done));
@@ -332,11 +334,12 @@ Status NcclTransport::pack(const MessageSpec &message, const Lane &lane, void *d
   return {};
 }
 
-/// NCCL sends what lies together. Rows of a piece of the columns do; rows of all columns are packed and unpacked.
+/// NCCL sends what lies together. Rows of a piece of the columns and equal sections do; rows of all columns are packed
+/// and unpacked.
 Status NcclTransport::exchange(const MessageSpec &message, const Lane &lane, void *data, void *shard) {
   auto *stream = static_cast<cudaStream_t>(driver.native(lane.stream));
   auto own = size_t(lane.place);
-  bool packs = message.toColumns;
+  const bool isCut = message.sequences > 0, packs = isCut && message.toColumns, unpacks = isCut && !message.toColumns;
   if (packs)
     PP_TRY(pack(message, lane, data, shard, /*gives=*/true));
   char *packed = static_cast<char *>(lane.packed);
@@ -347,14 +350,20 @@ Status NcclTransport::exchange(const MessageSpec &message, const Lane &lane, voi
       auto bytes = size_t(given.rows * given.bytes);
       if (k != own) {
         char *from = packs ? packed : static_cast<char *>(shard) + given.give;
-        char *to = packs ? static_cast<char *>(data) + taken.take : packed;
+        char *to = unpacks ? packed : static_cast<char *>(data) + taken.take;
         note(result, ncclSend(from, bytes, ncclInt8, int(k), lane.comm, stream));
         note(result, ncclRecv(to, bytes, ncclInt8, int(k), lane.comm, stream));
       }
-      packed += bytes;
+      packed += unpacks || packs ? bytes : 0;
     }
   PP_TRY(endGroup(result, lane, &message));
-  return packs ? Status() : pack(message, lane, data, shard, /*gives=*/false);
+  if (unpacks)
+    return pack(message, lane, data, shard, /*gives=*/false);
+  if (packs)
+    return {};
+  const Block kept = message.block(own, own, 0);
+  return driver.copy(lane.stream, static_cast<char *>(data) + kept.take, static_cast<char *>(shard) + kept.give,
+                     size_t(kept.bytes));
 }
 
 Status NcclTransport::begin(pp_rank_t &, int32_t message, void *data, void *shard) {

@@ -98,17 +98,19 @@ Status StepGroup::open(Kind &kind) {
   return {};
 }
 
-/// All ranks have asked for their steps. The streams of messages need no wait: their ranks have waited for them.
+/// All ranks have asked for their steps. The streams of messages need no wait: their ranks have waited for them. What
+/// is captured ends with the ranks' streams; a graph that is launched again begins behind what they were asked for
+/// before the step, such as its scalars.
 Status StepGroup::close(Kind &kind) {
-  if (how == How::Capture) {
+  if (how != How::Calls) {
     for (const Lane &lane : lanes) {
       PP_TRY(driver.record(lane.end, lane.compute));
       PP_TRY(driver.wait(origin, lane.end));
     }
-    PP_TRY(driver.endCapture(origin, kind.graph));
-  }
-  if (how != How::Calls)
+    if (how == How::Capture)
+      PP_TRY(driver.endCapture(origin, kind.graph));
     PP_TRY(driver.launch(kind.graph, origin));
+  }
   return driver.finish();
 }
 

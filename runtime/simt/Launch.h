@@ -13,6 +13,7 @@ struct Launches {
   void *stream = nullptr;
   OptimizerScalars *scalars = nullptr;
   int32_t *failures = nullptr;
+  RouterSums *routed = nullptr; ///< null where no op is a router's
 };
 
 /// Emulated kernels without streams have no device that writes the scalars before a step: they come with the call.
@@ -71,6 +72,8 @@ Body attentionBody(const PreparedOp &op);
 Body attentionBackwardBody(const PreparedOp &op);
 Body plainAttentionBody(Kernel kernel, Type type);
 Body mergeAttentionBody(Kernel kernel, Type type);
+Body expertsBody(Kernel kernel, Type type);
+Body expertProductsBody(Kernel kernel, Type type);
 
 /// y[T,N] += b[N] for a linear whose product could not add it.
 pp_status_t addBias(const PreparedOp &op, const void *b, void *y);
@@ -90,6 +93,7 @@ int64_t normsScratch(const PreparedOp &op);
 int64_t tablesScratch(const PreparedOp &op);
 int64_t optimizerScratch(const PreparedOp &op);
 int64_t crossEntropyScratch(const PreparedOp &op);
+int64_t expertsScratch(const PreparedOp &op);
 
 #define PP_BODY_OF(name)                                                                                               \
   case Kernel::name: {                                                                                                 \

@@ -1,4 +1,4 @@
-// Kernels over flat arrays that change weights: SGD, and what Muon does element by element.
+// Kernels over flat arrays that change weights: SGD, biases of routers, and what Muon does element by element.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/simt/Map.h"
 
@@ -61,6 +61,33 @@ template <class E> pp_status_t sgd(const PreparedOp &op, void *const *a) {
              Sgd<E>{in<Acc<E>>(a[0]), out<E>(a[2]), out<Acc<E>>(a[3]), out<Acc<E>>(master), op.groupRate(), op.shrink(),
                     op.has(Nesterov), StepScalars(op, a[1], a[5])},
              op.dims[0], aligned(a[0], a[2], a[3], master));
+}
+
+template <class E> struct Steer {
+  using Element = E;
+  const Acc<E> *grad;
+  E *w;
+  Acc<E> *master;
+  Acc<E> rate;
+  StepScalars its;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    using A = Acc<E>;
+    if (its.skips())
+      return;
+    auto g = load<W>(grad + i), value = load<W>(master + i);
+    for (int j = 0; j < W; ++j)
+      value.v[j] += g.v[j] > 0 ? -rate : g.v[j] < 0 ? rate : A(0);
+    store<W>(master + i, value);
+    if (static_cast<const void *>(w) != master)
+      store<W>(w + i, value);
+  }
+};
+template <class E> pp_status_t steer(const PreparedOp &op, void *const *a) {
+  void *master = a[3] ? a[3] : a[2];
+  return map(
+      op,
+      Steer<E>{in<Acc<E>>(a[0]), out<E>(a[2]), out<Acc<E>>(master), Acc<E>(op.params[0]), StepScalars(op, a[1], a[4])},
+      op.dims[0], aligned(a[0], a[2], master));
 }
 
 template <class E> struct MuonMomentum {
@@ -157,6 +184,7 @@ template <class E> pp_status_t muon(const PreparedOp &op, void *const *a) {
 Body pp::updatesBody(Kernel kernel, Type type) {
   switch (kernel) {
     PP_BODY_OF(sgd)
+    PP_BODY_OF(steer)
     PP_BODY_OF(muon_momentum)
     PP_BODY_OF(unit_norm)
     PP_BODY_OF(newton_schulz)

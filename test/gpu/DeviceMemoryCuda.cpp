@@ -17,12 +17,15 @@ void pp::test::freeForDevice(void *memory) {
 void pp::test::uploadToDevice(void *to, const void *from, size_t bytes) {
   cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice);
 }
-int32_t pp::test::wordOfDevice(const int32_t *word) {
-  int32_t value = -1;
+void pp::test::downloadFromDevice(void *to, const void *from, size_t bytes) {
   cudaError_t error = cudaDeviceSynchronize();
   if (error == cudaSuccess)
-    error = cudaMemcpy(&value, word, sizeof(value), cudaMemcpyDeviceToHost);
+    error = cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost);
   EXPECT_EQ(error, cudaSuccess) << cudaGetErrorString(error);
+}
+int32_t pp::test::wordOfDevice(const int32_t *word) {
+  int32_t value = -1;
+  downloadFromDevice(&value, word, sizeof(value));
   return value;
 }
 

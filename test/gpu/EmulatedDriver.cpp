@@ -82,7 +82,13 @@ public:
   Status beginCapture(Stream origin) override;
   Status endCapture(Stream origin, Graph &made) override;
   bool dropGraphs() override { return true; }
-  Status launch(Graph graph, Stream) override {
+  /// What the stream was asked for before comes first; what others were asked for may be late.
+  Status launch(Graph graph, Stream stream) override {
+    int64_t last = -1;
+    for (size_t i = 0; i < pending.asked.size(); ++i)
+      if (pending.asked[i].stream == stream)
+        last = int64_t(i);
+    PP_TRY(last < 0 ? Status() : run(pending, last));
     graphs[graph].done.clear();
     return run(graphs[graph]);
   }

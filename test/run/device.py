@@ -48,6 +48,22 @@ def check_meshes(tally, compiler, folder):
                         f"{'links' if done.returncode == 0 else said}")
 
 
+def check_experts(tally, compiler, folder):
+    """Programs with experts link for CUDA, on meshes too; run-nccl runs them on stand-ins."""
+    for number, (model, schedule, more) in enumerate((
+            ("mixtral", "1f1b", {}), ("glm4_moe", "zb_v", {"ranks": 2}),
+            ("mixtral", "1f1b", {"ranks": 2, "mesh.tensor": 2, "mesh.data": 2, "mesh.expert": 2}))):
+        values = SIZES | dict(model=model, schedule=schedule, precision="bf16", experts=6, top=3, balance=0.1) | more
+        path = os.path.join(folder, f"experts{number}")
+        defines = [word for name, value in values.items() for word in ("-D", f"{name}={value}")]
+        done = harness.call([compiler, harness.TRAIN, *defines, "--target=cuda", "-o", path], expect=None)
+        if "this pp-compile was built without CUDA" in done.stderr:
+            return
+        said = harness.call([path, "--info"], expect=None).stdout if done.returncode == 0 else done.stderr
+        tally.check(f"model       {model}" in said,
+                    f"cuda, {model}, {schedule}, {more}: {'links' if done.returncode == 0 else said}")
+
+
 def check_shipped(tally, compiler, folder, text):
     """What users link has no device of tests: neither its code nor a way to ask for it."""
     shipped = os.path.join(folder, "shipped")
@@ -96,6 +112,7 @@ def main():
     check_cuda(tally, compiler, folder, text)
     check_shipped(tally, compiler, folder, text)
     check_meshes(tally, compiler, folder)
+    check_experts(tally, compiler, folder)
     check_waits(tally, compiler, folder, text, SIZES, range(0, 96, 4))
     for sizes in (GATHER, HEADS):
         check_waits(tally, compiler, folder, text, sizes, range(0, 192, 12))

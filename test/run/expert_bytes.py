@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares what devices with experts of their own keep and exchange, as the compiler plans it, with formulas, by bytes."""
+"""Compares what devices with experts of their own keep and exchange, as the compiler plans it, with formulas."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: expert_bytes.py PP_COMPILE FOLDER [--cases N] [--seed S]
@@ -45,7 +45,8 @@ class Case:
                      top=self.top, balance=self.balance, z=self.z, microbatches=self.microbatches,
                      microbatch=self.batch, sequence=self.length, precision=self.precision, vocab=64)
         named |= {"ranks": self.ranks} if self.ranks > 1 else {}
-        return named | {f"mesh.{axis}": getattr(self, axis) for axis in ("tensor", "context", "data", "expert", "again")}
+        axes = ("tensor", "context", "data", "expert", "again")
+        return named | {f"mesh.{axis}": getattr(self, axis) for axis in axes}
 
     def stash(self):
         """What a device of the first rank keeps of one microbatch: of each layer, and what goes into the head."""
@@ -61,7 +62,7 @@ class Case:
         return sum(map(aligned, kept)) * self.layers // self.ranks + aligned(kept[0]) * (self.ranks == 1)
 
     def exchanges(self):
-        """By phase and kind what the experts of a rank add: how many a step has, and the bytes that come to a device."""
+        """By phase and kind, of the experts of a rank: how many a step has, and the bytes that come to a device."""
         wide, narrow = self.rows * self.hidden * self.bytes, self.rows * self.sums
         moved = {"F": [wide, narrow, self.experts * 4, wide],
                  "B": [wide, narrow, wide] + [wide] * (self.again != "nothing")}

@@ -11,7 +11,8 @@ namespace pp::test {
 void *allocateForDevice(size_t bytes);
 void freeForDevice(void *memory);
 void uploadToDevice(void *to, const void *from, size_t bytes);
-/// Waits for all that was launched, then reads a word.
+/// Waits for all that was launched, then reads.
+void downloadFromDevice(void *to, const void *from, size_t bytes);
 int32_t wordOfDevice(const int32_t *word);
 
 template <class T> struct DeviceAllocator {

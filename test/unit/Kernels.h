@@ -151,9 +151,13 @@ struct OneOp {
       return PP_INTERNAL;
     if (void *scalars = kernels->scalars())
       uploadToDevice(scalars, &rank.optimizer, sizeof(rank.optimizer));
+    if (void *routed = kernels->routed())
+      uploadToDevice(routed, &rank.routed, sizeof(rank.routed));
     int32_t status = function(&rank, 0, pointer<Parameters>(arguments)...);
     if (status == PP_OK && kernels->failures() && wordOfDevice(kernels->failures()))
       return PP_INVALID;
+    if (const void *routed = kernels->routed())
+      downloadFromDevice(&rank.routed, routed, sizeof(rank.routed));
     return status;
   }
 

@@ -11,6 +11,14 @@ namespace {
 
 using Numbers = std::vector<int32_t>;
 
+/// Integers that a kernel writes.
+struct Integers {
+  std::vector<int32_t, DeviceAllocator<int32_t>> values;
+  explicit Integers(size_t n) : values(n, -1) {}
+  int32_t *data() { return values.data(); }
+  [[nodiscard]] Numbers get() const { return {values.begin(), values.end()}; }
+};
+
 struct RouterCase {
   int64_t tokens, experts, top;
   bool renormalises, sigmoid;
@@ -20,10 +28,16 @@ struct RouterCase {
 };
 
 const RouterCase routers[] = {
-    {12, 5, 2, true, false, 1, 0.7, 0.05, 6, 1, 1, false}, {12, 5, 5, false, false, 0.5, 0.7, 0, 12, 1, 1, false},
-    {10, 4, 1, true, false, 2, 0, 0.3, 5, 1, 1, true},     {12, 6, 3, false, true, 2.5, 0.7, 0, 4, 3, 2, true},
-    {12, 8, 2, true, true, 1, 0.7, 0, 12, 1, 1, true},     {12, 8, 4, true, true, 1, 0, 0, 6, 2, 1, false},
+    {12, 5, 2, true, false, 1, 0.7, 0.05, 6, 1, 1, false},
+    {12, 5, 5, false, false, 0.5, 0.7, 0, 12, 1, 1, false},
+    {10, 4, 1, true, false, 2, 0, 0.3, 5, 1, 1, true},
+    {12, 6, 3, false, true, 2.5, 0.7, 0, 4, 3, 2, true},
+    {12, 8, 2, true, true, 1, 0.7, 0, 12, 1, 1, true},
+    {12, 8, 4, true, true, 1, 0, 0, 6, 2, 1, false},
     {12, 6, 2, true, false, 1, 0.4, 0.05, 6, 3, 2, false},
+    // More experts than a warp has lanes, more choices than a block has threads.
+    {60, 40, 5, true, false, 1.5, 0.4, 0.05, 20, 1, 1, true},
+    {60, 40, 5, true, true, 1, 0.7, 0, 30, 5, 2, true},
 };
 
 /// What route gives, by sorting.
@@ -173,11 +187,12 @@ void checkRoute(Type type, const RouterCase &its, int64_t sections) {
   }
   const size_t choices = its.tokens * its.top;
   Array w(type, choices), p(type, logits.size()), lse(type, its.tokens), biases(type, bias);
-  Numbers sel(choices), places(choices), counts(its.experts);
+  Integers sel(choices), places(choices), counted(its.experts);
   op(pp_route, Array(type, logits), its.hasBias ? biases.data() : nullptr, w, sel.data(), p, lse, places.data(),
-     counts.data());
-  EXPECT_EQ(sel, expected.sel);
-  EXPECT_EQ(places, expected.places);
+     counted.data());
+  const Numbers counts = counted.get();
+  EXPECT_EQ(sel.get(), expected.sel);
+  EXPECT_EQ(places.get(), expected.places);
   EXPECT_EQ(counts, expected.counts);
   expectNear(w.get(), expected.w, toleranceOf(type), "w");
   expectNear(p.get(), expected.p, toleranceOf(type), "p");
@@ -205,9 +220,9 @@ TEST(KernelsExperts, BiasOf16Bits) {
     OneOp op("route", type, {1, 4, 2, 1, 1}, {1, 0, 0}, {"sigmoid"});
     Array logits(Type::F32, Values{2, 1, 0, -1}), bias(type, Values{0, 0, 0, 8}), w(Type::F32, 2), p(Type::F32, 4),
         lse(Type::F32, 1);
-    Numbers sel(2), places(2), counts(4);
+    Integers sel(2), places(2), counts(4);
     op(pp_route, logits, bias, w, sel.data(), p, lse, places.data(), counts.data());
-    EXPECT_EQ(sel, (Numbers{3, 0}));
+    EXPECT_EQ(sel.get(), (Numbers{3, 0}));
     expectNear(w.get(), {1 / (1 + std::exp(1.0)), 1 / (1 + std::exp(-2.0))}, 1e-6, "w");
     const Values first = w.get();
     op(pp_route, logits, bias, w, sel.data(), p, lse, places.data(), counts.data());
@@ -275,7 +290,13 @@ TEST(KernelsExperts, SharedBalance) {
       Array often(type, groups * n);
       OneOp("choice_counts", type, {its.tokens, n, k, its.group})(pp_choice_counts, made.sel, often);
       expectEqual(often.get(), counts, "counts");
-      double all = run(0, its.group, &often, whole), sum = 0;
+      double all = run(0, its.group, &often, whole), sum = 0, defined = 0;
+      for (int64_t t = 0; t < its.tokens; ++t) {
+        const double *p = &made.p[t * n];
+        for (int64_t e = 0; e < n; ++e)
+          defined += report * counts[t / its.group * n + e] * p[e] / (its.sigmoid ? std::accumulate(p, p + n, 0.0) : 1);
+      }
+      EXPECT_NEAR(all, defined, 10 * tolerance * defined);
       for (int64_t device : {0, 1})
         sum += run(device * half, half, &often, parts[device]);
       EXPECT_NEAR(sum, all, tolerance * std::abs(all));
@@ -286,6 +307,35 @@ TEST(KernelsExperts, SharedBalance) {
       Values alone;
       run(0, its.group, nullptr, alone);
       expectEqual(alone, whole, "the counts of one device");
+    }
+}
+
+/// The router's product and its gradients are those of one expert with all rows; the logits are in the type of sums.
+TEST(KernelsExperts, Routers) {
+  for (Type type : allTypes)
+    for (auto [tokens, h, n] : {std::array<int64_t, 3>{7, 10, 3}, {70, 33, 130}, {65, 200, 1}}) {
+      const Type acc = accOf(type);
+      const std::vector<int64_t> dims = {tokens, h, n};
+      const Numbers all = {int32_t(tokens)};
+      Values x = rounded(type, random(tokens * h, 1)), w = rounded(type, random(h * n, 2, 0.3)),
+             dy = rounded(acc, random(tokens * n, 3));
+      Array logits(acc, tokens * n);
+      OneOp("router", type, dims)(pp_router, Array(type, x), Array(type, w), logits);
+      expectNear(logits.get(), products(all, x, w, h, n, 'y'), productTolerance(acc), "logits");
+      for (bool adds : {false, true}) {
+        const std::vector<std::string> flags(adds, "accumulate");
+        Values before = rounded(type, random(tokens * h, 5)), sums = rounded(acc, random(h * n, 6));
+        Values dx = products(all, dy, w, h, n, 'x'), dw = products(all, x, dy, h, n, 'w');
+        for (size_t i = 0; i < dx.size() && adds; ++i)
+          dx[i] += before[i];
+        for (size_t i = 0; i < dw.size() && adds; ++i)
+          dw[i] += sums[i];
+        Array gotX(type, before), gotW(acc, sums);
+        OneOp("router_dx", type, dims, {}, flags)(pp_router_dx, Array(acc, dy), Array(type, w), gotX);
+        OneOp("router_dw", type, dims, {}, flags)(pp_router_dw, Array(type, x), Array(acc, dy), gotW);
+        expectNear(gotX.get(), dx, productTolerance(type), "dx");
+        expectNear(gotW.get(), dw, productTolerance(acc), "dw");
+      }
     }
 }
 
@@ -404,36 +454,38 @@ TEST(KernelsExperts, WeightsOfRows) {
 
 /// Rows are copied to their places and back; w multiplies them, and its gradient is a sum over a row.
 TEST(KernelsExperts, Rows) {
-  const int64_t tokens = 7, top = 3, h = 300;
-  for (Type type : allTypes) {
-    const Type acc = accOf(type);
-    const std::vector<int64_t> dims = {tokens, top, h};
-    Numbers places(tokens * top);
-    std::iota(places.begin(), places.end(), 0);
-    std::shuffle(places.begin(), places.end(), std::mt19937(7));
-    Values x = rounded(type, random(tokens * h, 1)), w = rounded(acc, random(tokens * top, 2)),
-           dy = rounded(type, random(tokens * top * h, 3)), before = rounded(type, random(tokens * h, 4));
-    Values rows(tokens * top * h), scaled(rows.size()), da(rows.size()), dw(w.size(), 0), sums = before;
-    for (size_t i = 0; i < places.size(); ++i)
-      for (int64_t c = 0; c < h; ++c) {
-        const size_t at = places[i] * h + c;
-        rows[at] = x[i / top * h + c];
-        scaled[at] = w[i] * rows[at];
-        da[at] = w[i] * dy[at];
-        dw[i] += dy[at] * rows[at];
-        sums[i / top * h + c] += rows[at];
-      }
-    Array got(type, rows.size()), y(type, rows.size()), gotA(type, rows.size()), gotW(acc, w.size()), all(type, before);
-    OneOp("dispatch", type, dims)(pp_dispatch, Array(type, x), places, got);
-    expectEqual(got.get(), rows, "rows");
-    OneOp("scale_rows", type, dims)(pp_scale_rows, got, Array(acc, w), places, y);
-    expectNear(y.get(), scaled, toleranceOf(type), "scaled");
-    OneOp("scale_rows_bwd", type, dims)(pp_scale_rows_bwd, Array(type, dy), got, Array(acc, w), places, gotA, gotW);
-    expectNear(gotA.get(), da, toleranceOf(type), "da");
-    expectNear(gotW.get(), dw, 4 * toleranceOf(acc), "dw");
-    OneOp("combine", type, dims, {}, {"accumulate"})(pp_combine, got, places, all);
-    expectNear(all.get(), sums, toleranceOf(type), "y");
-  }
+  const int64_t tokens = 7, top = 3;
+  for (Type type : allTypes)
+    for (int64_t h : {37, 304}) {
+      const Type acc = accOf(type);
+      const std::vector<int64_t> dims = {tokens, top, h};
+      Numbers places(tokens * top);
+      std::iota(places.begin(), places.end(), 0);
+      std::shuffle(places.begin(), places.end(), std::mt19937(7));
+      Values x = rounded(type, random(tokens * h, 1)), w = rounded(acc, random(tokens * top, 2)),
+             dy = rounded(type, random(tokens * top * h, 3)), before = rounded(type, random(tokens * h, 4));
+      Values rows(tokens * top * h), scaled(rows.size()), da(rows.size()), dw(w.size(), 0), sums = before;
+      for (size_t i = 0; i < places.size(); ++i)
+        for (int64_t c = 0; c < h; ++c) {
+          const size_t at = places[i] * h + c;
+          rows[at] = x[i / top * h + c];
+          scaled[at] = w[i] * rows[at];
+          da[at] = w[i] * dy[at];
+          dw[i] += dy[at] * rows[at];
+          sums[i / top * h + c] += rows[at];
+        }
+      Array got(type, rows.size()), y(type, rows.size()), gotA(type, rows.size()), gotW(acc, w.size()),
+          all(type, before);
+      OneOp("dispatch", type, dims)(pp_dispatch, Array(type, x), places, got);
+      expectEqual(got.get(), rows, "rows");
+      OneOp("scale_rows", type, dims)(pp_scale_rows, got, Array(acc, w), places, y);
+      expectNear(y.get(), scaled, toleranceOf(type), "scaled");
+      OneOp("scale_rows_bwd", type, dims)(pp_scale_rows_bwd, Array(type, dy), got, Array(acc, w), places, gotA, gotW);
+      expectNear(gotA.get(), da, toleranceOf(type), "da");
+      expectNear(gotW.get(), dw, 4 * toleranceOf(acc), "dw");
+      OneOp("combine", type, dims, {}, {"accumulate"})(pp_combine, got, places, all);
+      expectNear(all.get(), sums, toleranceOf(type), "y");
+    }
 }
 
 /// 12 tokens with two choices of six experts: 4 is the mean, so 3 times 1, 7, 4, 4, 8, 0 less 12.

@@ -234,6 +234,35 @@ TEST(RuntimeStreams, ACaptureMustForkAndJoin) {
             "the capture ends, and what stream 1 was asked for is not awaited");
 }
 
+// A graph that is launched again reads what its ranks' streams were given before the step, such as scalars.
+TEST(RuntimeStreams, AGraphBeginsBehindWhatItsRanksWereGiven) {
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    auto programs = emptyPrograms(2);
+    for (RankProgram &program : programs)
+      program.arenaBytes = 64;
+    int given[2] = {}, onDevice[2] = {}, seen[2] = {};
+    auto driver = makeEmulatedDriver(seed, -1);
+    Status status = runRanks(*driver, programs, true, [&](pp_rank_t &rank, StreamDevice &device, Transport &) {
+      const int32_t its = rank.rank;
+      stepOf[its] = [&, its](pp_rank_t &state, char *) {
+        return state.queue->add(state, [&, its] {
+          seen[its] = onDevice[its];
+          return PP_OK;
+        });
+      };
+      for (int step = 1; step < 6; ++step) {
+        given[its] = step;
+        PP_TRY(driver->copy(device.compute(), &onDevice[its], &given[its], sizeof(int)));
+        if (pp_status_t code = device.run(callStep, rank); code != PP_OK)
+          return Status(code, rank.message);
+        EXPECT_EQ(seen[its], step) << "seed " << seed;
+      }
+      return Status();
+    });
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+}
+
 TEST(RuntimeStreams, WhoWaitsForEverIsFound) {
   auto programs = emptyPrograms(2);
   programs[0].messages = {p2p(false, 1, 0, 64, "never")};

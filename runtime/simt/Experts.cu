@@ -1,0 +1,635 @@
+// Mixtures of experts but for their products: what a router chooses, the rows of its choices, and what the run says.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A warp has a token, or a group of tokens and an expert. Rows are ordered without atomics: the block of an expert
+// reads all choices and counts those of the experts before it; each of its threads has a run of choices in order.
+// What the run says of routers is summed on the device, in f64 and a fixed order, by one block behind each route.
+#include "runtime/simt/Map.h"
+#include <limits>
+
+using namespace pp;
+
+namespace {
+
+constexpr int warps = 4; ///< of a block, each with a token or with a group and an expert
+
+PP_DEVICE int64_t warpNumber() { return int64_t(blockIdx.x) * warps + threadIdx.x / 32; }
+PP_DEVICE int laneNumber() { return int(threadIdx.x % 32); }
+
+template <class... Parameters, class... Arguments>
+pp_status_t launchWarps(const PreparedOp &op, void (*kernel)(Parameters...), int64_t count, Arguments... arguments) {
+  return launch(op, kernel, {blocksFor(count, warps)}, 32 * warps, 0, arguments...);
+}
+
+// --- What the run says of routers ---
+
+/// Kernels add to the rank's sums on the device, which go to the host after the step. Emulated kernels without streams
+/// have no device that fetches them: they come with the call, and go back with it.
+template <class Do> pp_status_t report(const PreparedOp &op, [[maybe_unused]] void *given, const Do &run) {
+  RouterSums *sums = op.launches->routed;
+#ifndef __CUDACC__
+  if (!op.launches->stream) {
+    *sums = *out<RouterSums>(given);
+    pp_status_t status = run(sums);
+    *out<RouterSums>(given) = *sums;
+    return status;
+  }
+#endif
+  return run(sums);
+}
+
+/// Of a group of tokens and an expert, how often they chose it times the sum of what they gave it.
+template <class A> struct Shares {
+  const int32_t *sel;
+  const A *p;
+  const double *wholes; ///< what p is divided by, of each token; null: 1
+  double *shares;       ///< [groups][n]
+  int64_t n, k, group, count;
+};
+
+template <class A> __global__ void __launch_bounds__(128) sharesKernel(Shares<A> its) {
+  const int64_t number = warpNumber(), first = quotient(number, its.n) * its.group,
+                e = number - first / its.group * its.n;
+  if (number >= its.count)
+    return;
+  double sums[2] = {0, 0};
+  for (int64_t i = first * its.k + laneNumber(); i < (first + its.group) * its.k; i += 32)
+    sums[0] += its.sel[i] == e;
+  for (int64_t t = first + laneNumber(); t < first + its.group; t += 32)
+    sums[1] += double(its.p[t * its.n + e]) / (its.wholes ? its.wholes[t] : 1);
+  const double often = warpSum(sums[0]), mass = warpSum(sums[1]);
+  if (laneNumber() == 0)
+    its.shares[number] = often * mass;
+}
+
+/// What one route adds to the sums of a step; null where a loss weighs nothing.
+template <class A> struct RouteReport {
+  RouterSums *sums;
+  const double *shares;
+  const A *lse;
+  const int32_t *counts;
+  double balance, z;
+  int64_t shareCount, tokens, n, k;
+};
+
+/// The smallest, or the largest, of the block's values; `shared` has one for each warp.
+template <bool Largest> PP_DEVICE int32_t blockEnd(int32_t value, int32_t *shared) {
+  auto better = [](int32_t a, int32_t b) { return Largest == (a > b) ? a : b; };
+  PP_UNROLL
+  for (int mask = 16; mask; mask /= 2)
+    value = better(value, shuffleXor(value, mask));
+  if (laneNumber() == 0)
+    shared[threadIdx.x / 32] = value;
+  waitBlock();
+  for (int warp = 0; warp < int(blockDim.x / 32); ++warp)
+    value = better(value, shared[warp]);
+  waitBlock();
+  return value;
+}
+
+template <class A> __global__ void __launch_bounds__(256) reportKernel(RouteReport<A> its) {
+  double *shared = sharedMemory<double>(), sums[2] = {0, 0};
+  for (int64_t i = threadIdx.x; its.shares && i < its.shareCount; i += blockDim.x)
+    sums[0] += its.shares[i];
+  for (int64_t t = threadIdx.x; its.lse && t < its.tokens; t += blockDim.x)
+    sums[1] += double(its.lse[t]) * double(its.lse[t]);
+  blockSum(sums, shared);
+  int32_t fewest = INT32_MAX, most = 0;
+  for (int64_t e = threadIdx.x; its.counts && e < its.n; e += blockDim.x) {
+    fewest = its.counts[e] < fewest ? its.counts[e] : fewest;
+    most = larger(its.counts[e], most);
+  }
+  fewest = blockEnd<false>(fewest, reinterpret_cast<int32_t *>(shared));
+  most = blockEnd<true>(most, reinterpret_cast<int32_t *>(shared));
+  if (threadIdx.x != 0)
+    return;
+  its.sums->balance += its.balance * sums[0];
+  its.sums->z += its.z * sums[1];
+  if (!its.counts)
+    return;
+  its.sums->rows += its.tokens * its.k;
+  its.sums->experts += its.n;
+  its.sums->fewest = fewest < its.sums->fewest ? fewest : its.sums->fewest;
+  its.sums->most = most > its.sums->most ? most : its.sums->most;
+}
+
+template <class A> pp_status_t launchReport(const PreparedOp &op, const RouteReport<A> &its) {
+  return launch(op, reportKernel<A>, {1}, its.shareCount > 32 || its.tokens > 32 ? 256 : 32,
+                2 * blockSumEntries * sizeof(double), its);
+}
+
+// --- Choices ---
+
+template <class E> struct Router {
+  using A = Acc<E>;
+  const A *logits;
+  const E *bias;
+  A *w, *p, *lse;
+  int32_t *sel;
+  A *scores; ///< what experts are chosen by; p itself where that is all
+  A *values; ///< of each token's groups of experts
+  double *wholes;
+  int64_t tokens, n, k, groups, best;
+  A scale;
+  bool renormalises, sigmoids;
+};
+
+/// What is no number loses against every number.
+template <class A> PP_DEVICE A ordered(A x) { return x == x ? x : minusInfinity<A>; }
+/// Of equal ones the lower number first.
+template <class A> PP_DEVICE bool comesBefore(A x, int64_t i, A y, int64_t j) { return x > y || (x == y && i < j); }
+
+/// p and lse of the warp's token; returns the sum of p, 1 of a softmax.
+template <class E> PP_DEVICE Acc<E> fillProbabilities(const Router<E> &its, int64_t t) {
+  using A = Acc<E>;
+  const A *logits = its.logits + t * its.n;
+  A *p = its.p + t * its.n, largest = minusInfinity<A>, sum = 0;
+  for (int64_t i = laneNumber(); i < its.n && !its.sigmoids; i += 32)
+    largest = larger(largest, logits[i]);
+  largest = warpLargest(largest);
+  for (int64_t i = laneNumber(); i < its.n; i += 32) {
+    p[i] = its.sigmoids ? sigmoid(logits[i]) : exponential(logits[i] - largest);
+    sum += p[i];
+  }
+  sum = warpSum(sum);
+  for (int64_t i = laneNumber(); i < its.n && !its.sigmoids; i += 32)
+    p[i] /= sum;
+  if (laneNumber() == 0)
+    its.lse[t] = its.sigmoids ? A(0) : largest + logarithm(sum);
+  return its.sigmoids ? sum : A(1);
+}
+
+/// Below all scores but those that are no numbers.
+template <class A> constexpr A lowest = -std::numeric_limits<A>::max();
+
+/// The sum of the two largest.
+template <class A> PP_DEVICE A valueOfGroup(const A *scores, int64_t size) {
+  A first = ordered(scores[0]), second = ordered(scores[1]);
+  if (second > first) {
+    A larger = second;
+    second = first;
+    first = larger;
+  }
+  for (int64_t i = 2; i < size; ++i) {
+    A score = ordered(scores[i]);
+    second = score > first ? first : larger(second, score);
+    first = larger(first, score);
+  }
+  return first + second;
+}
+
+/// Scores of the experts of the warp's token, those in groups that are not among the best lower than any other.
+template <class E> PP_DEVICE void fillScores(const Router<E> &its, int64_t t) {
+  using A = Acc<E>;
+  const A *p = its.p + t * its.n;
+  A *scores = its.scores + t * its.n, *values = its.values + t * its.groups;
+  const int64_t size = its.n / its.groups;
+  for (int64_t i = laneNumber(); i < its.n; i += 32)
+    scores[i] = p[i] + (its.bias ? A(widen(its.bias[i])) : A(0));
+  waitWarp();
+  if (its.groups == 1)
+    return;
+  for (int64_t group = laneNumber(); group < its.groups; group += 32)
+    values[group] = ordered(valueOfGroup(scores + group * size, size));
+  waitWarp();
+  for (int64_t i = laneNumber(); i < its.n; i += 32) {
+    const int64_t group = quotient(i, size);
+    int64_t before = 0;
+    for (int64_t other = 0; other < its.groups; ++other)
+      before += comesBefore(values[other], other, values[group], group);
+    if (before >= its.best)
+      scores[i] = lowest<A>;
+  }
+  waitWarp();
+}
+
+/// The k largest scores in turn; returns the sum of their p.
+template <class E> PP_DEVICE Acc<E> choose(const Router<E> &its, const Acc<E> *scores, int64_t t) {
+  using A = Acc<E>;
+  A last = -minusInfinity<A>, sum = 0;
+  int lastAt = -1;
+  for (int64_t j = 0; j < its.k; ++j) {
+    A best = minusInfinity<A>;
+    int at = INT32_MAX;
+    for (int64_t i = laneNumber(); i < its.n; i += 32)
+      if (A score = ordered(scores[i]); comesBefore(last, lastAt, score, i) && comesBefore(score, i, best, at))
+        best = score, at = int(i);
+    PP_UNROLL
+    for (int mask = 16; mask; mask /= 2) {
+      A other = shuffleXor(best, mask);
+      int where = shuffleXor(at, mask);
+      if (comesBefore(other, where, best, at))
+        best = other, at = where;
+    }
+    if (laneNumber() == 0)
+      its.sel[t * its.k + j] = at;
+    sum += its.p[t * its.n + at];
+    last = best, lastAt = at;
+  }
+  waitWarp();
+  return sum;
+}
+
+template <class E> __global__ void __launch_bounds__(128) routeKernel(Router<E> its) {
+  using A = Acc<E>;
+  const int64_t t = warpNumber();
+  if (t >= its.tokens)
+    return;
+  const A whole = fillProbabilities(its, t);
+  if (its.wholes && laneNumber() == 0)
+    its.wholes[t] = double(whole);
+  waitWarp();
+  if (its.scores != its.p)
+    fillScores(its, t);
+  const A sum = choose(its, its.scores + t * its.n, t), factor = its.renormalises ? its.scale / sum : its.scale;
+  for (int64_t j = t * its.k + laneNumber(); j < (t + 1) * its.k; j += 32)
+    its.w[j] = factor * its.p[t * its.n + its.sel[j]];
+}
+
+/// Where rows go: those of `each` experts are a section, which has room for `room` rows.
+struct RowOrder {
+  const int32_t *sel;
+  int32_t *places, *counts;
+  int64_t choices, each, room;
+};
+
+constexpr int orderThreads = 256;
+
+/// A block for each expert. It takes the choices in runs, one for each thread.
+__global__ void __launch_bounds__(256) orderKernel(RowOrder its) {
+  int32_t *chosen = sharedMemory<int32_t>(), *earlier = chosen + orderThreads;
+  const int me = int(threadIdx.x);
+  const int64_t e = blockIdx.x, section = e / its.each, run = (its.choices + orderThreads - 1) / orderThreads;
+  const int64_t first = me * run, end = first + run < its.choices ? first + run : its.choices;
+  int32_t same = 0, before = 0;
+  for (int64_t i = first; i < end; ++i) {
+    same += its.sel[i] == e;
+    before += its.sel[i] < e && its.sel[i] >= section * its.each;
+  }
+  chosen[me] = same, earlier[me] = before;
+  waitBlock();
+  auto place = int32_t(section * its.room);
+  int32_t count = 0;
+  for (int other = 0; other < orderThreads; ++other) {
+    place += earlier[other] + (other < me ? chosen[other] : 0);
+    count += chosen[other];
+  }
+  if (me == 0)
+    its.counts[e] = count;
+  for (int64_t i = first; i < end; ++i)
+    if (its.sel[i] == e)
+      its.places[i] = place++;
+}
+
+/// Where a route has what, in the rank's scratch.
+template <class A> struct RouteScratch {
+  double *wholes, *shares;
+  A *scores, *values;
+  explicit RouteScratch(const PreparedOp &op)
+      : wholes(reinterpret_cast<double *>(op.scratch)), shares(wholes + op.dims[0]),
+        scores(reinterpret_cast<A *>(shares + shareCount(op))), values(scores + op.dims[0] * op.dims[1]) {}
+  /// Groups of tokens times experts.
+  static int64_t shareCount(const PreparedOp &op) { return op.dims[0] / op.dims[3] * op.dims[1]; }
+};
+
+/// dims T n k g s. Chooses, orders the rows, and reports.
+template <class E> pp_status_t route(const PreparedOp &op, void *const *a) {
+  using A = Acc<E>;
+  const int64_t tokens = op.dims[0], n = op.dims[1], k = op.dims[2], group = op.dims[3], each = n / op.dims[4];
+  const int64_t groups = int64_t(op.params[3]), shareCount = RouteScratch<A>::shareCount(op);
+  RouteScratch<A> scratch(op);
+  A *p = out<A>(a[4]), *lse = out<A>(a[5]);
+  int32_t *sel = out<int32_t>(a[3]), *counts = out<int32_t>(a[7]);
+  double *wholes = op.has(Sigmoid) ? scratch.wholes : nullptr;
+  const Router<E> router = {in<A>(a[0]),
+                            in<E>(a[1]),
+                            out<A>(a[2]),
+                            p,
+                            lse,
+                            sel,
+                            a[1] || groups > 1 ? scratch.scores : p,
+                            scratch.values,
+                            wholes,
+                            tokens,
+                            n,
+                            k,
+                            groups,
+                            int64_t(op.params[4]),
+                            A(op.params[0]),
+                            op.has(Renormalise),
+                            op.has(Sigmoid)};
+  if (pp_status_t status = launchWarps(op, routeKernel<E>, tokens, router))
+    return status;
+  const RowOrder order = {sel, out<int32_t>(a[6]), counts, tokens * k, each, tokens * (k < each ? k : each)};
+  if (pp_status_t status = launch(op, orderKernel, {n}, orderThreads, 2 * orderThreads * sizeof(int32_t), order))
+    return status;
+  const bool hasBalance = op.params[1] != 0, hasZ = op.params[2] != 0;
+  const Shares<A> shares = {sel, p, wholes, scratch.shares, n, k, group, shareCount};
+  if (hasBalance)
+    if (pp_status_t status = launchWarps(op, sharesKernel<A>, shareCount, shares))
+      return status;
+  return report(op, a[8], [&](RouterSums *sums) {
+    const double balance = op.params[1] * double(n) / double(k) / (double(tokens) * double(group));
+    return launchReport(op, RouteReport<A>{sums, hasBalance ? scratch.shares : nullptr, hasZ ? lse : nullptr, counts,
+                                           balance, op.params[2] / double(tokens), shareCount, tokens, n, k});
+  });
+}
+
+// --- The gradient of choices ---
+
+template <class A> struct ChoiceCounts {
+  const int32_t *sel;
+  A *often; ///< [groups][n]
+  int64_t n, choices, count;
+};
+
+template <class A> __global__ void __launch_bounds__(128) choiceCountsKernel(ChoiceCounts<A> its) {
+  const int64_t number = warpNumber(), group = quotient(number, its.n), e = number - group * its.n;
+  if (number >= its.count)
+    return;
+  int32_t often = 0;
+  for (int64_t i = group * its.choices + laneNumber(); i < (group + 1) * its.choices; i += 32)
+    often += its.sel[i] == e;
+  often = warpSum(often);
+  if (laneNumber() == 0)
+    its.often[number] = A(often);
+}
+
+template <class A> pp_status_t countChoices(const PreparedOp &op, const void *sel, A *often) {
+  const int64_t n = op.dims[1], count = op.dims[0] / op.dims[3] * n;
+  return launchWarps(op, choiceCountsKernel<A>, count,
+                     ChoiceCounts<A>{in<int32_t>(sel), often, n, op.dims[2] * op.dims[3], count});
+}
+
+/// dims T n k g.
+template <class E> pp_status_t choice_counts(const PreparedOp &op, void *const *a) {
+  return countChoices(op, a[0], out<Acc<E>>(a[1]));
+}
+
+template <class A> struct RouteSlopes {
+  const A *dw, *w, *p, *lse;
+  const A *often; ///< [groups][n]; null: no balance
+  const int32_t *sel;
+  A *dlogits;
+  double *shares; ///< of each token, of a balance that devices share; null: none
+  const OptimizerScalars *scalars;
+  int64_t tokens, n, k, group;
+  A scale;
+  double balance, z;
+  bool renormalises, sigmoids;
+};
+
+/// Adds to dp what the weights of the warp's token give.
+template <class A> PP_DEVICE void addChosen(const RouteSlopes<A> &its, int64_t t, A *dp) {
+  const A *dw = its.dw + t * its.k, *w = its.w + t * its.k, *p = its.p + t * its.n;
+  const int32_t *sel = its.sel + t * its.k;
+  A dot = 0, sum = 1;
+  if (its.renormalises) {
+    sum = 0;
+    for (int64_t j = 0; j < its.k; ++j) {
+      sum += p[sel[j]];
+      dot += dw[j] * w[j];
+    }
+  }
+  for (int64_t j = laneNumber(); j < its.k; j += 32)
+    dp[sel[j]] += (its.scale * dw[j] - dot) / sum;
+  waitWarp();
+}
+
+template <class A> __global__ void __launch_bounds__(128) routeBackwardKernel(RouteSlopes<A> its) {
+  const int64_t t = warpNumber(), n = its.n;
+  if (t >= its.tokens)
+    return;
+  const A *p = its.p + t * n, *often = its.often ? its.often + quotient(t, its.group) * n : nullptr;
+  A *dp = its.dlogits + t * n;
+  const A balance = A(its.balance * its.scalars->lossScale);
+  for (int64_t i = laneNumber(); i < n; i += 32)
+    dp[i] = often && !its.sigmoids ? balance * often[i] : A(0);
+  waitWarp();
+  addChosen(its, t, dp);
+  A sum = 0, dot = 0;
+  double share = 0;
+  for (int64_t i = laneNumber(); i < n; i += 32) {
+    sum += p[i];
+    dot += (!its.sigmoids ? dp[i] : often ? balance * often[i] : A(0)) * p[i];
+    if (its.shares)
+      share += double(often[i]) * double(p[i]);
+  }
+  sum = warpSum(sum), dot = warpSum(dot);
+  const A more = its.lse ? A(its.z * its.scalars->lossScale) * its.lse[t] : A(0);
+  for (int64_t i = laneNumber(); i < n; i += 32)
+    if (its.sigmoids) // the balance is of p over its sum
+      dp[i] = (dp[i] + ((often ? balance * often[i] : A(0)) - dot / sum) / sum) * p[i] * (A(1) - p[i]);
+    else
+      dp[i] = p[i] * (dp[i] - dot + more);
+  if (!its.shares)
+    return;
+  share = warpSum(share);
+  if (laneNumber() == 0)
+    its.shares[t] = its.sigmoids ? share / double(sum) : share;
+}
+
+/// dims T n k g.
+template <class E> pp_status_t route_bwd(const PreparedOp &op, void *const *a) {
+  using A = Acc<E>;
+  takeScalars(op, a[7]);
+  double *shares = a[5] ? reinterpret_cast<double *>(op.scratch) : nullptr;
+  A *counted = a[5] || op.params[1] == 0 ? nullptr : reinterpret_cast<A *>(op.scratch);
+  if (counted)
+    if (pp_status_t status = countChoices(op, a[2], counted))
+      return status;
+  const RouteSlopes<A> slopes = {
+      in<A>(a[0]),       in<A>(a[1]),         in<A>(a[3]),    in<A>(a[4]),          counted ? counted : in<A>(a[5]),
+      in<int32_t>(a[2]), out<A>(a[6]),        shares,         op.launches->scalars, op.dims[0],
+      op.dims[1],        op.dims[2],          op.dims[3],     A(op.params[0]),      op.params[1],
+      op.params[2],      op.has(Renormalise), op.has(Sigmoid)};
+  if (pp_status_t status = launchWarps(op, routeBackwardKernel<A>, op.dims[0], slopes); status || !shares)
+    return status;
+  return report(op, a[8], [&](RouterSums *sums) {
+    RouteReport<A> its{};
+    its.sums = sums, its.shares = shares, its.balance = op.params[3], its.shareCount = op.dims[0];
+    return launchReport(op, its);
+  });
+}
+
+template <class E> struct ExpertLoad {
+  using Element = Acc<E>;
+  const int32_t *counts;
+  Acc<E> *load;
+  int64_t n, choices, shared;
+  bool adds;
+  template <int W> PP_DEVICE void at(int64_t e) const {
+    const auto more = Acc<E>((n * counts[e] - choices) / shared);
+    load[e] = adds ? load[e] + more : more;
+  }
+};
+/// dims n choices k.
+template <class E> pp_status_t expert_load(const PreparedOp &op, void *const *a) {
+  int64_t n = op.dims[0], shared = n;
+  while (n % shared || op.dims[2] % shared)
+    --shared;
+  return map(op, ExpertLoad<E>{in<int32_t>(a[0]), out<Acc<E>>(a[1]), n, op.dims[1], shared, op.has(Accumulate)}, n,
+             false);
+}
+
+// --- Rows of experts ---
+
+/// Packs of a row lie in it.
+template <class E, class... Pointers> bool rowsAreWide(int64_t h, Pointers... pointers) {
+  return h % packOf<E> == 0 && aligned(pointers...);
+}
+
+template <class E> struct Dispatch {
+  using Element = E;
+  const E *x;
+  const int32_t *places;
+  E *rows;
+  int64_t k, h;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    const int64_t choice = quotient(i, h), c = i - choice * h;
+    store<W>(rows + places[choice] * h + c, load<W>(x + quotient(choice, k) * h + c));
+  }
+};
+/// dims T k h, as of combine and scale_rows.
+template <class E> pp_status_t dispatch(const PreparedOp &op, void *const *a) {
+  const int64_t k = op.dims[1], h = op.dims[2];
+  return map(op, Dispatch<E>{in<E>(a[0]), in<int32_t>(a[1]), out<E>(a[2]), k, h}, op.dims[0] * k * h,
+             rowsAreWide<E>(h, a[0], a[2]));
+}
+
+template <class E> struct Combine {
+  using Element = E;
+  const E *rows;
+  const int32_t *places;
+  E *y;
+  int64_t k, h;
+  bool adds;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    const int64_t t = quotient(i, h), c = i - t * h;
+    Pack<Acc<E>, W> sum{};
+    if (adds)
+      sum = load<W>(y + i);
+    for (int64_t j = t * k; j < (t + 1) * k; ++j) {
+      auto row = load<W>(rows + places[j] * h + c);
+      for (int l = 0; l < W; ++l)
+        sum.v[l] += row.v[l];
+    }
+    store<W>(y + i, sum);
+  }
+};
+template <class E> pp_status_t combine(const PreparedOp &op, void *const *a) {
+  const int64_t h = op.dims[2];
+  return map(op, Combine<E>{in<E>(a[0]), in<int32_t>(a[1]), out<E>(a[2]), op.dims[1], h, op.has(Accumulate)},
+             op.dims[0] * h, rowsAreWide<E>(h, a[0], a[2]));
+}
+
+/// A number for each choice, to its row or from there.
+template <class E, bool ToRows> struct MoveWeights {
+  using Element = E;
+  const E *from;
+  const int32_t *places;
+  E *to;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    if (ToRows)
+      to[places[i]] = from[i];
+    else
+      to[i] = from[places[i]];
+  }
+};
+/// dims T k Q, as of take_weights.
+template <class E> pp_status_t place_weights(const PreparedOp &op, void *const *a) {
+  if (pp_status_t status = clear(op, out<E>(a[2]), op.dims[2]))
+    return status;
+  return map(op, MoveWeights<E, true>{in<E>(a[0]), in<int32_t>(a[1]), out<E>(a[2])}, op.dims[0] * op.dims[1], false);
+}
+template <class E> pp_status_t take_weights(const PreparedOp &op, void *const *a) {
+  return map(op, MoveWeights<E, false>{in<E>(a[0]), in<int32_t>(a[1]), out<E>(a[2])}, op.dims[0] * op.dims[1], false);
+}
+
+template <class E> struct ScaleRows {
+  using Element = E;
+  const E *a;
+  const Acc<E> *w;
+  const int32_t *places; ///< null: row i has weight i
+  E *y;
+  int64_t h;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    const int64_t choice = quotient(i, h), at = (places ? places[choice] : choice) * h + i - choice * h;
+    auto row = load<W>(a + at);
+    for (int l = 0; l < W; ++l)
+      row.v[l] *= w[choice];
+    store<W>(y + at, row);
+  }
+};
+template <class E> pp_status_t scale_rows(const PreparedOp &op, void *const *a) {
+  const int64_t h = op.dims[2];
+  return map(op, ScaleRows<E>{in<E>(a[0]), in<Acc<E>>(a[1]), in<int32_t>(a[2]), out<E>(a[3]), h},
+             op.dims[0] * op.dims[1] * h, rowsAreWide<E>(h, a[0], a[3]));
+}
+
+template <class E> struct ScaledRows {
+  const E *dy, *a;
+  const Acc<E> *w;
+  const int32_t *places;
+  E *da;
+  Acc<E> *dw;
+  int64_t choices, h;
+};
+
+/// A warp has a row: da may lie over dy, for a lane reads what it writes.
+template <class E, int W> __global__ void __launch_bounds__(128) scaleRowsBackwardKernel(ScaledRows<E> its) {
+  using A = Acc<E>;
+  const int64_t choice = warpNumber();
+  if (choice >= its.choices)
+    return;
+  const int64_t first = (its.places ? its.places[choice] : choice) * its.h;
+  const A factor = its.w[choice];
+  A dot = 0;
+  for (int64_t c = first + laneNumber() * W; c < first + its.h; c += 32 * W) {
+    auto slope = load<W>(its.dy + c), row = load<W>(its.a + c);
+    for (int l = 0; l < W; ++l) {
+      dot += slope.v[l] * row.v[l];
+      slope.v[l] *= factor;
+    }
+    store<W>(its.da + c, slope);
+  }
+  dot = warpSum(dot);
+  if (laneNumber() == 0)
+    its.dw[choice] = dot;
+}
+
+template <class E> pp_status_t scale_rows_bwd(const PreparedOp &op, void *const *a) {
+  const int64_t choices = op.dims[0] * op.dims[1], h = op.dims[2];
+  const ScaledRows<E> rows = {in<E>(a[0]),  in<E>(a[1]),       in<Acc<E>>(a[2]), in<int32_t>(a[3]),
+                              out<E>(a[4]), out<Acc<E>>(a[5]), choices,          h};
+  const bool wide = rowsAreWide<E>(h, a[0], a[1], a[4]);
+  return launchWarps(op, wide ? scaleRowsBackwardKernel<E, packOf<E>> : scaleRowsBackwardKernel<E, 1>, choices, rows);
+}
+
+} // namespace
+
+int64_t pp::expertsScratch(const PreparedOp &op) {
+  const int64_t tokens = op.dims[0], n = op.dims[1], acc = op.type == Type::F64 ? 8 : 4;
+  if (op.kernel == Kernel::route_bwd)
+    return 8 * (tokens > tokens / op.dims[3] * n ? tokens : tokens / op.dims[3] * n);
+  if (op.kernel != Kernel::route)
+    return 0;
+  return 8 * (tokens + tokens / op.dims[3] * n) + acc * tokens * (n + int64_t(op.params[3]));
+}
+
+Body pp::expertsBody(Kernel kernel, Type type) {
+  switch (kernel) {
+    PP_BODY_OF(route)
+    PP_BODY_OF(choice_counts)
+    PP_BODY_OF(route_bwd)
+    PP_BODY_OF(expert_load)
+    PP_BODY_OF(dispatch)
+    PP_BODY_OF(combine)
+    PP_BODY_OF(place_weights)
+    PP_BODY_OF(take_weights)
+    PP_BODY_OF(scale_rows)
+    PP_BODY_OF(scale_rows_bwd)
+  default:
+    return nullptr;
+  }
+}
