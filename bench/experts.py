@@ -15,7 +15,8 @@
 # --mesh: what experts cost that are cut over the devices of a rank. The same sizes with 1F1B on 8 nodes of 8 H100, a
 # rank a node with `mesh data = 8`; each device has all experts, or an eighth. `skewed` is --expert-load=zipf=1.1: the
 # first device has the experts that most tokens choose. `all-to-all` is the difference to a step without time for links
-# inside nodes; `by count` is the step if these were faster by as much as messages are longer than the rows in them.
+# inside nodes; `by count` is the step if these were faster by as much as messages are longer than the rows in them;
+# with `capacity` devices have room for so many times the mean of their rows.
 import argparse, json, os, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "test", "run"))
 import harness
@@ -94,20 +95,21 @@ def print_mesh(compiler, given):
     print("| experts | `expert` | choices | step | all-to-all | by count | GB of weights and their state | GB in all "
           "|\n|---|---:|---|---:|---:|---:|---:|---:|")
     for mixture in MIXTURES:
-        for expert in 1, DEVICES:
+        for expert, capacity in (1, 0), (DEVICES, 0), (DEVICES, 1.25):
             values = PASSED | mixture | dict(model="mixtral", schedule="1f1b") | given
-            values |= {"mesh.data": DEVICES, "mesh.expert": expert}
+            values |= {"mesh.data": DEVICES, "mesh.expert": expert, "model.capacity": capacity}
             room = min(mixture["top"], mixture["experts"] // DEVICES) * DEVICES / mixture["top"]
-            for load in "equal", "skewed":
+            for load in ("equal",) if capacity else ("equal", "skewed"):  # what is dropped is not simulated
                 stats, columns = stats_of(values, load), " | "
                 if expert > 1:
                     free = stats_of(values, load, 1e18, 0)["step"]
                     columns = f"{stats['step'] - free:.2f} s | "
-                    if load == "equal":
+                    if load == "equal" and not capacity:
                         columns += f"{stats_of(values, load, INSIDE * room)['step']:.2f} s"
                 peaks = [rank["peak_bytes"] for rank in stats["per_rank"]]
                 own = max(sum(peak[role] for role in ("weight", "grad", "opt")) for peak in peaks)
-                print(f"| {mixture['experts']} of {mixture['ffn']}, {mixture['top']} of them | {expert} | {load} | "
+                print(f"| {mixture['experts']} of {mixture['ffn']}, {mixture['top']} of them | {expert} | {load}"
+                      f"{f', capacity {capacity}' if capacity else ''} | "
                       f"{stats['step']:.2f} s | {columns} | {own / 1e9:.1f} | "
                       f"{max(peak['total'] for peak in peaks) / 1e9:.1f} |", flush=True)
 

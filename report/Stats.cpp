@@ -5,6 +5,7 @@
 #include "analysis/lives/RankLives.h"
 #include "report/Report.h"
 #include "llvm/ADT/StringSet.h"
+#include <cmath>
 
 using namespace mlir;
 using namespace pp;
@@ -144,8 +145,8 @@ static void printExpertRows(RankOp rank, llvm::json::OStream &json) {
         if (cast<RankedTensorType>(product.getCounts().getType()).getRank() > 1) {
           int64_t rows = cast<RankedTensorType>(product.getX().getType()).getDimSize(1);
           planned = std::max(planned, rows);
-          balanced = std::max(balanced, rows * static_cast<int64_t>(product.getChoices()) /
-                                            static_cast<int64_t>(product.getRoom()));
+          balanced = std::max<int64_t>(balanced,
+                                       std::llround(static_cast<double>(rows) * product.getFilled().convertToDouble()));
         }
   if (planned > 0)
     json.attributeArray("expert_rows", [&] {

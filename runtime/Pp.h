@@ -172,11 +172,12 @@ int32_t pp_router_dw(pp_rank_t *, int32_t op, const void *x, const void *dlogits
 /// Of logits[T,n]: p[T,n] = softmax, lse[T] = log of the sum of their powers; sel[T,k]: the k largest p, of equal ones
 /// the lower first; w[T,k] = scale * p[sel], over the sum of the k p with "renormalise". The rows of all choices are
 /// ordered by expert, then by token: counts[n] of each expert, places[T,k] the row of a choice. All but integers are of
-/// the type of the logits. dims T n k g s: the experts are in s equal sections, and the rows of section i begin with
-/// row i T min(k, n/s). params scale, balance, z, for what the run says of its losses over g tokens each. flags:
-/// "renormalise", "sigmoid" (p of each logit, lse = 0). `bias`[n] of e, or null, is added to p where experts are
-/// chosen. Two further params: runs of experts, and of how many of these with the largest sums of their two largest
-/// p + bias experts are chosen.
+/// the type of the logits. dims T n k g s r: the experts are in s equal sections of r rows each. A section takes
+/// choices until it is full, first choices of all tokens first; one without a row has place -1, which the calls below
+/// leave out. params scale, balance, z, for what the run says of its losses over g tokens each. flags: "renormalise",
+/// "sigmoid" (p of each logit, lse = 0). `bias`[n] of e, or null, is added to p where experts are chosen. Two further
+/// params: runs of experts, and of how many of these with the largest sums of their two largest p + bias experts are
+/// chosen.
 int32_t pp_route(pp_rank_t *, int32_t op, const void *logits, const void *bias, void *w, int32_t *sel, void *p,
                  void *lse, int32_t *places, int32_t *counts);
 /// load[e] (acc) (+)= (n counts[e] - choices) / gcd(n, k). dims n choices k. flags: "accumulate".
@@ -194,7 +195,7 @@ int32_t pp_route_bwd(pp_rank_t *, int32_t op, const void *dw, const void *w, con
 int32_t pp_dispatch(pp_rank_t *, int32_t op, const void *x, const int32_t *places, void *rows);
 /// rows[Q] (acc): rows[places[t,j]] = w[t,j] (acc), 0 elsewhere. dims T k Q.
 int32_t pp_place_weights(pp_rank_t *, int32_t op, const void *w, const int32_t *places, void *rows);
-/// w[t,j] (acc) = rows[places[t,j]] (acc). dims T k Q.
+/// w[t,j] (acc) = rows[places[t,j]] (acc), 0 without a row. dims T k Q.
 int32_t pp_take_weights(pp_rank_t *, int32_t op, const void *rows, const int32_t *places, void *w);
 /// y[t] (+)= sum over j of rows[places[t,j]]. dims T k h. flags: "accumulate".
 int32_t pp_combine(pp_rank_t *, int32_t op, const void *rows, const int32_t *places, void *y);

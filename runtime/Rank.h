@@ -40,10 +40,10 @@ struct OptimizerScalars {
 };
 
 /// What the routers of a rank have done in a step: their two losses, summed over layers and microbatches; and the rows
-/// of experts, of each in each layer and microbatch.
+/// of experts, of each in each layer and microbatch, and how many choices had no row.
 struct RouterSums {
   double balance = 0, z = 0;
-  int64_t rows = 0, experts = 0, fewest = INT64_MAX, most = 0;
+  int64_t rows = 0, experts = 0, fewest = INT64_MAX, most = 0, dropped = 0;
 };
 
 /// Where the losses of the tokens go whose targets lie here.

@@ -159,16 +159,13 @@ private:
   /// Each expert multiplies its share of the rows, and the matrix of one without rows is not touched. Where experts are
   /// cut over devices, those of the device for which that takes longest: the others wait for it.
   double secondsOfExperts(nn::Kernel kernel, Value weights, double flops, double bytes, double bandwidth) const {
-    auto numberOf = [&](StringRef name) {
-      auto given = kernel->getAttrOfType<IntegerAttr>(name);
-      return given ? static_cast<double>(given.getInt()) : 1;
-    };
+    auto filled = kernel->getAttrOfType<FloatAttr>("filled");
     auto type = cast<RankedTensorType>(weights.getType());
     bool isGradient = weights.getDefiningOp() == kernel.getOperation();
     double times = isGradient && cast<nn::ExpertLinearDwOp>(kernel.getOperation()).getAcc() ? 2 : 1;
     double matrices =
         times * static_cast<double>(type.getNumElements()) * type.getElementTypeBitWidth() / 8 / bandwidth;
-    double rows = (bytes - matrices) * numberOf("choices") / numberOf("room");
+    double rows = (bytes - matrices) * (filled ? filled.getValueAsDouble() : 1);
     int64_t own = type.getDimSize(0);
     double longest = 0, each = matrices / static_cast<double>(own);
     auto counts = cast<RankedTensorType>(kernel->getOperand(2).getType());

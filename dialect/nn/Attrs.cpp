@@ -4,6 +4,7 @@
 #include "mlir/IR/DialectImplementation.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
 #include "llvm/ADT/TypeSwitch.h"
+#include <cmath>
 
 using namespace mlir;
 using namespace pp::nn;
@@ -65,6 +66,53 @@ void CutAttr::print(AsmPrinter &printer) const {
   if (getCopies() != 1)
     printer << " copies " << getCopies();
   printer << ">";
+}
+
+// <4 most 2 capacity 1.25>
+void SectionsAttr::print(AsmPrinter &printer) const {
+  printer << "<" << getDevices() << " most " << getMost();
+  if (getCapacity()) {
+    printer << " capacity ";
+    printer.printAttributeWithoutType(getCapacity());
+  }
+  printer << ">";
+}
+
+Attribute SectionsAttr::parse(AsmParser &parser, Type) {
+  SMLoc loc = parser.getCurrentLocation();
+  int64_t devices = 0, most = 0;
+  double capacity = 0;
+  if (parser.parseLess() || parser.parseInteger(devices) || parser.parseKeyword("most") || parser.parseInteger(most))
+    return {};
+  bool isLimited = succeeded(parser.parseOptionalKeyword("capacity"));
+  if ((isLimited && parser.parseFloat(capacity)) || parser.parseGreater())
+    return {};
+  auto emitError = [&] { return parser.emitError(loc); };
+  return getChecked(emitError, parser.getContext(), devices, most,
+                    isLimited ? FloatAttr::get(Float64Type::get(parser.getContext()), capacity) : FloatAttr());
+}
+
+LogicalResult SectionsAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitError, int64_t devices, int64_t most,
+                                   FloatAttr capacity) {
+  if (devices < 1 || most < 1)
+    return emitError() << "expected at least 1 device and 1 row of a token, got " << devices << " and " << most;
+  if (capacity && !(capacity.getValueAsDouble() >= 1))
+    return emitError() << "expected a capacity of at least 1, got " << capacity.getValueAsDouble();
+  return success();
+}
+
+int64_t SectionsAttr::rows(int64_t tokens, int64_t top) const {
+  int64_t all = tokens * getMost();
+  if (!getCapacity())
+    return all;
+  double equal = static_cast<double>(tokens * top) / static_cast<double>(getDevices());
+  return std::min(all, static_cast<int64_t>(std::ceil(getCapacity().getValueAsDouble() * equal)));
+}
+
+double SectionsAttr::filled(int64_t top) const {
+  double equal = static_cast<double>(top) / static_cast<double>(getDevices());
+  double room = static_cast<double>(getMost());
+  return equal / (getCapacity() ? std::min(room, getCapacity().getValueAsDouble() * equal) : room);
 }
 
 Attribute CutAttr::parse(AsmParser &parser, Type) {

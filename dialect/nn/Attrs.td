@@ -63,6 +63,24 @@ def Nn_AxesAttr : AttrDef<Nn_Dialect, "Axes"> {
   }];
 }
 
+def Nn_SectionsAttr : AttrDef<Nn_Dialect, "Sections"> {
+  let mnemonic = "sections";
+  let summary = "for whose experts there are rows: a section for each of `devices`, and in it `most` rows of a token";
+  let description = [{
+    With `capacity` f a section has no more rows than f times as many as come to it if each is chosen equally often;
+    choices beyond that are dropped. `#nn.sections<4 most 2>`, `#nn.sections<4 most 2 capacity 1.25>`.
+  }];
+  let parameters = (ins "int64_t":$devices, "int64_t":$most, OptionalParameter<"::mlir::FloatAttr">:$capacity);
+  let hasCustomAssemblyFormat = 1;
+  let genVerifyDecl = 1;
+  let extraClassDeclaration = [{
+    /// Of a section, for so many tokens with `top` choices each.
+    int64_t rows(int64_t tokens, int64_t top) const;
+    /// Of all sections how many are rows of choices, if each section is chosen equally often.
+    double filled(int64_t top) const;
+  }];
+}
+
 def Nn_CutAttr : AttrDef<Nn_Dialect, "Cut"> {
   let mnemonic = "cut";
   let summary = "how a weight is cut over the devices of the axis `tensor`";

@@ -16,7 +16,7 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
   let summary = "which experts take each token, with which weight, and where its rows are among all";
   let signature = "experts(x, wr, w_gate, w_up, w_down[, bias], top = .., renormalise = false, scale = 1.0, "
                   "balance = 0.0, over = \"sequence\", z = 0.0, score = \"softmax\", groups = 1, top_groups = 1, "
-                  "rate = 0.0)";
+                  "rate = 0.0, capacity = 0.0)";
   let formula = "y = sum over the top experts e, those of largest p, of w_e (swiglu(x w_gate_e, x w_up_e)) w_down_e, "
                 "p = softmax(x wr), w = scale p or, with renormalise, scale p / (sum of the chosen p)";
   let note = "a mixture of experts; wr is [in, experts], the others [experts, in, out]; `balance` and `z` add two "
@@ -24,7 +24,8 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
              "sequence or \"microbatch\", and z mean(log(sum(e^logits))^2), each a mean over microbatches; with "
              "`score` \"sigmoid\" p is that of each logit; experts are chosen by p + bias, among the `top_groups` of "
              "`groups` runs of experts whose two largest are together the largest; after each step `bias` grows by "
-             "`rate` for an expert with fewer choices than the mean, and falls for one with more";
+             "`rate` for an expert with fewer choices than the mean, and falls for one with more; with `capacity` "
+             "f devices with experts of their own take f times the mean of choices at most, and drop the rest";
   let description = [{
     p is the softmax of the logits, or with `score = "sigmoid"` the sigmoid of each, whose lse is 0. `sel` are the `top`
     experts of largest p, of equal ones the lower first; `w` are their p, divided by their sum with `renormalise`, times
@@ -34,15 +35,15 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
     behind those of the experts before it. `lse` is the log of the sum of e^logits. `balance`, `over` and `z` say which
     losses the derivative adds. With `shared`, a group of tokens of the balance is spread over the devices along these
     axes, `members` in all, and the derivative adds up how often they chose each expert. With `sections` the experts
-    are in so many equal runs, the rows of each run begin where there is room for all rows that the ones before could
-    have, and `counts` are [sections, experts of a section]. What it chose is never computed
-    again: a tie that flips would be another function.
+    are in as many equal runs, the rows of a run are a section, and `counts` are [sections, experts of a section]. A
+    section takes choices until it is full, first choices of all tokens first; a choice that is dropped has no row, so
+    `places` is -1. What it chose is never computed again: a tie that flips would be another function.
   }];
   let arguments = (ins Nn_Tensor:$logits, Optional<Nn_Tensor>:$bias, I64Attr:$top, Nn_Flag:$renormalise,
                        Nn_One:$scale, Nn_Number:$balance, DefaultValuedStrAttr<StrAttr, "sequence">:$over,
                        Nn_Number:$z, DefaultValuedStrAttr<StrAttr, "softmax">:$score, Nn_Once:$groups,
                        Nn_Once:$top_groups, OptionalAttr<Nn_AxesAttr>:$shared, Nn_Once:$members,
-                       Nn_Once:$sections);
+                       OptionalAttr<Nn_SectionsAttr>:$sections, Nn_Number:$capacity);
   let results = (outs Nn_Tensor:$w, Nn_Integers:$sel, Nn_Tensor:$p, Nn_Tensor:$lse, Nn_Integers:$places,
                       Nn_Integers:$counts);
   let assemblyFormat = "$logits (`bias` $bias^)? attr-dict `:` functional-type(operands, results)";
@@ -106,30 +107,31 @@ def ExpertLoadOp : Nn_AccOp<"expert_load", ["flags", "elementType"], [Nn_WeightG
 def DispatchOp : Nn_KernelOp<"dispatch", [], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
   let summary = "the rows of experts: for each choice of a token a copy of its row; the derivative of `combine`";
   let description = [{
-    `room`: there are so many rows for each of x, [1, rows of x times room, width], of which those without a choice hold
-    anything; 0: as many as choices.
+    With `sections` the rows are [1, those of all sections, width], and those without a choice hold anything.
   }];
-  let arguments = (ins Nn_Tensor:$x, Nn_Integers:$places, Nn_Offset:$room);
+  let arguments = (ins Nn_Tensor:$x, Nn_Integers:$places, OptionalAttr<Nn_SectionsAttr>:$sections);
   let results = (outs Nn_Tensor:$rows);
   let assemblyFormat = "$x `,` $places attr-dict `:` functional-type(operands, results)";
 }
 
 def CombineOp : Nn_AccOp<"combine", ["flags"], [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
   let summary = "the sum of the rows of a token's choices, in the order of these; the derivative of `dispatch`";
-  let arguments = (ins Nn_Tensor:$rows, Nn_Integers:$places, Optional<Nn_Tensor>:$acc);
+  let description = "With `sections` the rows are those that `dispatch` makes with them.";
+  let arguments = (ins Nn_Tensor:$rows, Nn_Integers:$places, Optional<Nn_Tensor>:$acc,
+                       OptionalAttr<Nn_SectionsAttr>:$sections);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$rows `,` $places (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
 def PlaceWeightsOp : Nn_ForwardOp<"place_weights"> {
-  let summary = "the weights of choices as numbers of their rows, [1, tokens times room]; rows without a choice have 0";
-  let arguments = (ins Nn_Tensor:$w, Nn_Integers:$places, I64Attr:$room);
+  let summary = "the weights of choices as numbers of their rows, [1, rows of all sections]; of others 0";
+  let arguments = (ins Nn_Tensor:$w, Nn_Integers:$places, Nn_SectionsAttr:$sections);
   let results = (outs Nn_Tensor:$rows);
   let assemblyFormat = "$w `,` $places attr-dict `:` functional-type(operands, results)";
 }
 
 def TakeWeightsOp : Nn_KernelOp<"take_weights"> {
-  let summary = "of numbers of rows those of choices; the derivative of `place_weights`";
+  let summary = "of numbers of rows those of choices, 0 of those without a row; the derivative of `place_weights`";
   let arguments = (ins Nn_Tensor:$rows, Nn_Integers:$places);
   let results = (outs Nn_Tensor:$w);
   let assemblyFormat = "$rows `,` $places attr-dict `:` functional-type(operands, results)";
@@ -139,11 +141,10 @@ def ExpertLinearOp : Nn_ForwardOp<"expert_linear"> {
   let summary = "the rows of each expert times its matrix of w [experts, in, out]";
   let description = [{
     With counts [sections, experts] x has equal sections, in each of which the rows of the experts lie one behind the
-    other from its begin on; what is behind them is neither read nor written. On average `choices` of `room` rows of x
-    are rows of experts.
+    other from its begin on; what is behind them is neither read nor written. `filled`: the share of x that
+    are rows of experts on average.
   }];
-  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$w, Nn_Integers:$counts, Nn_Once:$choices,
-                       Nn_Once:$room);
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$w, Nn_Integers:$counts, Nn_One:$filled);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x `,` $w `,` $counts attr-dict `:` functional-type(operands, results)";
 }
@@ -151,7 +152,7 @@ def ExpertLinearOp : Nn_ForwardOp<"expert_linear"> {
 def ExpertLinearDxOp : Nn_AccOp<"expert_linear_dx", ["flags"]> {
   let summary = "gradient of an expert_linear's input";
   let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$w, Nn_Integers:$counts, Optional<Nn_Tensor>:$acc,
-                       Nn_Once:$choices, Nn_Once:$room);
+                       Nn_One:$filled);
   let results = (outs Nn_Tensor:$dx);
   let assemblyFormat = "$dy `,` $w `,` $counts (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
@@ -159,7 +160,7 @@ def ExpertLinearDxOp : Nn_AccOp<"expert_linear_dx", ["flags"]> {
 def ExpertLinearDwOp : Nn_AccOp<"expert_linear_dw", ["flags"], [Nn_WeightGradient]> {
   let summary = "gradient of an expert_linear's weight; an expert that no row came to adds nothing";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$dy, Nn_Integers:$counts, Optional<Nn_Tensor>:$acc,
-                       Nn_Once:$choices, Nn_Once:$room);
+                       Nn_One:$filled);
   let results = (outs Nn_Tensor:$dw);
   let assemblyFormat = "$x `,` $dy `,` $counts (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }

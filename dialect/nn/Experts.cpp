@@ -15,11 +15,12 @@ static RankedTensorType integers(Value like, ArrayRef<int64_t> shape) {
   return RankedTensorType::get(shape, IntegerType::get(like.getContext(), 32));
 }
 
-/// Rows for all choices of the tokens of x, or so many for each token.
-static RankedTensorType rowsOfChoices(Value x, int64_t top, int64_t room) {
+/// Rows for all choices of the tokens of x, or those of sections.
+static RankedTensorType rowsOfChoices(Value x, int64_t top, std::optional<SectionsAttr> sections) {
   auto type = tensorOf(x);
-  if (room > 0)
-    return RankedTensorType::get({1, rowsOf(x) * room, type.getDimSize(2)}, type.getElementType());
+  if (sections && *sections)
+    return RankedTensorType::get({1, sections->getDevices() * sections->rows(rowsOf(x), top), type.getDimSize(2)},
+                                 type.getElementType());
   return RankedTensorType::get({type.getDimSize(0), type.getDimSize(1) * top, type.getDimSize(2)},
                                type.getElementType());
 }
@@ -130,9 +131,17 @@ INFER(RouteOp) {
                              " choices in a microbatch, got ", batch * length * top);
   if (failed(checkScores(loc, a, experts)))
     return failure();
-  auto sections = static_cast<int64_t>(a.getSections());
-  if (sections < 1 || experts % sections != 0)
+  int64_t sections = a.getSections() ? a.getSections()->getDevices() : 1;
+  if (experts % sections != 0)
     return emitOptionalError(loc, "`experts` has ", experts, " experts; ", sections, " sections do not divide them");
+  double capacity = a.getCapacity().convertToDouble();
+  if (capacity != 0 && !(capacity >= 1))
+    return emitOptionalError(loc,
+                             "`capacity` is how much room there is, in shares of the mean: at least 1, or 0 for all "
+                             "that could come; got ",
+                             capacity);
+  if (capacity != 0 && a.getBias())
+    return emitOptionalError(loc, "`capacity` with a bias is not built yet: what is dropped would not be counted");
   types.push_back(inSums(a.getLogits(), {batch, length, top}));
   types.push_back(integers(a.getLogits(), {batch, length, top}));
   types.push_back(logits);
@@ -149,8 +158,12 @@ static int64_t groupOf(RouteOp op) {
 }
 
 Dims RouteOp::dims() {
-  return {rowsOf(getLogits()), widthOf(getLogits()), widthOf(getW()), groupOf(*this),
-          static_cast<int64_t>(getSections())};
+  return {rowsOf(getLogits()),
+          widthOf(getLogits()),
+          widthOf(getW()),
+          groupOf(*this),
+          getSections() ? getSections()->getDevices() : 1,
+          getSections() ? getSections()->rows(rowsOf(getLogits()), widthOf(getW())) : elementsOf(getW())};
 }
 SmallVector<double> RouteOp::params() {
   double reported = getShared() ? 0 : getBalance().convertToDouble(); // else by the derivative, which has all counts
@@ -266,7 +279,7 @@ INFER(DispatchOp) {
       failed(checkPlaces(check, a.getPlaces())) ||
       failed(check.equal("x's rows", rowsOf(a.getX()), "places'", rowsOf(a.getPlaces()))))
     return failure();
-  types.push_back(rowsOfChoices(a.getX(), widthOf(a.getPlaces()), static_cast<int64_t>(a.getRoom())));
+  types.push_back(rowsOfChoices(a.getX(), widthOf(a.getPlaces()), a.getSections()));
   return success();
 }
 
@@ -276,7 +289,8 @@ bool DispatchOp::isCheap() { return true; }
 
 LogicalResult DispatchOp::differentiate(Gradients &gradients) {
   if (Value drows = gradients.get(getRows()))
-    gradients.set(getX(), gradients.builder.create<CombineOp>(getLoc(), drows, getPlaces(), gradients.get(getX())));
+    gradients.set(getX(), gradients.builder.create<CombineOp>(getLoc(), drows, getPlaces(), gradients.get(getX()),
+                                                              getSectionsAttr()));
   return success();
 }
 
@@ -284,9 +298,13 @@ INFER(CombineOp) {
   Check check{"combine", loc};
   if (failed(check.operands(a, 2, 3)) || failed(check.numbers("rows", a.getRows())) ||
       failed(check.rank("rows", a.getRows(), 3)) || failed(checkPlaces(check, a.getPlaces())) ||
-      (tensorOf(a.getRows()).getDimSize(0) != 1 && // else there may be room for more
+      (!a.getSections() &&
        failed(check.equal("rows' number", rowsOf(a.getRows()), "places'", elementsOf(a.getPlaces())))))
     return failure();
+  if (auto its = a.getSections())
+    if (int64_t all = its->getDevices() * its->rows(rowsOf(a.getPlaces()), widthOf(a.getPlaces()));
+        failed(check.equal("rows' number", rowsOf(a.getRows()), "the sections'", all)))
+      return failure();
   auto places = tensorOf(a.getPlaces());
   types.push_back(RankedTensorType::get({places.getDimSize(0), places.getDimSize(1), widthOf(a.getRows())},
                                         tensorOf(a.getRows()).getElementType()));
@@ -298,13 +316,9 @@ double CombineOp::flops() { return static_cast<double>(elementsOf(getPlaces())) 
 Flags CombineOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
 
 LogicalResult CombineOp::differentiate(Gradients &gradients) {
-  auto rows = tensorOf(getRows()), places = tensorOf(getPlaces());
-  bool isOfChoices =
-      rows.getDimSize(0) == places.getDimSize(0) && rows.getDimSize(1) == places.getDimSize(1) * places.getDimSize(2);
   if (Value dy = gradients.get(getY()))
     gradients.add(getLoc(), getRows(),
-                  gradients.builder.create<DispatchOp>(getLoc(), dy, getPlaces(),
-                                                       isOfChoices ? 0 : rowsOf(getRows()) / rowsOf(getPlaces())));
+                  gradients.builder.create<DispatchOp>(getLoc(), dy, getPlaces(), getSectionsAttr()));
   return success();
 }
 
@@ -318,7 +332,7 @@ static Dims dimsOfExperts(Value rows, int64_t in, int64_t out, Value counts) {
 }
 /// Those that there are on average of all that there is room for.
 template <typename Op> static double rowsOnAverage(Op op, Value rows) {
-  return static_cast<double>(rowsOf(rows)) * static_cast<double>(op.getChoices()) / static_cast<double>(op.getRoom());
+  return static_cast<double>(rowsOf(rows)) * op.getFilled().convertToDouble();
 }
 
 /// Rows of width `width` and, for each of the experts of `counts`, a matrix of w.
@@ -355,9 +369,9 @@ LogicalResult ExpertLinearOp::differentiate(Gradients &gradients) {
     return success();
   OpBuilder &builder = gradients.builder;
   gradients.set(getW(), builder.create<ExpertLinearDwOp>(getLoc(), getX(), dy, getCounts(), gradients.get(getW()),
-                                                         getChoices(), getRoom()));
+                                                         getFilledAttr()));
   gradients.set(getX(), builder.create<ExpertLinearDxOp>(getLoc(), dy, getW(), getCounts(), gradients.get(getX()),
-                                                         getChoices(), getRoom()));
+                                                         getFilledAttr()));
   return success();
 }
 
@@ -388,13 +402,12 @@ Flags ExpertLinearDwOp::flags() { return flagsOf({{"accumulate", getAcc() != nul
 
 INFER(PlaceWeightsOp) {
   Check check{"place_weights", loc};
-  auto room = static_cast<int64_t>(a.getRoom());
   if (failed(check.operands(a, 2, 2)) || failed(checkPlaces(check, a.getPlaces())) ||
       failed(check.equal("w's elements", elementsOf(a.getW()), "places'", elementsOf(a.getPlaces()))))
     return failure();
-  if (room < 1)
-    return emitOptionalError(loc, "`place_weights` expects room for rows, got ", room);
-  types.push_back(RankedTensorType::get({1, rowsOf(a.getW()) * room}, tensorOf(a.getW()).getElementType()));
+  SectionsAttr sections = a.getSections();
+  types.push_back(RankedTensorType::get({1, sections.getDevices() * sections.rows(rowsOf(a.getW()), widthOf(a.getW()))},
+                                        tensorOf(a.getW()).getElementType()));
   return success();
 }
 

@@ -53,7 +53,8 @@ static constexpr OpAttribute kAttributes[] = {
     {"experts", "scale", OpAttribute::Number, false},     {"experts", "balance", OpAttribute::Limit, false},
     {"experts", "over", OpAttribute::Text, false},        {"experts", "z", OpAttribute::Limit, false},
     {"experts", "score", OpAttribute::Text, false},       {"experts", "groups", OpAttribute::Count, false},
-    {"experts", "top_groups", OpAttribute::Count, false}, {"experts", "rate", OpAttribute::Limit, false}};
+    {"experts", "top_groups", OpAttribute::Count, false}, {"experts", "rate", OpAttribute::Limit, false},
+    {"experts", "capacity", OpAttribute::Limit, false}};
 
 const ModelOp *pp::findModelOp(StringRef name) {
   const ModelOp *op = find_if(kOps, [&](const ModelOp &one) { return one.name == name; });

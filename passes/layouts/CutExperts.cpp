@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Before: %w, %sel, .., %places, %counts = route %logits     After, with `expert = 2`: %w, .. = route {sections = 2}
-//         %rows = dispatch %x, %places                       %rows = dispatch %x, %places {room = 4}
+//         %rows = dispatch %x, %places                       %rows = dispatch %x, %places {sections = 2}
 //                                                            %here = exchange_sections %rows over <expert>
 //         %g = expert_linear %rows, %wg, %counts             %c = exchange_sections %counts over <expert>
 //                                                            %g = expert_linear %here, %wg of the own experts, %c
@@ -13,7 +13,7 @@
 //                                                            %y = combine %back, %places
 //
 // A section of the rows is for one device, and has room for all that could come to its experts: min(top, experts of a
-// device) rows of each token. So nothing is dropped, and sizes are known before the run.
+// device) rows of each token, or with `capacity` for some more than the mean. So sizes are known before the run.
 #include "dialect/nn/Nn.h"
 #include "dialect/pipeline/Pipeline.h"
 #include "passes/Passes.h"
@@ -46,7 +46,8 @@ private:
   }
 
   func::FuncOp part;
-  int64_t devices, room = 0, choices = 0; ///< of a token, behind the last router
+  int64_t devices, choices = 0; ///< of a token
+  nn::SectionsAttr sections;    ///< of the last router
   OpBuilder builder;
   nn::AxesAttr axes;
   bool keeps;
@@ -76,7 +77,6 @@ LogicalResult ExpertCutter::write(Operation &op) {
     return now ? now : value;
   });
   NamedAttrList attributes(op.getAttrs());
-  auto set = [&](StringRef name, int64_t number) { attributes.set(name, builder.getI64IntegerAttr(number)); };
   if (auto route = dyn_cast<nn::RouteOp>(op)) {
     auto logits = cast<RankedTensorType>(route.getLogits().getType());
     int64_t experts = logits.getShape().back(), top = static_cast<int64_t>(route.getTop());
@@ -84,22 +84,24 @@ LogicalResult ExpertCutter::write(Operation &op) {
       return op.emitError() << "`experts` in part `" << part.getName() << "` has " << experts
                             << " experts; `expert = " << devices << "` does not divide them";
     choices = top;
-    room = devices * std::min(top, experts / devices);
-    set("sections", devices);
+    double capacity = route.getCapacity().convertToDouble();
+    sections = nn::SectionsAttr::get(part.getContext(), devices, std::min(top, experts / devices),
+                                     capacity > 0 ? builder.getF64FloatAttr(capacity) : FloatAttr());
+    attributes.set("sections", sections);
   } else if (isa<nn::DispatchOp>(op)) {
-    set("room", room);
+    attributes.set("sections", sections);
   } else if (auto product = dyn_cast<nn::ExpertLinearOp>(op)) {
     if (failed(cutWeight(cast<BlockArgument>(product.getW()))))
       return failure();
     Value &counts = here[operands[2]];
     operands[2] = counts = counts ? counts : exchanged(operands[2]);
-    set("choices", choices);
-    set("room", room);
+    attributes.set("filled", builder.getF64FloatAttr(sections.filled(choices)));
   } else if (auto scale = dyn_cast<nn::ScaleRowsOp>(op)) {
-    Value placed = builder.create<nn::PlaceWeightsOp>(loc, operands[1], operands[2], room);
+    Value placed = builder.create<nn::PlaceWeightsOp>(loc, operands[1], operands[2], sections);
     operands = {operands[0], exchanged(placed)};
   } else if (isa<nn::CombineOp>(op)) {
     operands[0] = exchanged(operands[0]);
+    attributes.set("sections", sections);
   }
   FailureOr<Operation *> made =
       nn::createOp(builder, loc, op.getName().stripDialect(), operands, attributes.getAttrs());

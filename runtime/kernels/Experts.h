@@ -90,31 +90,45 @@ template <class A> A sumOfRow(const A *p, int64_t n) {
   return sum;
 }
 
-/// So many rows has a section: at most each choice of a token is in it, and each expert of it once.
-inline int64_t rowsOfSection(int64_t tokens, int64_t n, int64_t k, int64_t sections) {
-  return tokens * (k < n / sections ? k : n / sections);
+/// The choices that have a row: a section takes them until it is full, first choices of all tokens first. The others
+/// have place -1. Returns how many there are in all.
+inline int64_t acceptChoices(const int32_t *sel, int32_t *places, int32_t *counts, int64_t tokens, int64_t k,
+                             int64_t each, int64_t room) {
+  int64_t all = 0;
+  const bool fitsAll = room >= tokens * (k < each ? k : each);
+  for (int64_t j = 0; j < k; ++j)
+    for (int64_t i = j; i < tokens * k; i += k) {
+      int64_t section = sel[i] / each, taken = 0;
+      for (int64_t e = section * each; e < (section + 1) * each && !fitsAll; ++e)
+        taken += counts[e];
+      const bool fits = fitsAll || taken < room;
+      counts[sel[i]] += fits;
+      places[i] = fits ? 0 : -1;
+      all += fits;
+    }
+  return all;
 }
 
-/// Rows ordered by expert, then by token; the experts are in equal sections, each of which has room for all its rows.
-/// `counts` are the ends of the experts' rows while places are given.
-inline void planRows(const int32_t *sel, int32_t *places, int32_t *counts, int64_t tokens, int64_t k, int64_t n,
-                     int64_t sections) {
+/// Rows ordered by expert, then by token; the experts are in equal sections, each of which has room for so many rows.
+/// `counts` are the ends of the experts' rows while places are given. Returns how many choices have a row.
+inline int64_t planRows(const int32_t *sel, int32_t *places, int32_t *counts, int64_t tokens, int64_t k, int64_t n,
+                        int64_t sections, int64_t room) {
   const int64_t each = n / sections, choices = tokens * k;
   memset(counts, 0, size_t(n) * sizeof(int32_t));
-  for (int64_t i = 0; i < choices; ++i)
-    ++counts[sel[i]];
+  const int64_t all = acceptChoices(sel, places, counts, tokens, k, each, room);
   int32_t begin = 0;
   for (int64_t e = 0; e < n; ++e) {
     if (e % each == 0)
-      begin = int32_t(e / each * rowsOfSection(tokens, n, k, sections));
+      begin = int32_t(e / each * room);
     int32_t count = counts[e];
     counts[e] = begin;
     begin += count;
   }
   for (int64_t i = 0; i < choices; ++i)
-    places[i] = counts[sel[i]]++;
+    places[i] = places[i] < 0 ? -1 : counts[sel[i]]++;
   for (int64_t e = n - 1; e >= 0; --e)
-    counts[e] -= e % each == 0 ? int32_t(e / each * rowsOfSection(tokens, n, k, sections)) : counts[e - 1];
+    counts[e] -= e % each == 0 ? int32_t(e / each * room) : counts[e - 1];
+  return all;
 }
 
 /// The balance of groups of tokens, and what the step has of rows and of z.
@@ -144,8 +158,9 @@ template <class A> struct RouterReport {
       product += often[i] * mass[i];
     sums.balance += op.params[1] * double(n) / double(k) / (tokens * double(group)) * product;
   }
-  void addRows(const int32_t *counts) const {
-    sums.rows += op.dims[0] * op.dims[2];
+  void addRows(const int32_t *counts, int64_t rows) const {
+    sums.rows += rows;
+    sums.dropped += op.dims[0] * op.dims[2] - rows;
     sums.experts += op.dims[1];
     for (int64_t e = 0; e < op.dims[1]; ++e) {
       sums.fewest = counts[e] < sums.fewest ? counts[e] : sums.fewest;
@@ -178,8 +193,7 @@ template <class E> pp_status_t route(const PreparedOp &op, void *const *argument
       w[t * k + j] = factor * p[t * n + sel[t * k + j]];
     report.add(t, p + t * n, sel + t * k, lse[t]);
   }
-  planRows(sel, places, counts, tokens, k, n, op.dims[4]);
-  report.addRows(counts);
+  report.addRows(counts, planRows(sel, places, counts, tokens, k, n, op.dims[4], op.dims[5]));
   return PP_OK;
 }
 
@@ -289,7 +303,8 @@ template <class E> pp_status_t dispatch(const PreparedOp &op, void *const *argum
   const int32_t *places = in<int32_t>(arguments[1]);
   int64_t k = op.dims[1], h = op.dims[2];
   for (int64_t i = 0; i < op.dims[0] * k; ++i)
-    memcpy(out<E>(arguments[2]) + places[i] * h, in<E>(arguments[0]) + i / k * h, size_t(h) * sizeof(E));
+    if (places[i] >= 0)
+      memcpy(out<E>(arguments[2]) + places[i] * h, in<E>(arguments[0]) + i / k * h, size_t(h) * sizeof(E));
   return PP_OK;
 }
 
@@ -309,6 +324,8 @@ template <class E> pp_status_t combine(const PreparedOp &op, void *const *argume
       for (int64_t i = 0; i < count; ++i)
         sums[i] = op.has(Accumulate) ? A(get(y, from + i)) : A(0);
       for (int64_t j = 0; j < k; ++j) {
+        if (places[j] < 0)
+          continue;
         const E *row = rows + places[j] * h + from;
 #pragma omp simd
         for (int64_t i = 0; i < count; ++i)
@@ -327,13 +344,15 @@ template <class E> pp_status_t place_weights(const PreparedOp &op, void *const *
   E *rows = out<E>(arguments[2]);
   memset(rows, 0, size_t(op.dims[2]) * sizeof(E));
   for (int64_t i = 0; i < op.dims[0] * op.dims[1]; ++i)
-    rows[in<int32_t>(arguments[1])[i]] = in<E>(arguments[0])[i];
+    if (in<int32_t>(arguments[1])[i] >= 0)
+      rows[in<int32_t>(arguments[1])[i]] = in<E>(arguments[0])[i];
   return PP_OK;
 }
 
 template <class E> pp_status_t take_weights(const PreparedOp &op, void *const *arguments) {
   for (int64_t i = 0; i < op.dims[0] * op.dims[1]; ++i)
-    out<E>(arguments[2])[i] = in<E>(arguments[0])[in<int32_t>(arguments[1])[i]];
+    out<E>(arguments[2])[i] =
+        in<int32_t>(arguments[1])[i] < 0 ? E(0) : in<E>(arguments[0])[in<int32_t>(arguments[1])[i]];
   return PP_OK;
 }
 

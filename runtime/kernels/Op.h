@@ -76,7 +76,7 @@ enum OpFlag : uint32_t {
   X(router, 3, 0, 0)                                                                                                   \
   X(router_dx, 3, 0, Accumulate)                                                                                       \
   X(router_dw, 3, 0, Accumulate)                                                                                       \
-  X(route, 5, 3, Renormalise | Sigmoid)                                                                                \
+  X(route, 6, 3, Renormalise | Sigmoid)                                                                                \
   X(choice_counts, 4, 0, 0)                                                                                            \
   X(route_bwd, 4, 4, Renormalise | Sigmoid)                                                                            \
   X(expert_load, 3, 0, Accumulate)                                                                                     \

@@ -95,6 +95,8 @@ std::string checkDims(const PreparedOp &op) {
              " groups of " + std::to_string(d[1]) + " experts";
     if (op.kernel == Kernel::route && d[1] % d[4])
       return std::to_string(d[1]) + " experts are not cut in " + std::to_string(d[4]) + " sections";
+    if (op.kernel == Kernel::route && d[5] > d[0] * std::min(d[2], d[1] / d[4]))
+      return std::to_string(d[5]) + " rows of a section are more than can come";
     return d[0] % d[3] ? "groups of " + std::to_string(d[3]) + " do not divide " + std::to_string(d[0]) + " tokens"
                        : "";
   case Kernel::expert_linear:

@@ -99,6 +99,10 @@ template <class A> __global__ void __launch_bounds__(256) reportKernel(RouteRepo
     fewest = its.counts[e] < fewest ? its.counts[e] : fewest;
     most = larger(its.counts[e], most);
   }
+  double rows[2] = {0, 0};
+  for (int64_t e = threadIdx.x; its.counts && e < its.n; e += blockDim.x)
+    rows[0] += its.counts[e];
+  blockSum(rows, shared);
   fewest = blockEnd<false>(fewest, reinterpret_cast<int32_t *>(shared));
   most = blockEnd<true>(most, reinterpret_cast<int32_t *>(shared));
   if (threadIdx.x != 0)
@@ -107,7 +111,8 @@ template <class A> __global__ void __launch_bounds__(256) reportKernel(RouteRepo
   its.sums->z += its.z * sums[1];
   if (!its.counts)
     return;
-  its.sums->rows += its.tokens * its.k;
+  its.sums->rows += int64_t(rows[0]);
+  its.sums->dropped += its.tokens * its.k - int64_t(rows[0]);
   its.sums->experts += its.n;
   its.sums->fewest = fewest < its.sums->fewest ? fewest : its.sums->fewest;
   its.sums->most = most > its.sums->most ? most : its.sums->most;
@@ -250,10 +255,33 @@ template <class E> __global__ void __launch_bounds__(128) routeKernel(Router<E> 
 struct RowOrder {
   const int32_t *sel;
   int32_t *places, *counts;
-  int64_t choices, each, room;
+  int64_t choices, each, room, k;
+  bool drops; ///< there may be choices without a row, whose places are -1 already
 };
 
 constexpr int orderThreads = 256;
+
+/// A block for each section, which takes choices until it is full: first choices of all tokens first. Each thread has
+/// a run of them in that order. A choice without a row has place -1, the others 0.
+__global__ void __launch_bounds__(256) acceptKernel(RowOrder its) {
+  int32_t *found = sharedMemory<int32_t>();
+  const int me = int(threadIdx.x);
+  const int64_t section = blockIdx.x, tokens = quotient(its.choices, its.k),
+                run = (its.choices + orderThreads - 1) / orderThreads;
+  const int64_t first = me * run, end = first + run < its.choices ? first + run : its.choices;
+  auto choiceOf = [&](int64_t i) { return i % tokens * its.k + i / tokens; };
+  int32_t own = 0;
+  for (int64_t i = first; i < end; ++i)
+    own += its.sel[choiceOf(i)] / its.each == section;
+  found[me] = own;
+  waitBlock();
+  int64_t taken = 0;
+  for (int other = 0; other < me; ++other)
+    taken += found[other];
+  for (int64_t i = first; i < end; ++i)
+    if (const int64_t choice = choiceOf(i); its.sel[choice] / its.each == section)
+      its.places[choice] = taken++ < its.room ? 0 : -1;
+}
 
 /// A block for each expert. It takes the choices in runs, one for each thread.
 __global__ void __launch_bounds__(256) orderKernel(RowOrder its) {
@@ -263,8 +291,9 @@ __global__ void __launch_bounds__(256) orderKernel(RowOrder its) {
   const int64_t first = me * run, end = first + run < its.choices ? first + run : its.choices;
   int32_t same = 0, before = 0;
   for (int64_t i = first; i < end; ++i) {
-    same += its.sel[i] == e;
-    before += its.sel[i] < e && its.sel[i] >= section * its.each;
+    const bool hasRow = !its.drops || its.places[i] >= 0;
+    same += hasRow && its.sel[i] == e;
+    before += hasRow && its.sel[i] < e && its.sel[i] >= section * its.each;
   }
   chosen[me] = same, earlier[me] = before;
   waitBlock();
@@ -277,7 +306,7 @@ __global__ void __launch_bounds__(256) orderKernel(RowOrder its) {
   if (me == 0)
     its.counts[e] = count;
   for (int64_t i = first; i < end; ++i)
-    if (its.sel[i] == e)
+    if (its.sel[i] == e && (!its.drops || its.places[i] >= 0))
       its.places[i] = place++;
 }
 
@@ -292,7 +321,7 @@ template <class A> struct RouteScratch {
   static int64_t shareCount(const PreparedOp &op) { return op.dims[0] / op.dims[3] * op.dims[1]; }
 };
 
-/// dims T n k g s. Chooses, orders the rows, and reports.
+/// dims T n k g s r. Chooses, orders the rows, and reports.
 template <class E> pp_status_t route(const PreparedOp &op, void *const *a) {
   using A = Acc<E>;
   const int64_t tokens = op.dims[0], n = op.dims[1], k = op.dims[2], group = op.dims[3], each = n / op.dims[4];
@@ -320,7 +349,12 @@ template <class E> pp_status_t route(const PreparedOp &op, void *const *a) {
                             op.has(Sigmoid)};
   if (pp_status_t status = launchWarps(op, routeKernel<E>, tokens, router))
     return status;
-  const RowOrder order = {sel, out<int32_t>(a[6]), counts, tokens * k, each, tokens * (k < each ? k : each)};
+  const RowOrder order = {sel,  out<int32_t>(a[6]), counts, tokens * k,
+                          each, op.dims[5],         k,      op.dims[5] < tokens * (k < each ? k : each)};
+  if (order.drops)
+    if (pp_status_t status =
+            launch(op, acceptKernel, {op.dims[4]}, orderThreads, orderThreads * sizeof(int32_t), order))
+      return status;
   if (pp_status_t status = launch(op, orderKernel, {n}, orderThreads, 2 * orderThreads * sizeof(int32_t), order))
     return status;
   const bool hasBalance = op.params[1] != 0, hasZ = op.params[2] != 0;
@@ -487,6 +521,8 @@ template <class E> struct Dispatch {
   int64_t k, h;
   template <int W> PP_DEVICE void at(int64_t i) const {
     const int64_t choice = quotient(i, h), c = i - choice * h;
+    if (places[choice] < 0)
+      return;
     store<W>(rows + places[choice] * h + c, load<W>(x + quotient(choice, k) * h + c));
   }
 };
@@ -510,6 +546,8 @@ template <class E> struct Combine {
     if (adds)
       sum = load<W>(y + i);
     for (int64_t j = t * k; j < (t + 1) * k; ++j) {
+      if (places[j] < 0)
+        continue;
       auto row = load<W>(rows + places[j] * h + c);
       for (int l = 0; l < W; ++l)
         sum.v[l] += row.v[l];
@@ -530,10 +568,11 @@ template <class E, bool ToRows> struct MoveWeights {
   const int32_t *places;
   E *to;
   template <int W> PP_DEVICE void at(int64_t i) const {
-    if (ToRows)
-      to[places[i]] = from[i];
-    else
-      to[i] = from[places[i]];
+    const int32_t place = places[i];
+    if (!ToRows)
+      to[i] = place < 0 ? E(0) : from[place];
+    else if (place >= 0)
+      to[place] = from[i];
   }
 };
 /// dims T k Q, as of take_weights.

@@ -99,6 +99,10 @@ void RunLog::print(int64_t step, int64_t steps, double left, const StepSummary &
     char numbers[64];
     snprintf(numbers, sizeof numbers, "  balance %.5f  z %.5f", summary.balance, summary.z);
     routed = text(numbers, "  rows ", summary.fewestRows, "..", summary.mostRows);
+    if (summary.dropped > 0) {
+      snprintf(numbers, sizeof numbers, "  dropped %.2f %%", 100 * summary.dropped);
+      routed += numbers;
+    }
   }
   if (options.peakFlops)
     snprintf(peak, sizeof peak, "  %.1f %% of peak", 100 * share(summary.seconds));
@@ -116,27 +120,27 @@ void RunLog::print(int64_t step, int64_t steps, double left, const StepSummary &
 }
 
 Status RunLog::writeLine(int64_t step, double left, const StepSummary &summary) {
-  std::string line =
-      text("{\"step\": ", step, ", \"loss\": ", exact(summary.loss), ", \"ppl\": ", exact(perplexity(summary.loss)),
-           summary.hasFurther ? text(", \"mtp\": ", exact(summary.further)) : "",
-           summary.hasExperts ? text(", \"balance\": ", exact(summary.balance), ", \"z\": ", exact(summary.z),
-                                     ", \"rows\": {\"min\": ", summary.fewestRows,
-                                     ", \"mean\": ", exact(summary.meanRows), ", \"max\": ", summary.mostRows, "}")
-                              : "",
-           ", \"grad_norm\": ", exactOrNull(summary.hasNorm, summary.norm), ", \"lr\": ", exact(summary.lr),
-           groupRates(whole.optimizer, summary.lr),
-           whole.scalesLoss() ? text(", \"loss_scale\": ", exact(summary.lossScale),
-                                     ", \"skipped\": ", summary.skipped ? "true" : "false")
-                              : "",
-           ", \"tokens\": ", summary.tokens, ", \"tokens_per_s\": ", exact(whole.tokensPerStep / summary.seconds),
-           ", \"flop_per_s\": ", exact(whole.flopsPerStep / summary.seconds),
-           ", \"mfu\": ", exactOrNull(options.peakFlops.has_value(), share(summary.seconds)),
-           ", \"seconds\": ", exact(summary.seconds), ", \"eta_s\": ", exact(left),
-           summary.evaluated ? text(", \"eval_loss\": ", exactOrNull(true, summary.evalLoss),
-                                    ", \"eval_ppl\": ", exactOrNull(true, perplexity(summary.evalLoss)),
-                                    ", \"eval_tokens\": ", summary.evalTokens)
-                             : "",
-           "}\n");
+  std::string line = text(
+      "{\"step\": ", step, ", \"loss\": ", exact(summary.loss), ", \"ppl\": ", exact(perplexity(summary.loss)),
+      summary.hasFurther ? text(", \"mtp\": ", exact(summary.further)) : "",
+      summary.hasExperts ? text(", \"balance\": ", exact(summary.balance), ", \"z\": ", exact(summary.z),
+                                ", \"rows\": {\"min\": ", summary.fewestRows, ", \"mean\": ", exact(summary.meanRows),
+                                ", \"max\": ", summary.mostRows, "}, \"dropped\": ", exact(summary.dropped))
+                         : "",
+      ", \"grad_norm\": ", exactOrNull(summary.hasNorm, summary.norm), ", \"lr\": ", exact(summary.lr),
+      groupRates(whole.optimizer, summary.lr),
+      whole.scalesLoss()
+          ? text(", \"loss_scale\": ", exact(summary.lossScale), ", \"skipped\": ", summary.skipped ? "true" : "false")
+          : "",
+      ", \"tokens\": ", summary.tokens, ", \"tokens_per_s\": ", exact(whole.tokensPerStep / summary.seconds),
+      ", \"flop_per_s\": ", exact(whole.flopsPerStep / summary.seconds),
+      ", \"mfu\": ", exactOrNull(options.peakFlops.has_value(), share(summary.seconds)),
+      ", \"seconds\": ", exact(summary.seconds), ", \"eta_s\": ", exact(left),
+      summary.evaluated ? text(", \"eval_loss\": ", exactOrNull(true, summary.evalLoss),
+                               ", \"eval_ppl\": ", exactOrNull(true, perplexity(summary.evalLoss)),
+                               ", \"eval_tokens\": ", summary.evalTokens)
+                        : "",
+      "}\n");
   if (fwrite(line.data(), 1, line.size(), log) != line.size() || fflush(log) != 0)
     return refused("cannot write `", options.log, "` of --log: ", strerror(errno));
   return {};

@@ -18,6 +18,7 @@ struct StepSummary {
   int64_t evalTokens = 0;
   double further = 0;                      ///< the loss that is told apart
   double balance = 0, z = 0, meanRows = 0; ///< of routers, and rows of their experts
+  double dropped = 0;                      ///< share of choices that had no row
   int64_t fewestRows = 0, mostRows = 0;
   bool hasExperts = false, hasFurther = false, hasNorm = false, skipped = false, evaluated = false;
 };

@@ -88,7 +88,7 @@ Status Trainer::makeReady() {
                                       (unit.phase == "U" ? 1 : whole.microbatches / whole.updates)));
   device.bind(rank);
   PP_TRY(fillArena());
-  sums.resize(2 * whole.microbatches + 4 * whole.devices() + 5);
+  sums.resize(2 * whole.microbatches + 4 * whole.devices() + 6);
   if (!options.profile.empty() && lastStep - state.step <= profileWarmUp)
     return invalid("`--profile` leaves out the first ", profileWarmUp, " steps; this run has ", lastStep - state.step);
   if (options.isTimed()) {
@@ -409,13 +409,14 @@ Status Trainer::summarize(StepSummary &summary) {
     PP_TRY(device.download(program->normOffset, &norms[2 * rank.device], sizeof(double)));
     norms[2 * rank.device + 1] = 1;
   }
-  double *routed = further + whole.microbatches, *ends = routed + 4;
+  double *routed = further + whole.microbatches, *ends = routed + 5;
   // Devices of `tensor` route alike.
   if (rank.routed.rows > 0 && whole.mesh.coordinate(rank.device, Axis::Tensor) == 0) {
     routed[0] = rank.routed.balance;
     routed[1] = rank.routed.z;
     routed[2] = double(rank.routed.rows);
     routed[3] = double(rank.routed.experts);
+    routed[4] = double(rank.routed.dropped);
     ends[2 * rank.device] = double(rank.routed.fewest + 1); // 0: a device without experts
     ends[2 * rank.device + 1] = double(rank.routed.most);
   }
@@ -437,13 +438,14 @@ Status Trainer::summarize(StepSummary &summary) {
 /// Means over all microbatches of the step; rows are of an expert in one layer and microbatch.
 void Trainer::sumRouters(const double *routed, StepSummary &summary) const {
   const double units = double(whole.microbatches * whole.mesh.size(Axis::Data) * whole.mesh.size(Axis::Context)),
-               *ends = routed + 4;
+               *ends = routed + 5;
   summary.hasExperts = routed[2] > 0;
   if (!summary.hasExperts)
     return;
   summary.balance = routed[0] / units;
   summary.z = routed[1] / units;
   summary.meanRows = routed[2] / routed[3];
+  summary.dropped = routed[4] / (routed[2] + routed[4]);
   double fewest = 0, most = 0;
   for (int32_t device = 0; device < whole.devices(); ++device, ends += 2) {
     if (ends[0] > 0)

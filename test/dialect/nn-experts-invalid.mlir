@@ -235,10 +235,24 @@ func.func @f(%x: tensor<1x24x8xf32>, %w: tensor<6x8x4xf32>, %c: tensor<5x6xi32>)
 
 // -----
 
-func.func @f(%w: tensor<2x4x3xf32>, %p: tensor<2x4x3xi32>) {
-  // expected-error@+2 {{`place_weights` expects room for rows, got 0}}
+func.func @f(%x: tensor<1x20x8xf32>, %p: tensor<2x4x3xi32>) {
+  // expected-error@+2 {{`combine` expects rows' number 20 to be the sections', got 32}}
   // expected-error@+1 {{failed to infer returned types}}
-  %y = nn.place_weights %w, %p {room = 0} : (tensor<2x4x3xf32>, tensor<2x4x3xi32>) -> tensor<1x0xf32>
+  %y = nn.combine %x, %p {sections = #nn.sections<2 most 2>} : (tensor<1x20x8xf32>, tensor<2x4x3xi32>) -> tensor<2x4x8xf32>
+  return
+}
+
+// -----
+
+// expected-error@below {{expected a capacity of at least 1, got 5.000000e-01}}
+func.func @f(%x: tensor<1x20x8xf32>) attributes {pp.a = #nn.sections<2 most 2 capacity 0.5>} { return }
+
+// -----
+
+func.func @f(%x: tensor<2x12x6xf32>) {
+  // expected-error@+2 {{`capacity` is how much room there is, in shares of the mean: at least 1, or 0 for all that could come; got 5.000000e-01}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %w, %s, %p, %l, %q, %c = nn.route %x {top = 2, capacity = 0.5} : (tensor<2x12x6xf32>) -> (tensor<2x12x2xf32>, tensor<2x12x2xi32>, tensor<2x12x6xf32>, tensor<2x12xf32>, tensor<2x12x2xi32>, tensor<6xi32>)
   return
 }
 
@@ -247,7 +261,7 @@ func.func @f(%w: tensor<2x4x3xf32>, %p: tensor<2x4x3xi32>) {
 func.func @f(%w: tensor<2x4x2xf32>, %p: tensor<2x4x3xi32>) {
   // expected-error@+2 {{`place_weights` expects w's elements 16 to be places', got 24}}
   // expected-error@+1 {{failed to infer returned types}}
-  %y = nn.place_weights %w, %p {room = 3} : (tensor<2x4x2xf32>, tensor<2x4x3xi32>) -> tensor<1x24xf32>
+  %y = nn.place_weights %w, %p {sections = #nn.sections<2 most 2>} : (tensor<2x4x2xf32>, tensor<2x4x3xi32>) -> tensor<1x24xf32>
   return
 }
 
@@ -274,7 +288,7 @@ func.func @f(%x: tensor<1x22x8xf32>) {
 func.func @f(%x: tensor<2x12x6xf32>) {
   // expected-error@+2 {{`experts` has 6 experts; 4 sections do not divide them}}
   // expected-error@+1 {{failed to infer returned types}}
-  %w, %s, %p, %l, %q, %c = nn.route %x {top = 2, sections = 4} : (tensor<2x12x6xf32>) -> (tensor<2x12x2xf32>, tensor<2x12x2xi32>, tensor<2x12x6xf32>, tensor<2x12xf32>, tensor<2x12x2xi32>, tensor<4x1xi32>)
+  %w, %s, %p, %l, %q, %c = nn.route %x {top = 2, sections = #nn.sections<4 most 1>} : (tensor<2x12x6xf32>) -> (tensor<2x12x2xf32>, tensor<2x12x2xi32>, tensor<2x12x6xf32>, tensor<2x12xf32>, tensor<2x12x2xi32>, tensor<4x1xi32>)
   return
 }
 

@@ -27,29 +27,29 @@
 func.func private @s0.F(%x: !x, %logits: tensor<1x4x6xf32>, %up: tensor<3x8x8xf32>) -> !x attributes {
   pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 2, weight x 1>,
   pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
-  %w, %sel, %p, %lse, %places, %c = nn.route %logits {top = 2, sections = 2} : (tensor<1x4x6xf32>) -> (!k, !i, tensor<1x4x6xf32>, tensor<1x4xf32>, !i, tensor<2x3xi32>)
-  %rows = nn.dispatch %x, %places {room = 4} : (!x, !i) -> !r
+  %w, %sel, %p, %lse, %places, %c = nn.route %logits {top = 2, sections = #nn.sections<2 most 2>} : (tensor<1x4x6xf32>) -> (!k, !i, tensor<1x4x6xf32>, tensor<1x4xf32>, !i, tensor<2x3xi32>)
+  %rows = nn.dispatch %x, %places {sections = #nn.sections<2 most 2>} : (!x, !i) -> !r
   %here = nn.exchange_sections %rows over <expert> {members = 2} : (!r) -> !r
   %n = nn.exchange_sections %c over <expert> {members = 2, kept} : (tensor<2x3xi32>) -> tensor<2x3xi32>
-  %g = nn.expert_linear %here, %up, %n {choices = 2, room = 4} : (!r, tensor<3x8x8xf32>, tensor<2x3xi32>) -> !r
-  %l = nn.place_weights %w, %places {room = 4} : (!k, !i) -> tensor<1x16xf32>
+  %g = nn.expert_linear %here, %up, %n {filled = 0.5} : (!r, tensor<3x8x8xf32>, tensor<2x3xi32>) -> !r
+  %l = nn.place_weights %w, %places {sections = #nn.sections<2 most 2>} : (!k, !i) -> tensor<1x16xf32>
   %m = nn.exchange_sections %l over <expert> {members = 2, kept} : (tensor<1x16xf32>) -> tensor<1x16xf32>
   %d = nn.scale_rows %g, %m : (!r, tensor<1x16xf32>) -> !r
   %back = nn.exchange_sections %d over <expert> {members = 2, kept} : (!r) -> !r
-  %y = nn.combine %back, %places : (!r, !i) -> !x
+  %y = nn.combine %back, %places {sections = #nn.sections<2 most 2>} : (!r, !i) -> !x
   return %y : !x
 }
 func.func private @s0.B(%x: !x, %logits: tensor<1x4x6xf32>, %dy: !x, %up: tensor<3x8x8xf32>) -> tensor<3x8x8xf32> attributes {
   pipeline.body = #pipeline.body<"s0" B first>, pipeline.inputs = #pipeline.groups<act x 2, dact x 1, weight x 1>,
   pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: -1>} {
-  %w, %sel, %p, %lse, %places, %c = nn.route %logits {top = 2, sections = 2} : (tensor<1x4x6xf32>) -> (!k, !i, tensor<1x4x6xf32>, tensor<1x4xf32>, !i, tensor<2x3xi32>)
-  %rows = nn.dispatch %x, %places {room = 4} : (!x, !i) -> !r
+  %w, %sel, %p, %lse, %places, %c = nn.route %logits {top = 2, sections = #nn.sections<2 most 2>} : (tensor<1x4x6xf32>) -> (!k, !i, tensor<1x4x6xf32>, tensor<1x4xf32>, !i, tensor<2x3xi32>)
+  %rows = nn.dispatch %x, %places {sections = #nn.sections<2 most 2>} : (!x, !i) -> !r
   %here = nn.exchange_sections %rows over <expert> {members = 2} : (!r) -> !r
   %n = nn.exchange_sections %c over <expert> {members = 2, kept} : (tensor<2x3xi32>) -> tensor<2x3xi32>
-  %drows = nn.dispatch %dy, %places {room = 4} : (!x, !i) -> !r
+  %drows = nn.dispatch %dy, %places {sections = #nn.sections<2 most 2>} : (!x, !i) -> !r
   %dg = nn.exchange_sections %drows over <expert> {members = 2, kept} : (!r) -> !r
-  %du = nn.expert_linear_dw %here, %dg, %n {choices = 2, room = 4} : (!r, !r, tensor<2x3xi32>) -> tensor<3x8x8xf32>
-  %own = nn.expert_linear_dw %rows, %drows, %c {choices = 2, room = 4} : (!r, !r, tensor<2x3xi32>) -> tensor<3x8x8xf32>
+  %du = nn.expert_linear_dw %here, %dg, %n {filled = 0.5} : (!r, !r, tensor<2x3xi32>) -> tensor<3x8x8xf32>
+  %own = nn.expert_linear_dw %rows, %drows, %c {filled = 0.5} : (!r, !r, tensor<2x3xi32>) -> tensor<3x8x8xf32>
   return %du : tensor<3x8x8xf32>
 }
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {},

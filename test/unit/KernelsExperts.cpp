@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "test/unit/Kernels.h"
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 using namespace pp;
@@ -165,26 +166,44 @@ Values products(const Numbers &counts, const Values &a, const Values &b, int64_t
 /// Longer sums have more roundings.
 double productTolerance(Type type) { return isHalf(type) ? toleranceOf(type) : 4 * toleranceOf(type); }
 
+/// Of all choices those that sections of so many experts have room for, first choices of all tokens first; their rows
+/// lie by section, expert and token.
+void limitRows(const RouterCase &its, Routed &made, int64_t each, int64_t room) {
+  std::vector<std::array<int64_t, 3>> rows; // expert, token, choice
+  Numbers taken(its.experts / each, 0);
+  for (int64_t j = 0; j < its.top; ++j)
+    for (int64_t t = 0; t < its.tokens; ++t)
+      if (int32_t e = made.sel[t * its.top + j]; taken[e / each]++ < room)
+        rows.push_back({e, t, j});
+  std::sort(rows.begin(), rows.end());
+  made.places.assign(made.sel.size(), -1);
+  made.counts.assign(its.experts, 0);
+  int64_t inSection = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    auto [e, t, j] = rows[i];
+    inSection = i > 0 && rows[i - 1][0] / each == e / each ? inSection + 1 : 0;
+    made.places[t * its.top + j] = int32_t(e / each * room + inSection);
+    ++made.counts[e];
+  }
+}
+
 /// Scores are multiples of 1/4, so that many are equal: the lower expert is chosen. Experts in sections have the rows
 /// of one, but each section begins where there is room for all that could come to the ones before.
-void checkRoute(Type type, const RouterCase &its, int64_t sections) {
+/// `full`: a section has room for as many as come to it if all are chosen equally often, and the rest has no row.
+void checkRoute(Type type, const RouterCase &its, int64_t sections, bool full) {
+  const int64_t each = its.experts / sections, most = its.tokens * std::min(its.top, each),
+                room = full ? std::min(most, (its.tokens * its.top + sections - 1) / sections) : most;
   std::vector<double> params = {its.scale, its.balance, its.z};
   if (its.groups > 1)
     params.insert(params.end(), {double(its.groups), double(its.best)});
-  OneOp op("route", type, {its.tokens, its.experts, its.top, its.group, sections}, params, flagsOf(its));
+  OneOp op("route", type, {its.tokens, its.experts, its.top, its.group, sections, room}, params, flagsOf(its));
   Values logits = random(its.tokens * its.experts, 1), bias(its.experts);
   for (double &value : logits)
     value = std::round(value * 4) / 4;
   for (size_t i = 0; i < bias.size(); ++i)
     bias[i] = i % 3 ? 0.125 : -0.25;
   Routed expected = routed(its, logits, bias);
-  const int64_t each = its.experts / sections, room = its.tokens * std::min(its.top, each);
-  for (size_t i = 0; i < expected.places.size(); ++i) {
-    const int64_t section = expected.sel[i] / each;
-    for (int64_t e = 0; e < section * each; ++e)
-      expected.places[i] -= expected.counts[size_t(e)];
-    expected.places[i] += int32_t(section * room);
-  }
+  limitRows(its, expected, each, room);
   const size_t choices = its.tokens * its.top;
   Array w(type, choices), p(type, logits.size()), lse(type, its.tokens), biases(type, bias);
   Integers sel(choices), places(choices), counted(its.experts);
@@ -199,7 +218,10 @@ void checkRoute(Type type, const RouterCase &its, int64_t sections) {
   expectNear(lse.get(), expected.lse, toleranceOf(type), "lse");
   const RouterSums &sums = op.rank.routed;
   EXPECT_NEAR(sums.balance + sums.z, lossesOf(its, logits, expected.sel), 1e-5);
-  EXPECT_EQ(sums.rows, int64_t(choices));
+  const auto rows = int64_t(std::accumulate(counts.begin(), counts.end(), 0));
+  EXPECT_EQ(sums.rows, rows);
+  EXPECT_EQ(sums.dropped, int64_t(choices) - rows);
+  EXPECT_TRUE(full || sums.dropped == 0);
   EXPECT_EQ(sums.fewest, *std::min_element(counts.begin(), counts.end()));
   EXPECT_EQ(sums.most, *std::max_element(counts.begin(), counts.end()));
 }
@@ -211,13 +233,14 @@ TEST(KernelsExperts, Route) {
     for (const RouterCase &its : routers)
       for (int64_t sections = 1; sections <= its.experts; ++sections)
         if (its.experts % sections == 0)
-          checkRoute(type, its, sections);
+          for (bool full : {false, true})
+            checkRoute(type, its, sections, full);
 }
 
 /// The bias chooses, but is not in the weights; two calls give the same bits.
 TEST(KernelsExperts, BiasOf16Bits) {
   for (Type type : halfTypes) {
-    OneOp op("route", type, {1, 4, 2, 1, 1}, {1, 0, 0}, {"sigmoid"});
+    OneOp op("route", type, {1, 4, 2, 1, 1, 2}, {1, 0, 0}, {"sigmoid"});
     Array logits(Type::F32, Values{2, 1, 0, -1}), bias(type, Values{0, 0, 0, 8}), w(Type::F32, 2), p(Type::F32, 4),
         lse(Type::F32, 1);
     Integers sel(2), places(2), counts(4);
@@ -418,17 +441,21 @@ TEST(KernelsExperts, ProductsOfSections) {
     }
 }
 
-/// The weights of choices travel with their rows: each number to its row, and back; a row has one number.
+/// The weights of choices travel with their rows: each number to its row, and back; a row has one number. The fourth
+/// choice has no row.
 TEST(KernelsExperts, WeightsOfRows) {
   const int64_t tokens = 3, top = 2, room = 9, h = 40;
-  const Numbers places = {4, 0, 8, 1, 5, 2};
+  const Numbers places = {4, 0, 8, -1, 5, 2};
   for (Type type : allTypes) {
     const Type acc = accOf(type);
     Values w = rounded(acc, random(tokens * top, 1)), a = rounded(type, random(room * h, 2)),
            dy = rounded(type, random(room * h, 3));
     Values placed(room, 0), scaled(a.size()), da(a.size()), dw(room, 0);
+    Values back = w;
+    back[3] = 0;
     for (size_t i = 0; i < places.size(); ++i)
-      placed[size_t(places[i])] = w[i];
+      if (places[i] >= 0)
+        placed[size_t(places[i])] = w[i];
     for (size_t i = 0; i < a.size(); ++i) {
       scaled[i] = placed[i / h] * a[i];
       da[i] = placed[i / h] * dy[i];
@@ -440,7 +467,7 @@ TEST(KernelsExperts, WeightsOfRows) {
       OneOp("place_weights", type, {tokens, top, room})(pp_place_weights, Array(acc, w), places, gotPlaced);
       expectEqual(gotPlaced.get(), placed, "placed");
       OneOp("take_weights", type, {tokens, top, room})(pp_take_weights, gotPlaced, places, taken);
-      expectEqual(taken.get(), w, "taken");
+      expectEqual(taken.get(), back, "taken");
     }
     const Array rows(acc, placed);
     OneOp("scale_rows", type, {room, 1, h})(pp_scale_rows, Array(type, a), rows, nullptr, y);
@@ -488,6 +515,26 @@ TEST(KernelsExperts, Rows) {
     }
 }
 
+/// A choice without a row is copied nowhere, and adds nothing.
+TEST(KernelsExperts, DroppedRows) {
+  const int64_t h = 40;
+  const Numbers places = {2, -1, -1, -1, 0, 1};
+  for (Type type : allTypes) {
+    Values x = rounded(type, random(3 * h, 1)), before = rounded(type, random(3 * h, 2)), rows(4 * h, 5), sums = before;
+    for (int64_t c = 0; c < h; ++c) {
+      rows[2 * h + c] = x[c];
+      rows[c] = rows[h + c] = x[2 * h + c];
+      sums[c] += x[c];
+      sums[2 * h + c] += 2 * x[2 * h + c];
+    }
+    Array got(type, Values(4 * h, 5)), y(type, before);
+    OneOp("dispatch", type, {3, 2, h})(pp_dispatch, Array(type, x), places, got);
+    expectEqual(got.get(), rows, "rows");
+    OneOp("combine", type, {3, 2, h}, {}, {"accumulate"})(pp_combine, got, places, y);
+    expectNear(y.get(), sums, toleranceOf(type), "y");
+  }
+}
+
 /// 12 tokens with two choices of six experts: 4 is the mean, so 3 times 1, 7, 4, 4, 8, 0 less 12.
 TEST(KernelsExperts, LoadAndSteer) {
   for (Type type : {Type::F32, Type::F64}) {
@@ -514,16 +561,20 @@ TEST(KernelsExperts, LoadAndSteer) {
 }
 
 TEST(KernelsExperts, Refusals) {
-  EXPECT_NE(refusal({"route", Type::F32, {4, 3, 4, 4, 1}, {1, 0, 0}, {}}).find("4 choices of 3 experts"),
+  EXPECT_NE(refusal({"route", Type::F32, {4, 3, 4, 4, 1, 16}, {1, 0, 0}, {}}).find("4 choices of 3 experts"),
             std::string::npos);
-  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 4, 4, 1}, {1, 0, 0, 3, 1}, {}}).find("1 of 3 groups of 6 experts"),
+  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 4, 4, 1, 16}, {1, 0, 0, 3, 1}, {}}).find("1 of 3 groups of 6 experts"),
             std::string::npos);
-  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 2, 3, 1}, {1, 0, 0}, {}}).find("groups of 3 do not divide 4 tokens"),
+  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 2, 3, 1, 8}, {1, 0, 0}, {}}).find("groups of 3 do not divide 4 tokens"),
             std::string::npos);
   EXPECT_NE(
-      refusal({"route", Type::F32, {4, 6, 2, 4, 1}, {1, 0, 0, 3}, {}}).find("expected 3 params, or two of groups"),
+      refusal({"route", Type::F32, {4, 6, 2, 4, 1, 8}, {1, 0, 0, 3}, {}}).find("expected 3 params, or two of groups"),
       std::string::npos);
-  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 2, 4, 4}, {1, 0, 0}, {}}).find("6 experts are not cut in 4 sections"),
+  EXPECT_NE(
+      refusal({"route", Type::F32, {4, 6, 2, 4, 4, 1}, {1, 0, 0}, {}}).find("6 experts are not cut in 4 sections"),
+      std::string::npos);
+  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 2, 4, 6, 5}, {1, 0, 0}, {}})
+                .find("5 rows of a section are more than can come"),
             std::string::npos);
   EXPECT_NE(refusal({"expert_linear", Type::F32, {9, 3, 4, 2, 2}, {}, {}}).find("9 rows are not cut in 2 sections"),
             std::string::npos);
