@@ -4,10 +4,11 @@
 #
 # usage: compositions.py PP_COMPILE FOLDER [--cases N] [--seed S]
 # Drawn are a schedule with its options, ranks and microbatches; a model with windows, sinks, biases, head norms,
-# dropout or a tied table; sizes that need not divide; data, context, attention, tensor, sequence, again, zero and
-# order of the mesh; frozen parts; mlp chunks; threads, MPI or the emulated device. In f64 gradients, losses and the
-# weights after three steps are those of `schedule=single` on sequences in the same order. A program that does not
-# compile has to say why at a place; its sentence, without numbers, is counted at the end.
+# dropout or a tied table, or with experts and the losses of their routers; sizes that need not divide; data, context,
+# attention, tensor, sequence, expert, again, zero and order of the mesh; frozen parts; mlp chunks; threads, MPI or the
+# emulated device. In f64 gradients, losses and the weights after three steps are those of `schedule=single` on
+# sequences in the same order. A program that does not compile has to say why at a place; its sentence, without numbers,
+# is counted at the end.
 import collections, os, random, re, sys
 import harness
 from gradients import TOLERANCE, TRAINED, Runner, difference
@@ -24,15 +25,29 @@ MODELS = {
     "gpt2": ({}, {"embed_rate": 0.2, "residual_rate": 0.1, "attention_rate": 0.3},
              {"tied": "false", "depths": "[1,2,3,4]"}),
     "gemma": ({}, {"score_cap": 2.5, "logit_cap": 3.0, "windows": "[4,0,6,0]"}),
-    "encoder_decoder": ({},),
+    "encoder_decoder": ({},), "mixtral": ({},), "qwen3_moe": ({},), "olmoe": ({},), "glm4_moe": ({},),
 }
+MIXTURES = ("mixtral", "qwen3_moe", "olmoe", "glm4_moe")
 FROZEN = {"llama": ("embed", "mlp", "attn,norm"), "gemma": ("embed", "mlp", "attn,norm"),
           "gpt2": ("wte", "mlp,ln_", "attn")}
 
 
+def draw_experts(draw, model, schedule, context, data):
+    """What the model has of experts, and over how many devices they are cut."""
+    experts = draw.choice((4, 6, 8))
+    cuts = draw.random() < 0.7
+    counts = [count for count in range(1, 9) if experts % count == 0 and (
+        context % count == 0 or count % context == 0 and data % (count // context) == 0)]
+    slices = "slim" in schedule or schedule in ("terapipe", "ring_attention", "ring_attention_zigzag/sharded=true")
+    shared = {"experts": experts, "top": draw.randint(2, experts), "balance": 0 if slices else draw.choice((0, 0.5)),
+              "z": 0 if model == "glm4_moe" else draw.choice((0, 0.1))}
+    over = draw.choice(("sequence", "microbatch"))
+    return {"mesh.expert": draw.choice(counts[1:] or counts)} if cuts else {}, shared | {"balance_over": over}
+
+
 def draw_case(draw):
     """Defines of the program, those that its reference shares, and how it runs."""
-    model = draw.choice(("llama", "llama", "gpt2", "gpt2", "gemma", "encoder_decoder"))
+    model = draw.choice(("llama", "llama", "gpt2", "gpt2", "gemma", "encoder_decoder", *MIXTURES))
     ranks, tensor, data = draw.choice((1, 2, 2, 3, 4)), draw.choice((1, 2, 2, 2, 3, 4)), draw.choice((1, 1, 2, 3))
     context = draw.choice((1, 1, 2, 2, 3))
     swaps = context > 1 and draw.random() < 0.5
@@ -43,7 +58,7 @@ def draw_case(draw):
     shared = {"model": model, "layers": 12 if ranks == 3 else layers, "hidden": heads * draw.choice((4, 8)),
               "heads": heads, "ffn": 12 * draw.choice((2, 3)), "vocab": draw.choice((256, 257, 263)),
               "sequence": 12 * draw.choice((1, 2)), "microbatches": microbatches, "precision": "f64"}
-    if model in ("llama", "gemma"):
+    if model in ("llama", "gemma", *MIXTURES):
         shared["kv_heads"] = draw.choice([count for count in (1, 2, 3, 4, 6) if heads % count == 0])
     options = draw.choice(MODELS[model])
     if "windows" in options or "depths" in options:
@@ -62,6 +77,9 @@ def draw_case(draw):
         own["mesh.sequence"] = "true"
     if swaps:
         own["mesh.attention"] = "heads"
+    if model in MIXTURES:
+        cut, experts = draw_experts(draw, model, own["schedule"], context, data)
+        own, shared = own | cut, shared | experts
     if tensor > 1 or context > 1:
         own["mesh.again"] = draw.choice(("nothing", "inputs", "all"))
     if data * context > 1 and draw.random() < 0.4:
