@@ -26,12 +26,10 @@ ON_FOUR = ("gpt_neox_8", "qwen3_8", "gemma2_8", "gemma3_8", "mistral_8")
 # weight has q, k and v of unequal widths; a device has one head, whose q, k and v are one period.
 THREE_HEADS = "`attention` in part `attn` has 3 heads; `tensor = 2` does not divide them"
 SPLIT = "`split` in part `qkv` has no rule for `tensor = 2`: operand 0 is shard 2; of columns that are cut each device"
-EXPERTS = "`tensor = 2` is not supported yet; a rank of a model with experts has one device, or replicas"
 NORM = "has no rule for `tensor = 2`: operand 0 is shard 2"
 REFUSED = ({name: THREE_HEADS for name in ("llama_llama3", "qwen3_narrow", "gpt_neox_narrow", "gpt_neox_stretched")} |
            {name: SPLIT for name in ("phi3", "phi3_longrope", "gpt_neox", "gpt_neox_tanh", "gpt_neox_in_sequence")} |
-           {name: NORM for name in ("olmo2", "olmo2_biases", "olmo3", "olmo3_yarn")} |
-           {name: EXPERTS for name in families.VARIANTS if "moe" in name or "mixtral" in name})
+           {name: NORM for name in ("olmo2", "olmo2_biases", "olmo3", "olmo3_yarn", "olmoe", "olmoe_one")})
 
 
 def difference(ours, theirs):
@@ -76,7 +74,7 @@ def main():
     compiler, folder, *chosen = sys.argv[1:]
     judge, tally = families.Judge(compiler, folder), harness.Tally()
     for config in families.VARIANTS.values():
-        for key in {"intermediate_size", "n_inner"} & config.keys():
+        for key in {"intermediate_size", "moe_intermediate_size", "n_inner"} & config.keys():
             config[key] += config[key] % 2
     families.VARIANTS.update(MORE)
     for number, variant in enumerate(families.VARIANTS):
