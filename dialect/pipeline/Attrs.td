@@ -340,8 +340,8 @@ def Pipeline_MeshAttr : Pipeline_Attr<"Mesh", "mesh"> {
     products the devices along `tensor` have a run of the rows each; `again inputs`: a backward gathers again what went
     into products, and keys; `again all`: and W the gradients of what came out. `attention heads`: along `context` each
     device attends whole sequences for its share of the heads; else it has its own queries and the keys of all,
-    `gather`. `expert 4`: experts are cut over so many of the devices along `context` and `data`, whose coordinate on
-    `context` runs first; along `copies` lie those with the same experts.
+    `gather`. `expert 4`: experts are cut over so many neighbours along `context`, or over all of these and
+    neighbours along `data`, in the order of their numbers; along `copies` lie those with the same experts.
   }];
   let parameters = (ins ArrayRefParameter<"::pp::pipeline::Axis">:$order, ArrayRefParameter<"int64_t">:$sizes,
                         "int64_t":$zero, "bool":$sequence, "::pp::pipeline::Again":$again,

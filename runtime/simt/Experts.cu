@@ -95,13 +95,12 @@ template <class A> __global__ void __launch_bounds__(256) reportKernel(RouteRepo
     sums[1] += double(its.lse[t]) * double(its.lse[t]);
   blockSum(sums, shared);
   int32_t fewest = INT32_MAX, most = 0;
+  double rows[2] = {0, 0};
   for (int64_t e = threadIdx.x; its.counts && e < its.n; e += blockDim.x) {
+    rows[0] += its.counts[e];
     fewest = its.counts[e] < fewest ? its.counts[e] : fewest;
     most = larger(its.counts[e], most);
   }
-  double rows[2] = {0, 0};
-  for (int64_t e = threadIdx.x; its.counts && e < its.n; e += blockDim.x)
-    rows[0] += its.counts[e];
   blockSum(rows, shared);
   fewest = blockEnd<false>(fewest, reinterpret_cast<int32_t *>(shared));
   most = blockEnd<true>(most, reinterpret_cast<int32_t *>(shared));

@@ -12,9 +12,9 @@
 #   B    gradients of rows and of their weights; unless they are kept the rows once more
 #   U    where several groups have the same experts, a sum of each gradient; of the norm one number
 # An all_to_all brings a device (E - 1) / E of what it has, an all_reduce of n devices 2 (n - 1) / n.
-import json, random, subprocess, sys
+import sys
 import harness
-from mesh_bytes import aligned
+from mesh_bytes import aligned, planned
 
 
 class Case:
@@ -79,20 +79,8 @@ class Case:
 
 
 def main():
-    arguments = harness.draws(cases=24, seed=17)
-    draw, tally = random.Random(arguments.seed), harness.Tally()
-    for _ in range(arguments.cases):
-        case = Case(draw)
-        given = [word for name, value in case.defines().items() for word in ("-D", f"{name}={value}")]
-        made = subprocess.run([arguments.compiler, harness.TRAIN, *given, "--emit=stats"], capture_output=True,
-                              text=True)
-        said = " ".join(given[1::2])
-        if made.returncode:
-            tally.check(False, f"{said}: {made.stderr[-300:]}")
-            continue
-        ranks = json.loads(made.stdout)["per_rank"]
-        kept, found = case.stash() * min(case.ranks, case.microbatches), ranks[0]["peak_bytes"]["stash"]
-        tally.check(found == kept, f"{said}: stash {found}, expected {kept}")
+    arguments, tally = harness.draws(cases=24, seed=17), harness.Tally()
+    for case, said, ranks in planned(arguments, tally, Case):
         for rank, its in enumerate(ranks):
             found = {phase: {kind: moved for kind, moved in kinds.items()
                              if kind in ("expert.all_to_all", "copies.all_reduce")}

@@ -183,11 +183,11 @@ def sliced(compiler, tally):
         tally.check(found == expected, f"slices {values | mesh}: F, B, keys {found}, expected {expected}")
 
 
-def main():
-    arguments = harness.draws(cases=24, seed=17)
-    draw, tally = random.Random(arguments.seed), harness.Tally()
+def planned(arguments, tally, make):
+    """Of each drawn case that compiles the sizes, as text, too, and what the compiler plans by rank; checks stashes."""
+    draw = random.Random(arguments.seed)
     for _ in range(arguments.cases):
-        case = Case(draw)
+        case = make(draw)
         given = [word for name, value in case.defines().items() for word in ("-D", f"{name}={value}")]
         made = subprocess.run([arguments.compiler, harness.TRAIN, *given, "--emit=stats"], capture_output=True,
                               text=True)
@@ -196,10 +196,14 @@ def main():
             tally.check(False, f"{said}: {made.stderr[-300:]}")
             continue
         ranks = json.loads(made.stdout)["per_rank"]
-        in_flight = min(case.ranks, case.microbatches)
-        kept = case.stash() * in_flight
-        tally.check(ranks[0]["peak_bytes"]["stash"] == kept,
-                    f"{said}: stash {ranks[0]['peak_bytes']['stash']}, expected {kept}")
+        kept, found = case.stash() * min(case.ranks, case.microbatches), ranks[0]["peak_bytes"]["stash"]
+        tally.check(found == kept, f"{said}: stash {found}, expected {kept}")
+        yield case, said, ranks
+
+
+def main():
+    arguments, tally = harness.draws(cases=24, seed=17), harness.Tally()
+    for case, said, ranks in planned(arguments, tally, Case):
         for rank, its in enumerate(ranks):
             found = {phase: kinds for phase, kinds in its["exchanges"].items() if phase in "FB"}
             expected = case.exchanges(rank)

@@ -163,6 +163,12 @@ Values products(const Numbers &counts, const Values &a, const Values &b, int64_t
   return c;
 }
 
+/// What kernels with "accumulate" add to.
+void addIf(bool adds, Values &to, const Values &before) {
+  for (size_t i = 0; i < to.size() && adds; ++i)
+    to[i] += before[i];
+}
+
 /// Longer sums have more roundings.
 double productTolerance(Type type) { return isHalf(type) ? toleranceOf(type) : 4 * toleranceOf(type); }
 
@@ -349,10 +355,8 @@ TEST(KernelsExperts, Routers) {
         const std::vector<std::string> flags(adds, "accumulate");
         Values before = rounded(type, random(tokens * h, 5)), sums = rounded(acc, random(h * n, 6));
         Values dx = products(all, dy, w, h, n, 'x'), dw = products(all, x, dy, h, n, 'w');
-        for (size_t i = 0; i < dx.size() && adds; ++i)
-          dx[i] += before[i];
-        for (size_t i = 0; i < dw.size() && adds; ++i)
-          dw[i] += sums[i];
+        addIf(adds, dx, before);
+        addIf(adds, dw, sums);
         Array gotX(type, before), gotW(acc, sums);
         OneOp("router_dx", type, dims, {}, flags)(pp_router_dx, Array(acc, dy), Array(type, w), gotX);
         OneOp("router_dw", type, dims, {}, flags)(pp_router_dw, Array(type, x), Array(acc, dy), gotW);
@@ -383,10 +387,8 @@ TEST(KernelsExperts, Products) {
           const std::vector<std::string> flags(adds, "accumulate");
           Values before = rounded(type, random(rows * in, 5)), sums = rounded(acc, random(n * in * out, 6));
           Values dx = products(counts, dy, w, in, out, 'x'), dw = products(counts, x, dy, in, out, 'w');
-          for (size_t i = 0; i < dx.size() && adds; ++i)
-            dx[i] += before[i];
-          for (size_t i = 0; i < dw.size() && adds; ++i)
-            dw[i] += sums[i];
+          addIf(adds, dx, before);
+          addIf(adds, dw, sums);
           Array gotX(type, before), gotW(acc, sums);
           OneOp("expert_linear_dx", type, dims, {}, flags)(pp_expert_linear_dx, Array(type, dy), Array(type, w), counts,
                                                            gotX);
