@@ -26,7 +26,8 @@ struct Rule {
     Unread, ///< the program runs clean without the message at which the error stands
     Shared, ///< it does not when every slot has bytes of its own
     Keys,   ///< the message names keys of two slices of one sequence
-    Tied    ///< it names weights of two pieces that share their table, the same rows
+    Tied,   ///< it names weights of two pieces that share their table, the same rows
+    Rows    ///< it names the numbers of one row for two slices of it
   } holds;
 };
 constexpr Rule rules[] = {
@@ -53,6 +54,9 @@ constexpr Rule rules[] = {
     {"keys change places where all of them are attended", "values", "of `..` as `..`", Rule::If::Keys},
     // Embedding and head have one table, and on this rank the same rows of it.
     {"a weight is read from the piece that shares it", "values", "reads `..` where it needs `..`", Rule::If::Tied},
+    // Dropout draws by the number of the row, and all slices of a row have the same.
+    {"the number of a row is read from another slice of it", "values", "reads `..` where it needs `..`",
+     Rule::If::Rows},
     // W adds to the one gradient of its stage; it is the same whichever term comes first.
     {"the terms of a gradient change places", "values", "left for `..` where it needs what `..` left for `..`",
      Rule::If::Any},
@@ -173,6 +177,12 @@ static bool namesTiedRows(llvm::StringRef message) {
          ((isOf(is, "head") && isOf(needed, "embed")) || (isOf(is, "embed") && isOf(needed, "head")));
 }
 
+/// `.. reads \`data(rows, 1, 3)\` where it needs \`data(rows, 1, 0)\``.
+static bool namesOneRow(llvm::StringRef message) {
+  llvm::StringRef is = quotedAfter(message, " reads"), needed = quotedAfter(message, " needs");
+  return is.starts_with("data(rows, ") && is.rsplit(',').first == needed.rsplit(',').first;
+}
+
 std::string Judge::stricterRule(ModuleOp module, const Verdict &verdict, uint64_t seed) {
   std::string shape = shapeOf(verdict.message), ignored;
   auto isClean = [&](ModuleOp other) { return execute(other, seed, /*threads=*/false, ignored).truth == Truth::Clean; };
@@ -191,6 +201,7 @@ std::string Judge::stricterRule(ModuleOp module, const Verdict &verdict, uint64_
       changed.push_back(std::move(without));
     if (rule.holds == Rule::If::Any || (rule.holds == Rule::If::Keys && namesKeysOfOneSequence(verdict.message)) ||
         (rule.holds == Rule::If::Tied && namesTiedRows(verdict.message)) ||
+        (rule.holds == Rule::If::Rows && namesOneRow(verdict.message)) ||
         (rule.holds == Rule::If::Shared && !isClean(*apart)) ||
         llvm::any_of(changed, [&](OwningOpRef<ModuleOp> &other) { return isClean(*other); }))
       return rule.name;
