@@ -8,15 +8,13 @@ import argparse, json, os, subprocess, sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SCHEDULES = ("single", "gpipe", "gpipe_offload", "1f1b", "bpipe", "pipedream_2bw", "1f1b_recompute", "interleaved",
-             "looped_bfs", "zb_h1",
-             "zb_h2", "zb_v", "v_half", "v_min", "dualpipe_v", "weipipe_interleave", "weipipe_prefetch",
-             "weipipe_naive", "wzb1", "wzb2", "tawpipe", "fsdp", "zero1", "zero2", "1f1b_vocabulary", "terapipe",
-             "slimpipe",
-             "slimpipe_interleaved", "helixpipe", "chimera", "hanayo", "replicated_1f1b", "replicated_zero1",
-             "replicated_zero2")
+             "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "dualpipe_v", "dualpipe", "weipipe_interleave",
+             "weipipe_prefetch", "weipipe_naive", "wzb1", "wzb2", "tawpipe", "fsdp", "zero1", "zero2",
+             "1f1b_vocabulary", "terapipe", "slimpipe", "slimpipe_interleaved", "helixpipe", "chimera", "hanayo",
+             "replicated_1f1b", "replicated_zero1", "replicated_zero2")
 SIZES = ((2, 4), (4, 8), (8, 16))
 MORE = ((4, 16), (6, 12), (16, 64))  # of schedules in the shape of a V, whose stashes of two sizes are hardest to plan
-V_SHAPED = ("zb_v", "v_half", "v_min", "dualpipe_v")
+V_SHAPED = ("zb_v", "v_half", "v_min", "dualpipe_v", "dualpipe")
 
 
 def ratios(compiler, schedule, ranks, microbatches, defines):

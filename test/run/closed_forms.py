@@ -183,6 +183,10 @@ FORMS = (
     # DeepSeek 2025, a pair of F and B one after the other: as ZB-V, one chunk more on the ranks that begin with pairs.
     Form("dualpipe_v", lambda p: (2 * p, 2 * p + 1), lambda p, m: 6 * m + p - 1, lambda p, m, r: None,
          barrier=None, layers=lambda p: 2 * p, work=lambda m: 6 * m, top=lambda p: 2 * p + 1),
+    # DeepSeek-V3, 2024: half of the ranks run as dualpipe_v does on p/2 ranks with m/2 microbatches, in stages of unit
+    # time; twice the weights, p + 1 stashes. dualpipe.py holds the report's own bubble.
+    Form("dualpipe", lambda p: (2 * p, 2 * p + 2, 3 * p), lambda p, m: 3 * m + p // 2 - 1, lambda p, m, r: None,
+         barrier=None, ranks=range(2, 17, 2), stash=lambda p, m, r: p + 1, weight=lambda p, m, r: 2),
     # Li & Hoefler 2021, B = 2F: 2 (p-2) for the first group of p microbatches, which is the paper's bubble
     # (p-2)/(3p/2+p-2), and p-2 for each that is concatenated directly. Peaks from p/2 + 1 to p.
     Form("chimera", lambda p: (p, 2 * p, 3 * p), lambda p, m: 3 * m + (m // p + 1) * (p - 2), lambda p, m, r: None,

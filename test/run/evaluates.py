@@ -9,7 +9,7 @@ import data, documents, harness
 SIZES = dict(model="llama", layers=8, hidden=16, heads=4, kv_heads=4, ffn=24, vocab=256, sequence=16, microbatch=2,
              microbatches=8, precision="f64")
 SCHEDULES = ("gpipe", "1f1b", "gpipe_offload", "bpipe", "1f1b_recompute", "1f1b_vocabulary", "interleaved",
-             "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "dualpipe_v", "chimera", "hanayo",
+             "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "dualpipe_v", "dualpipe", "chimera", "hanayo",
              "weipipe_interleave", "weipipe_prefetch", "weipipe_naive", "wzb1", "wzb2", "tawpipe", "fsdp",
              "data_parallel", "zero1", "zero2", "replicated_1f1b", "replicated_zero2", "terapipe", "slimpipe",
              "slimpipe_interleaved", "ring_attention", "helixpipe")

@@ -19,10 +19,10 @@ SETS = {
     "gains": ("llama", "norm"),
     "table": ("gpt2", "wte"),
 }
-SCHEDULES = ("gpipe 1f1b interleaved zb_h2 zb_v dualpipe_v chimera gpipe_offload bpipe pipedream_2bw 1f1b_recompute "
-             "1f1b_vocabulary weipipe_interleave weipipe_naive wzb1 wzb2 tawpipe fsdp zero1 zero2 data_parallel "
-             "replicated_1f1b helixpipe/folds=2/ship=false/forget=true terapipe slimpipe slimpipe/exchange=true "
-             "ring_attention/sharded=true").split()
+SCHEDULES = ("gpipe 1f1b interleaved zb_h2 zb_v dualpipe_v dualpipe chimera gpipe_offload bpipe pipedream_2bw "
+             "1f1b_recompute 1f1b_vocabulary weipipe_interleave weipipe_naive wzb1 wzb2 tawpipe fsdp zero1 zero2 "
+             "data_parallel replicated_1f1b helixpipe/folds=2/ship=false/forget=true terapipe slimpipe "
+             "slimpipe/exchange=true ring_attention/sharded=true").split()
 STEPS = 5
 
 

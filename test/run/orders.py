@@ -19,7 +19,7 @@ STAGED = ("1f1b", "gpipe_offload", "weipipe_interleave", "fsdp")
 
 
 SCHEDULES = """gpipe 1f1b bpipe pipedream_2bw 1f1b_recompute 1f1b_vocabulary gpipe_offload interleaved looped_bfs zb_h1
- zb_h2 zb_v v_half v_min dualpipe_v
+ zb_h2 zb_v v_half v_min dualpipe_v dualpipe
  weipipe_interleave weipipe_prefetch weipipe_naive wzb1 wzb2 helixpipe tawpipe fsdp zero1 zero2 terapipe slimpipe
  slimpipe_interleaved chimera hanayo ring_attention""".split()
 
