@@ -111,7 +111,7 @@ json::Object pp::fingerprintOf(ProgramOp program) {
 
 std::string pp::differenceFrom(ProgramOp program, const json::Object &root, bool inOrder) {
   const json::Object *found = root.getObject("made_from");
-  if (!found)
+  if (!found || found->empty())
     return "does not say which program it was made from (`made_from`)";
   json::Object own = fingerprintOf(program);
   auto differs = [&](StringRef key) {

@@ -10,6 +10,7 @@
 #include "analysis/Simulate.h"
 #include "analysis/Actions.h"
 #include "analysis/lives/SlotLives.h"
+#include "llvm/Support/Format.h"
 #include <cmath>
 #include <map>
 #include <queue>
@@ -430,6 +431,9 @@ void Engine::idle(int64_t number, double from, double to, IdleCause cause, int64
     timeline.ranks[number].idles.push_back({from, to, cause, flight});
 }
 
+/// Above, microseconds are no int of 64 bits.
+static constexpr double kLongestStep = 1e12;
+
 FailureOr<Timeline> pp::simulate(ProgramOp program, const CostModel &costs, Manner manner) {
   Messages messages(program);
   Engine one(program, messages, costs, /*steps=*/1, manner), two(program, messages, costs, /*steps=*/2, manner);
@@ -440,6 +444,12 @@ FailureOr<Timeline> pp::simulate(ProgramOp program, const CostModel &costs, Mann
                                    << describeInstant(post ? post : op)
                                    << "`: without overlap no task begins before what was sent has arrived"
                                    << withLoops(op);
+  }
+  if (!(timeline.step <= kLongestStep)) {
+    std::string text;
+    llvm::raw_string_ostream(text) << llvm::format("takes %g %s; the limit is %g", timeline.step,
+                                                   costs.isUnitTime() ? "units" : "seconds", kLongestStep);
+    return emitError(program.getLoc()) << "with these costs a step " << text;
   }
   timeline.twoSteps = two.run().step;
   timeline.messages = std::move(messages);

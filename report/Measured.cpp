@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "report/Measured.h"
 #include "analysis/Fingerprint.h"
+#include "analysis/costs/JsonFile.h"
 #include "report/Names.h"
-#include "llvm/Support/JSON.h"
+#include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/MemoryBuffer.h"
 
 using namespace mlir;
@@ -30,7 +31,7 @@ public:
 
 private:
   InFlightDiagnostic error() { return emitError(program.getLoc()) << "`" << path << "` of --compare "; }
-  void readSlice(const llvm::json::Object &event);
+  StringRef readSlice(const llvm::json::Object &event);
   void readFlights();
   LogicalResult readSpans(RankOp rank);
   void readIdles(int64_t rank);
@@ -51,12 +52,17 @@ private:
 
 } // namespace
 
-void Reader::readSlice(const llvm::json::Object &event) {
+/// Returns the field that is wrong, if so.
+StringRef Reader::readSlice(const llvm::json::Object &event) {
   auto pid = event.getInteger("pid");
   auto category = event.getString("cat"), name = event.getString("name");
   auto start = event.getNumber("ts"), length = event.getNumber("dur");
-  if (!pid || *pid < 0 || *pid >= static_cast<int64_t>(ranks) || !category || !name || !start || !length)
-    return;
+  if (!pid || *pid < 0 || *pid >= static_cast<int64_t>(ranks))
+    return "pid";
+  if (!category || !name)
+    return category ? "name" : "cat";
+  if (!isQuantity(start) || !isQuantity(length) || !std::isfinite(*start + *length))
+    return isQuantity(start) ? "dur" : "ts";
   Slice slice = {name->str(), category->str(), *start, *start + *length, 0};
   if (const llvm::json::Object *arguments = event.getObject("args"))
     slice.message = arguments->getInteger("message").value_or(0);
@@ -66,15 +72,16 @@ void Reader::readSlice(const llvm::json::Object &event) {
     arrivals[*pid].push_back(slice);
   else if (*category == "idle" || *category == "post" || symbolizePhase(*category))
     compute[*pid].push_back(slice);
+  return "";
 }
 
 LogicalResult Reader::parse() {
   auto buffer = llvm::MemoryBuffer::getFile(path);
   if (!buffer)
     return error() << "cannot be read: " << buffer.getError().message();
-  auto json = llvm::json::parse((*buffer)->getBuffer());
+  auto json = parseJson((*buffer)->getBuffer());
   if (!json)
-    return error() << "is no JSON: " << llvm::toString(json.takeError());
+    return error() << llvm::toString(json.takeError());
   const llvm::json::Object *whole = json->getAsObject();
   const llvm::json::Array *events = whole ? whole->getArray("traceEvents") : nullptr;
   if (!events)
@@ -83,7 +90,9 @@ LogicalResult Reader::parse() {
     return error() << why;
   for (const llvm::json::Value &event : *events)
     if (const llvm::json::Object *object = event.getAsObject(); object && object->getString("ph") == "X")
-      readSlice(*object);
+      if (StringRef field = readSlice(*object); !field.empty())
+        return error() << "has an event whose `" << field << "` is missing, of another program, or no time of at "
+                       << "least 0: " << llvm::formatv("{0}", event).str();
   return success();
 }
 

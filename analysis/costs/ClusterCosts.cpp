@@ -249,10 +249,36 @@ private:
 
 } // namespace
 
+/// What a program that came as text may lack; the frontend asks for all of it.
+static std::string lackOf(ProgramOp program, DictionaryAttr cluster) {
+  for (StringRef name : {"name", "ranks_per_node", "device"})
+    if (!cluster.contains(name))
+      return name.str();
+  auto device = cluster.getAs<DictionaryAttr>("device");
+  if (!device.contains("bandwidth"))
+    return "device.bandwidth";
+  if (llvm::none_of(ArrayRef<StringRef>{"f32", "bf16", "f16", "f64"},
+                    [&](StringRef type) { return device.contains(type); }))
+    return "device.f32";
+  int64_t devices = program.getRanks() * (program.getMeshAttr() ? program.getMeshAttr().devicesOfRank() : 1);
+  int64_t perNode = cluster.getAs<IntegerAttr>("ranks_per_node").getInt();
+  for (auto [option, isUsed] : {std::pair("inside", devices > 1 && perNode > 1), {"between", devices > perNode}}) {
+    auto link = cluster.getAs<DictionaryAttr>(option);
+    if (isUsed && (!link || !link.contains("bandwidth")))
+      return std::string(option) + ".bandwidth";
+  }
+  auto host = cluster.getAs<DictionaryAttr>("host");
+  return host && !host.contains("bandwidth") ? "host.bandwidth" : "";
+}
+
 std::unique_ptr<CostModel> pp::makeClusterCosts(ProgramOp program, StringRef experts) {
   auto cluster = program.getClusterAttr();
   if (!cluster) {
     program.emitError("costs by cluster need one: `cluster NAME` in `train`, or --cluster=NAME");
+    return nullptr;
+  }
+  if (std::string lacks = lackOf(program, cluster); !lacks.empty()) {
+    program.emitError() << "costs by cluster need `" << lacks << "`, and the program's `cluster` has none";
     return nullptr;
   }
   for (auto rank : program.getOps<RankOp>())

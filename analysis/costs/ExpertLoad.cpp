@@ -1,7 +1,7 @@
 // Reads how the choices of routers fall on experts.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/costs/ExpertLoad.h"
-#include "llvm/Support/JSON.h"
+#include "analysis/costs/JsonFile.h"
 #include "llvm/Support/MemoryBuffer.h"
 #include <cmath>
 #include <numeric>
@@ -22,10 +22,10 @@ FailureOr<ExpertLoad> ExpertLoad::read(StringRef text, Location loc) {
   if (!file)
     return emitError(loc) << "`--expert-load` expects zipf=S or a file; cannot open `" << text
                           << "`: " << file.getError().message();
-  auto json = llvm::json::parse((*file)->getBuffer());
+  auto json = parseJson((*file)->getBuffer());
   const llvm::json::Array *list = json ? json->getAsArray() : nullptr;
   for (const llvm::json::Value &item : list ? *list : llvm::json::Array())
-    if (auto number = item.getAsNumber(); number && *number >= 0 && std::isfinite(*number))
+    if (auto number = item.getAsNumber(); isQuantity(number))
       load.listed.push_back(*number);
   double sum = std::accumulate(load.listed.begin(), load.listed.end(), 0.0);
   if (!json)

@@ -5,11 +5,11 @@
 // posts last copies, so that a post takes the rank's time; under MPI a message is there some time after its last post.
 #include "analysis/Fingerprint.h"
 #include "analysis/costs/Costs.h"
+#include "analysis/costs/JsonFile.h"
 #include "mlir/Support/FileUtilities.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/MemoryBuffer.h"
-#include <cmath>
 #include <map>
 
 using namespace mlir;
@@ -82,8 +82,8 @@ private:
 
   LogicalResult readText(ProgramOp program, StringRef text);
   LogicalResult readNumbers(ProgramOp program, const llvm::json::Object &root);
-  StringRef addTask(const llvm::json::Value &value);
-  StringRef addMessage(const llvm::json::Value &value);
+  std::string addTask(const llvm::json::Object &entry, int64_t ranks);
+  std::string addMessage(const llvm::json::Object &entry);
   LogicalResult check(ProgramOp program);
 
   StringRef path;
@@ -95,70 +95,88 @@ private:
 
 } // namespace
 
-/// Seconds, or how often: a number that a run can have measured. Absent: `otherwise`, where there is that.
-static bool readNumber(const llvm::json::Object &entry, StringRef key, std::optional<double> otherwise,
-                       double &number) {
+/// "expected X for `KEY`, got Y".
+static std::string refused(const llvm::json::Object &entry, StringRef key, const Twine &expected) {
   const llvm::json::Value *value = entry.get(key);
-  std::optional<double> found = value ? value->getAsNumber() : otherwise;
-  number = found.value_or(-1);
-  return std::isfinite(number) && number >= 0;
+  return "expected " + expected.str() + " for `" + key.str() + "`, got " +
+         (value ? llvm::formatv("{0}", *value).str() : "nothing");
 }
 
-/// Every entry is needed: a task without a time would be simulated as if it took none. Returns the field that is wrong.
-StringRef MeasuredCosts::addTask(const llvm::json::Value &value) {
-  auto *entry = value.getAsObject();
-  auto rank = entry ? entry->getInteger("rank") : std::nullopt;
-  auto task = entry ? entry->getString("task") : std::nullopt, phase = entry ? entry->getString("phase") : std::nullopt;
-  double mean = 0, count = 0;
-  if (!rank || *rank < 0)
-    return "rank";
+/// Seconds that a run can have measured. Absent: `otherwise`, where there is that.
+static std::string readTime(const llvm::json::Object &entry, StringRef key, std::optional<double> otherwise,
+                            double &time) {
+  const llvm::json::Value *value = entry.get(key);
+  std::optional<double> found = value ? value->getAsNumber() : otherwise;
+  time = found.value_or(0);
+  return isQuantity(found) ? "" : refused(entry, key, "a time of at least 0");
+}
+
+/// Every entry is needed: a task without a time would be simulated as if it took none. Returns what is wrong, if so.
+std::string MeasuredCosts::addTask(const llvm::json::Object &entry, int64_t ranks) {
+  auto rank = entry.getInteger("rank"), count = entry.getInteger("count");
+  auto task = entry.getString("task"), phase = entry.getString("phase");
+  if (!rank || *rank < 0 || *rank >= ranks)
+    return refused(entry, "rank", "a rank from 0 to " + Twine(ranks - 1));
   if (!task)
-    return "task";
+    return refused(entry, "task", "a name");
   if (!phase || !symbolizePhase(*phase))
-    return "phase";
-  if (!readNumber(*entry, "mean", std::nullopt, mean))
-    return "mean";
-  if (!readNumber(*entry, "count", 1, count) || count < 1)
-    return "count";
+    return refused(entry, "phase", "`F`, `B`, `I`, `W`, `R` or `U`");
+  if (!count || *count < 1)
+    return refused(entry, "count", "an int of at least 1");
+  double mean = 0;
+  if (std::string why = readTime(entry, "mean", std::nullopt, mean); !why.empty())
+    return why;
+  if (tasks.count({*rank, task->str()}))
+    return "task `" + task->str() + "` of rank " + std::to_string(*rank) + " is there twice";
+  auto times = static_cast<double>(*count);
   for (const auto &key : {std::pair(*rank, task->str()), std::pair(int64_t(-1), task->str()),
                           std::pair(*rank, "phase " + phase->str())}) {
-    tasks[key].first += mean * count;
-    tasks[key].second += count;
+    tasks[key].first += mean * times;
+    tasks[key].second += times;
   }
   return "";
 }
 
 /// Every message has a last post; where a run saw no other post or no wait of it, their times are left out.
-StringRef MeasuredCosts::addMessage(const llvm::json::Value &value) {
-  auto *entry = value.getAsObject();
-  auto kind = entry ? entry->getString("kind") : std::nullopt;
-  auto bytes = entry ? entry->getInteger("bytes") : std::nullopt;
+std::string MeasuredCosts::addMessage(const llvm::json::Object &entry) {
+  auto kind = entry.getString("kind");
+  auto bytes = entry.getInteger("bytes");
   MessageTimes times;
-  if (!kind)
-    return "kind";
+  if (!kind || (*kind != "p2p" && !symbolizePostKind(*kind)))
+    return refused(entry, "kind", "`p2p` or the name of a collective");
   if (!bytes || *bytes < 0)
-    return "bytes";
+    return refused(entry, "bytes", "an int of at least 0");
+  if (entry.get("mesh") && !entry.getBoolean("mesh"))
+    return refused(entry, "mesh", "true or false");
   for (auto [name, time] :
-       {std::pair("post", &times.post), {"last_post", &times.lastPost}, {"arrival", &times.arrival}})
-    if (!readNumber(*entry, name, time == &times.lastPost ? std::nullopt : std::optional(0.0), *time))
-      return name;
-  messages[kind->str() + (entry->getBoolean("mesh").value_or(false) ? kOverMesh : "")][*bytes] = times;
+       {std::pair("post", &times.post), {"last_post", &times.lastPost}, {"arrival", &times.arrival}}) {
+    auto otherwise = time == &times.lastPost ? std::nullopt : std::optional(0.0);
+    if (std::string why = readTime(entry, name, otherwise, *time); !why.empty())
+      return why;
+  }
+  std::string name = kind->str() + (entry.getBoolean("mesh").value_or(false) ? kOverMesh : "");
+  if (!messages[name].try_emplace(*bytes, times).second)
+    return "messages of kind `" + name + "` and " + std::to_string(*bytes) + " bytes are there twice";
   return "";
 }
 
 LogicalResult MeasuredCosts::readNumbers(ProgramOp program, const llvm::json::Object &root) {
-  auto wrong = [&](StringRef field, const llvm::json::Value &entry) {
-    return program.emitError() << "`" << path << "`: `" << field << "` is missing, or no name or time of at least 0: "
-                               << llvm::formatv("{0}", entry).str();
-  };
-  if (!readNumber(root, "dispatch", 0, dispatch))
-    return wrong("dispatch", *root.get("dispatch"));
-  for (const llvm::json::Value &entry : *root.getArray("tasks"))
-    if (StringRef field = addTask(entry); !field.empty())
-      return wrong(field, entry);
-  for (const llvm::json::Value &entry : *root.getArray("messages"))
-    if (StringRef field = addMessage(entry); !field.empty())
-      return wrong(field, entry);
+  if (std::string why = readTime(root, "dispatch", 0, dispatch); !why.empty())
+    return program.emitError() << "`" << path << "`: " << why;
+  auto transport = root.getString("transport");
+  if (!transport || (*transport != "threads" && *transport != "mpi"))
+    return program.emitError() << "`" << path << "`: " << refused(root, "transport", "\"threads\" or \"mpi\"");
+  threads = *transport == "threads";
+  for (StringRef list : {"tasks", "messages"})
+    for (auto [number, value] : llvm::enumerate(*root.getArray(list))) {
+      const llvm::json::Object *entry = value.getAsObject();
+      std::string why = !entry            ? "expected an object"
+                        : list == "tasks" ? addTask(*entry, static_cast<int64_t>(program.getRanks()))
+                                          : addMessage(*entry);
+      if (!why.empty())
+        return program.emitError() << "`" << path << "`, `" << list << "[" << number << "]`: " << why << ", in "
+                                   << llvm::formatv("{0}", value).str();
+    }
   bool nothing = dispatch == 0 && llvm::all_of(tasks, [](const auto &entry) { return entry.second.first == 0; });
   if (nothing)
     return program.emitError() << "`" << path << "` says that no task takes any time";
@@ -166,15 +184,14 @@ LogicalResult MeasuredCosts::readNumbers(ProgramOp program, const llvm::json::Ob
 }
 
 LogicalResult MeasuredCosts::readText(ProgramOp program, StringRef text) {
-  llvm::Expected<llvm::json::Value> value = llvm::json::parse(text);
+  llvm::Expected<llvm::json::Value> value = parseJson(text);
   if (!value)
-    return program.emitError() << "`" << path << "` is no JSON: " << llvm::toString(value.takeError());
+    return program.emitError() << "`" << path << "` " << llvm::toString(value.takeError());
   auto *root = value->getAsObject();
   if (!root || !root->getArray("tasks") || !root->getArray("messages"))
     return program.emitError() << "`" << path << "` is not a profile; an emitted program writes one with `--profile`";
   if (std::string why = differenceFrom(program, *root, /*inOrder=*/false); !why.empty())
     return program.emitError() << "`" << path << "` " << why;
-  threads = root->getString("transport") == StringRef("threads");
   return readNumbers(program, *root);
 }
 

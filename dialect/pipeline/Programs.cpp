@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "dialect/pipeline/Ranges.h"
 #include "mlir/IR/Builders.h"
+#include <cmath>
 
 using namespace mlir;
 using namespace pp;
@@ -146,6 +147,69 @@ static bool containsOnly(DictionaryAttr entries, llvm::function_ref<bool(Attribu
 
 //===-- Programs ------------------------------------------------------------------------------------------------===//
 
+static std::optional<double> numberOf(Attribute attr) {
+  if (auto number = dyn_cast<IntegerAttr>(attr); number && number.getType().isSignlessInteger(64))
+    return static_cast<double>(number.getInt());
+  auto number = dyn_cast<FloatAttr>(attr);
+  return number ? std::optional(number.getValueAsDouble()) : std::nullopt;
+}
+
+static LogicalResult verifyCosts(ProgramOp program) {
+  if (DictionaryAttr costs = program.getCostsAttr())
+    for (NamedAttribute entry : costs) {
+      auto number = dyn_cast<FloatAttr>(entry.getValue());
+      if (!number || !number.getValue().isFinite() || number.getValue().isNegative())
+        return program.emitOpError() << "has the cost " << entry.getValue() << " of `" << entry.getName().getValue()
+                                     << "`; expected a floating-point number of at least 0";
+    }
+  return success();
+}
+
+/// What a figure of a cluster must be, and whether it is.
+static std::pair<StringRef, bool> judgeFigure(StringRef option, StringRef label, double number) {
+  if (option == "efficiency")
+    return {"a share above 0, up to 1", number > 0 && number <= 1};
+  if (label == "latency" || label == "launch")
+    return {"a finite number of seconds of at least 0", number >= 0 && std::isfinite(number)};
+  if (label == "nics" || label == "ranks_per_node")
+    return {"an int from 1 to 2147483647", number >= 1 && number <= INT32_MAX && number == std::floor(number)};
+  if (label == "memory")
+    return {"a number of bytes from 1 to 9e18", number >= 1 && number <= 9e18};
+  return {"a finite number above 0", number > 0 && std::isfinite(number)};
+}
+
+/// What frontend/Cluster.cpp lets a cluster say; where one has to say more, who reads it asks for that.
+static LogicalResult verifyCluster(ProgramOp program) {
+  auto figure = [&](StringRef option, NamedAttribute entry) -> LogicalResult {
+    StringRef label = entry.getName().getValue();
+    std::optional<double> number = numberOf(entry.getValue());
+    auto [expected, isRight] = judgeFigure(option, label, number.value_or(0));
+    bool isInt = isa<IntegerAttr>(entry.getValue());
+    if (number && isRight && (label == "memory" || isInt == (label == "ranks_per_node")))
+      return success();
+    return program.emitOpError() << "has the cluster's `" << option << (option.empty() ? "" : ".") << label << "` "
+                                 << entry.getValue() << "; expected " << expected;
+  };
+  DictionaryAttr cluster = program.getClusterAttr();
+  for (NamedAttribute entry : cluster ? cluster : DictionaryAttr::get(program.getContext())) {
+    StringRef name = entry.getName().getValue();
+    bool isList = llvm::is_contained({"device", "efficiency", "inside", "between", "host"}, name);
+    auto figures = dyn_cast<DictionaryAttr>(entry.getValue());
+    if (name == "name" ? !isa<StringAttr>(entry.getValue())
+        : isList       ? !figures
+                       : name != "memory" && name != "ranks_per_node")
+      return program.emitOpError() << "has the cluster's `" << name << "` " << entry.getValue()
+                                   << "; expected a `name`, `ranks_per_node`, `memory`, and numbers in `device`, "
+                                      "`efficiency`, `inside`, `between` and `host`";
+    if (!isList && name != "name" && failed(figure("", entry)))
+      return failure();
+    for (NamedAttribute inner : isList ? figures : DictionaryAttr::get(program.getContext()))
+      if (failed(figure(name, inner)))
+        return failure();
+  }
+  return success();
+}
+
 LogicalResult ProgramOp::verify() {
   int64_t ranks = getRanks(), microbatches = getMicrobatches(), slices = getSlices(), updates = countUpdates();
   for (auto [what, count, least] :
@@ -161,14 +225,8 @@ LogicalResult ProgramOp::verify() {
     return emitOpError() << "has the target `" << *target << "`; expected `cpu` or `cuda`";
   if (MeshAttr mesh = getMeshAttr(); mesh && mesh.sizeOf(Axis::pipeline) != ranks)
     return emitOpError() << "has " << ranks << " ranks, and its mesh " << mesh.sizeOf(Axis::pipeline);
-  auto isNumber = [](Attribute attr) { return isa<IntegerAttr, FloatAttr>(attr); };
-  if (!containsOnly(getCostsAttr(), llvm::IsaPred<FloatAttr>))
-    return emitOpError("expected floating-point numbers in `costs`, one for each part");
-  if (!containsOnly(getClusterAttr(), [&](Attribute attr) {
-        auto figures = dyn_cast<DictionaryAttr>(attr);
-        return figures ? containsOnly(figures, isNumber) : isNumber(attr) || isa<StringAttr>(attr);
-      }))
-    return emitOpError("expected numbers, names, and dictionaries of numbers in `cluster`");
+  if (failed(verifyCosts(*this)) || failed(verifyCluster(*this)))
+    return failure();
   if (!containsOnly(getProofAttr(), [](Attribute attr) {
         auto facts = dyn_cast<DictionaryAttr>(attr);
         return facts && containsOnly(facts, llvm::IsaPred<IntegerAttr, StringAttr>);

@@ -145,7 +145,10 @@ private:
       std::unique_ptr<CostModel> model = makeCosts(program, costs);
       if (!model)
         return std::nullopt;
-      sum += simulate(program, *model)->step;
+      FailureOr<Timeline> timeline = simulate(program, *model);
+      if (failed(timeline))
+        return std::nullopt;
+      sum += timeline->step;
     }
     return sum;
   }

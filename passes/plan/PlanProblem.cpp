@@ -161,7 +161,9 @@ public:
     double longest = 0, tick = 1;
     for (const auto &its : times)
       longest = std::max({longest, its[0], its[1], its[2]});
-    tick = longest > 0 ? longest / 1e9 : 1;
+    tick = longest > 0 ? std::max(longest / 1e9, 1e-300) : 1;
+    for (const auto &its : delays)
+      tick = std::max({tick, its[0] / 1e15, its[1] / 1e15}); // an int has room for all of a step
     for (auto [s, stage] : llvm::enumerate(problem.stages)) {
       for (int64_t kind = 0; kind < 3; ++kind)
         stage.time[kind] = std::max<int64_t>(1, std::llround(times[s][kind] / tick));

@@ -40,14 +40,76 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, targ
 
 // -----
 
-// expected-error@+1 {{expected floating-point numbers in `costs`, one for each part}}
+// expected-error@+1 {{has the cost "long" of `pre`; expected a floating-point number of at least 0}}
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, costs = {pre = "long"}} {
 }
 
 // -----
 
-// expected-error@+1 {{expected numbers, names, and dictionaries of numbers in `cluster`}}
+// expected-error@+1 {{has the cost -1.000000e+00 : f64 of `pre`; expected a floating-point number of at least 0}}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, costs = {pre = -1.0 : f64}} {
+}
+
+// -----
+
+// Not a number: a cost of it would make every comparison of times false.
+// expected-error@+1 {{has the cost 0x7FF8000000000000 : f64 of `pre`; expected a floating-point number of at least 0}}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, costs = {pre = 0x7FF8000000000000 : f64}} {
+}
+
+// -----
+
+// expected-error@+1 {{has the cost 0x7FF0000000000000 : f64 of `pre`; expected a floating-point number of at least 0}}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, costs = {pre = 0x7FF0000000000000 : f64}} {
+}
+
+// -----
+
+// The figures of a cluster are those that the language allows.
+// expected-error@+1 {{has the cluster's `device.f32` "fast"; expected a finite number above 0}}
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, cluster = {device = {f32 = "fast"}}} {
+}
+
+// -----
+
+// expected-error@+1 {{has the cluster's `inside.bandwidth` 0.000000e+00 : f64; expected a finite number above 0}}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, cluster = {inside = {bandwidth = 0.0 : f64}}} {
+}
+
+// -----
+
+// expected-error@+1 {{has the cluster's `between.latency` -1.000000e+00 : f64; expected a finite number of seconds of at least 0}}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, cluster = {between = {latency = -1.0 : f64}}} {
+}
+
+// -----
+
+// expected-error@+1 {{has the cluster's `between.nics` 1.500000e+00 : f64; expected an int from 1 to 2147483647}}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, cluster = {between = {nics = 1.5 : f64}}} {
+}
+
+// -----
+
+// expected-error@+1 {{has the cluster's `efficiency.gemm` 2.000000e+00 : f64; expected a share above 0, up to 1}}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, cluster = {efficiency = {gemm = 2.0 : f64}}} {
+}
+
+// -----
+
+// expected-error@+1 {{has the cluster's `ranks_per_node` 0 : i64; expected an int from 1 to 2147483647}}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, cluster = {ranks_per_node = 0 : i64}} {
+}
+
+// -----
+
+// expected-error@+1 {{has the cluster's `memory` -5 : i64; expected a number of bytes from 1 to 9e18}}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, cluster = {memory = -5 : i64}} {
+}
+
+// -----
+
+// expected-error@+1 {{has the cluster's `disk` 5 : i64; expected a `name`, `ranks_per_node`, `memory`, and numbers in `device`, `efficiency`, `inside`, `between` and `host`}}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, cluster = {disk = 5 : i64}} {
 }
 
 // -----
