@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A rank runs its list in order. A launch takes what the cost model says, a post too where the rank moves the bytes
-// itself (else nothing); a complete waits for its message. A message is ready when its last end is posted, and starts
-// as soon as its links are free: of those that wait for a link, the one that was ready first. A link carries one
-// message at a time: the sum of what it carries is the same as if they shared it, and the order within an edge stays
-// that of its lane. Only a sum over the devices of a rank, whose bytes are those of all its gradients, gives way: other
-// messages pass it on its links, and it ends later by what they take.
+// itself (else nothing), two launches side by side what both take together; a complete waits for its message. A message
+// is ready when its last end is posted, and starts as soon as its links are free: of those that wait for a link, the
+// one that was ready first. A link carries one message at a time: the sum of what it carries is the same as if they
+// shared it, and the order within an edge stays that of its lane. Only a sum over the devices of a rank, whose bytes
+// are those of all its gradients, gives way: other messages pass it on its links, and it ends later by what they take.
 #include "analysis/Simulate.h"
 #include "analysis/Actions.h"
 #include "analysis/lives/SlotLives.h"
@@ -54,8 +54,8 @@ private:
     size_t next = 0;
     int64_t step = 0;
     double clock = 0;
-    bool working = false; ///< a launch has begun
-    LaunchOp running;     ///< one that has not ended
+    bool working = false;             ///< a launch has begun
+    SmallVector<LaunchOp, 2> running; ///< those that have not ended
     /// Without overlap: flights that must arrive before the next task, receives to post when the rank waits.
     std::vector<int64_t> sent;
     std::vector<PostOp> late;
@@ -185,8 +185,9 @@ void Engine::advance(int64_t number) {
     if (task)
       cost = launch(number, task);
     stream.clock = now + cost;
-    ++stream.next;
-    record.times.push_back(stream.clock);
+    size_t passed = task && task.follower() ? 2 : 1;
+    stream.next += passed;
+    record.times.insert(record.times.end(), passed, stream.clock);
     if (cost > 0)
       return push(stream.clock, Kind::resume, number);
     end(number);
@@ -204,14 +205,16 @@ bool Engine::isTurnOf(int64_t number, LaunchOp op) {
 
 void Engine::end(int64_t number) {
   Stream &stream = streams[number];
-  std::optional<int64_t> joint = jointOf(std::exchange(stream.running, {}));
-  auto it = joint ? joints.find({stream.step, *joint}) : joints.end();
-  if (it == joints.end() || --it->second > 0)
-    return;
-  joints.erase(it);
-  for (int64_t other : std::exchange(early, {})) {
-    idle(other, streams[other].clock, now, IdleCause::dependency, -1);
-    push(now, Kind::resume, other);
+  for (LaunchOp launch : std::exchange(stream.running, {})) {
+    std::optional<int64_t> joint = jointOf(launch);
+    auto it = joint ? joints.find({stream.step, *joint}) : joints.end();
+    if (it == joints.end() || --it->second > 0)
+      continue;
+    joints.erase(it);
+    for (int64_t other : std::exchange(early, {})) {
+      idle(other, streams[other].clock, now, IdleCause::dependency, -1);
+      push(now, Kind::resume, other);
+    }
   }
 }
 
@@ -222,20 +225,29 @@ bool Engine::nextStep(Stream &stream) {
   return true;
 }
 
+/// What it takes, with the one beside it.
 double Engine::launch(int64_t number, LaunchOp op) {
   RankTimeline &record = timeline.ranks[number];
-  double cost = costs.of(number, op);
-  streams[number].running = op;
-  Span span = {op, now, now + cost};
-  if (span.isWork()) {
-    record.first = streams[number].working ? record.first : now;
-    streams[number].working = true;
-    record.busy += cost;
-    record.last = span.end;
-    timeline.makespan = std::max(timeline.makespan, span.end);
+  Stream &stream = streams[number];
+  LaunchOp other = op.follower();
+  BesideTimes times = other ? costs.ofBoth(number, op, other) : BesideTimes{{0, 0}, {costs.of(number, op), 0}};
+  stream.running = {op};
+  if (other)
+    stream.running.push_back(other);
+  for (auto [i, launch] : llvm::enumerate(stream.running)) {
+    Span span = {launch, now + times.begin[i], now + times.end[i]};
+    if (span.isWork()) {
+      record.first = stream.working ? record.first : now;
+      stream.working = true;
+      record.busy += i == 0 ? times.length() : 0;
+      record.last = std::max(record.last, span.end);
+      timeline.makespan = std::max(timeline.makespan, span.end);
+    }
+    record.spans.push_back(span);
   }
-  record.spans.push_back(span);
-  return cost;
+  if (other && times.begin[1] < times.end[0] && times.begin[0] < times.end[1])
+    record.spans.end()[-2].lane = 1, record.spans.back().lane = 2;
+  return times.length();
 }
 
 //===-- Messages ------------------------------------------------------------------------------------------------===//

@@ -13,6 +13,7 @@ namespace pp {
 struct Span {
   pipeline::LaunchOp launch;
   double start, end;
+  int lane = 0; ///< of two that run in turn 1 and 2: both lie in one row
   pipeline::UnitIdAttr unit() const { return pipeline::LaunchOp(launch).getUnit(); }
   /// A unit that the schedule asked for, other than an update.
   bool isWork() const { return unit().getPhase() != pipeline::Phase::U; }
@@ -50,7 +51,7 @@ struct MemoryPoint {
 };
 
 struct RankTimeline {
-  std::vector<Span> spans;         ///< in order
+  std::vector<Span> spans;         ///< in order; only two launches side by side overlap
   std::vector<Idle> idles;         ///< the gaps between spans from 0 to the end of the step
   std::vector<double> times;       ///< when the k-th op of the rank's block (slots included) is passed
   std::vector<MemoryPoint> memory; ///< in order of time; where two share a time, the first is a peak of no duration

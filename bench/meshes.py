@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-"""Measures steps on meshes beside one device of one thread, and with --compile what a mesh adds to compiling."""
+"""Measures steps on meshes beside one device of one thread; what --compile takes; what `together` hides: --overlap."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: bench/meshes.py [-c PP_COMPILE] [--rounds 5] [--folder build/meshes] [--only WORD] [-D name=value]..
+#        bench/meshes.py --compile | --overlap
 # llama, hidden 512, 512 tokens a sequence, f32; 8 sequences a step in every row. A row is the least step of all rounds
 # but the first of each run; its ratio is that to one device in the same round, the median over rounds. Two devices
 # need two cores that do nothing else.
 # --compile: 64 layers of llama as 1F1B of 512 microbatches on 64 ranks, the executable with the programs of all ranks,
 # with meshes beside none. Processor seconds and peak bytes of pp-compile; a ratio is the median over rounds.
-import argparse, os, statistics, subprocess, sys
+# --overlap: one rank of two devices (tensor 2), forwards and backwards side by side, beside one after the other and
+# both as simulated. Every message is on its way for a fixed time (--delay of the program), which takes no core. One
+# constant is calibrated: the speed of the cluster's device, by a step without delay. `link / compute`: all messages of
+# a step one after the other, by the step without delay. Nothing hides those of the first forward and last backward.
+import argparse, json, os, statistics, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "test", "run"))
 import harness
 
@@ -52,6 +57,76 @@ def compiles(arguments):
         print(f"| {name} | {seconds[1]:.1f} | {seconds[0]:.2f} | {peaks[1]:.0f} | {peaks[0]:.2f} |")
 
 
+OVERLAP = """import "std/models/llama.pipe"
+import "std/1f1b_overlap.pipe"
+cluster here(speed = 1, latency = 0) {
+  nodes      1
+  ranks      2
+  memory     8e9
+  device     f32 = 228e9 * speed, bandwidth = 12e9 * speed, launch = 0
+  efficiency gemm = 0.8, attention = 0.4, bandwidth = 0.8
+  inside     bandwidth = 1e15, latency = latency
+}
+train overlap(microbatches = 16, speed = 1, latency = 0) {
+  model     llama(layers = 4, hidden = 512, heads = 8, ffn = 1408, vocab = 256)
+  schedule  one_f_one_b_overlap(1, microbatches)
+  data      microbatch = 1, sequence = 256
+  mesh      tensor = 2
+  cluster   here(speed, latency)
+  optimizer adamw(lr = 1e-3)
+  precision f32
+}
+"""
+KINDS = {"in turn": "true", "one after the other": "false"}
+
+
+def compile_overlap(arguments, kind, speed, latency, *options):
+    return harness.call([arguments.compiler, arguments.source, f"--interleave={KINDS[kind]}", f"-Dspeed={speed}",
+                         f"-Dlatency={latency}", *options]).stdout
+
+
+def predict(arguments, kind, speed, latency):
+    return json.loads(compile_overlap(arguments, kind, speed, latency, "--emit=stats"))["step"]
+
+
+def run_delayed(program, text, delay):
+    log = program + ".jsonl"
+    harness.call([program, "--in-process", "--data", text, "--steps", "5", f"--delay={delay:.9f}", "--log", log])
+    return min(line["seconds"] for line in harness.read_log(log)[1:])
+
+
+def overlaps(arguments):
+    """Steps and predictions for several times of messages."""
+    text = harness.write_text(arguments.folder)
+    arguments.source = os.path.join(arguments.folder, "overlap.pipe")
+    with open(arguments.source, "w") as file:
+        file.write(OVERLAP)
+    os.environ["PP_THREADS"] = harness.ENVIRONMENT["PP_THREADS"] = "1"
+    programs = {kind: os.path.join(arguments.folder, kind.replace(" ", "_")) for kind in KINDS}
+    last = "one after the other"
+    compile_overlap(arguments, last, 1, 0, "-o", programs[last])
+    plain = statistics.median(run_delayed(programs[last], text, 0) for _ in range(arguments.rounds))
+    nothing = predict(arguments, last, 1, 0)
+    speed = nothing / plain
+    messages = round((predict(arguments, last, 1, 0.1) - nothing) / 0.2)  # a sum passes the link twice
+    print(f"a step without delay {plain:.3f} s, {messages} messages; calibrated speed {speed:.3f}\n")
+    print("| link / compute | delay ms | in turn s | predicted | one after the other s | predicted | in turn / larger |"
+          "\n|---:|---:|---:|---:|---:|---:|---:|")
+    for share in (0.25, 0.5, 0.75, 1, 1.5):
+        delay = plain * share / messages
+        seconds, predicted = {kind: [] for kind in KINDS}, {}
+        for kind in KINDS:
+            predicted[kind] = predict(arguments, kind, speed, delay / 2)
+            compile_overlap(arguments, kind, speed, delay / 2, "-o", programs[kind])
+        for _ in range(arguments.rounds):
+            for kind, its in seconds.items():
+                its.append(run_delayed(programs[kind], text, delay))
+        cells = [cell for kind in KINDS for cell in
+                 ("%.3f" % statistics.median(seconds[kind]), "%.3f" % predicted[kind])]
+        larger = statistics.median(seconds["in turn"]) / (plain * max(1, share))
+        print(f"| {share:.2f} | {delay * 1e3:.2f} | {' | '.join(cells)} | {larger:.2f} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-c", "--compiler", default=os.path.join(harness.ROOT, "build", "bin", "pp-compile"))
@@ -59,11 +134,14 @@ def main():
     parser.add_argument("--folder", default=os.path.join(harness.ROOT, "build", "meshes"))
     parser.add_argument("--only", default="", help="rows whose name has this word, beside one device")
     parser.add_argument("--compile", action="store_true", help="compile, and run nothing")
+    parser.add_argument("--overlap", action="store_true", help="units side by side, beside one after the other")
     parser.add_argument("-D", action="append", default=[], metavar="NAME=VALUE")
     arguments = parser.parse_args()
     os.makedirs(arguments.folder, exist_ok=True)
     if arguments.compile:
         return compiles(arguments)
+    if arguments.overlap:
+        return overlaps(arguments)
     text = harness.write_text(arguments.folder)
     rows = [row for row in ROWS if arguments.only in row[0] or not row[2]]
     made, steps = [], {name: [] for name, *_ in rows}

@@ -42,20 +42,21 @@ std::pair<unsigned, int64_t> Body::argumentOf(std::pair<int64_t, int64_t> place)
   return {begins[pointer] + 1 + tensor, offset - offsets[tensor]};
 }
 
-const Body *Bodies::get(func::FuncOp function, LaunchOp launch) {
+const Body *Bodies::get(func::FuncOp function, LaunchOp launch, ArrayRef<int64_t> turns) {
   SmallVector<bool> apart;
   for (Value slot : launch.slots()) {
     auto op = slot.getDefiningOp<SlotOp>();
     apart.push_back(op && op.getPlaces());
   }
   auto &variants = bodies[function];
-  auto [found, isNew] = variants.try_emplace(apart);
+  auto [found, isNew] = variants.try_emplace({apart, SmallVector<int64_t>(turns), bool(launch.leader())});
   if (!isNew)
     return found->second.get();
   auto body = std::make_unique<Body>();
   body->apart = apart;
+  body->follows = bool(launch.leader());
   body->name = function.getSymName().str() + (variants.size() > 1 ? ".variant" + std::to_string(variants.size()) : "");
-  if (succeeded(lower(function, *body)))
+  if (succeeded(lower(function, turns, *body)))
     found->second = std::move(body);
   return found->second.get();
 }
@@ -81,7 +82,7 @@ static SmallVector<Operation *> listFrom(Block::iterator op, Block::iterator end
   return run;
 }
 
-LogicalResult Bodies::lower(func::FuncOp function, Body &body) {
+LogicalResult Bodies::lower(func::FuncOp function, ArrayRef<int64_t> turns, Body &body) {
   if (!BodyGroups::isBody(function) || function.empty())
     return function.emitOpError("is launched but is no task body");
   FailureOr<BodyGroups> groups = BodyGroups::get(function);
@@ -98,18 +99,38 @@ LogicalResult Bodies::lower(func::FuncOp function, Body &body) {
   body.begins = {0};
   for (auto [payload, apart] : llvm::zip(body.groups.pointers, body.apart))
     body.begins.push_back(body.begins.back() + (apart ? payload.size() : 1));
-  body.function = calls.addFunction(body.name, body.begins.back() + 2, /*internal=*/true, function.getLoc());
-  CallChain chain(calls, body.function);
   Places places = body.groups.argumentPlaces(function);
   auto ops = function.front().without_terminator();
-  for (auto op = ops.begin(); op != ops.end();) {
-    SmallVector<Operation *> run = listFrom(op, ops.end());
-    if (failed(run.size() > 1 ? lowerList(run, chain, places, body) : lower(*op, chain, places, body)))
-      return failure();
-    std::advance(op, run.size());
+  auto count = static_cast<int64_t>(std::distance(ops.begin(), ops.end()));
+  if (turns.empty())
+    turns = count;
+  auto op = ops.begin();
+  for (auto [i, length] : llvm::enumerate(turns)) {
+    std::string name = body.name + (turns.size() > 1 ? ".turn" + std::to_string(i) : "");
+    body.functions.push_back(calls.addFunction(name, body.begins.back() + 2, /*internal=*/true, function.getLoc()));
+    CallChain chain(calls, body.functions.back());
+    complete(chain);
+    for (int64_t left = length; left > 0;) {
+      SmallVector<Operation *> run = op == ops.end() ? SmallVector<Operation *>() : listFrom(op, ops.end());
+      left -= static_cast<int64_t>(run.size());
+      if (run.empty() || left < 0)
+        return function.emitOpError() << "has " << count << " ops, which do not run in these turns";
+      complete(chain);
+      if (failed(run.size() > 1 ? lowerList(run, chain, places, body) : lower(*op, chain, places, body)))
+        return failure();
+      std::advance(op, run.size());
+    }
+    if (i + 1 == turns.size())
+      complete(chain);
+    chain.finish();
   }
-  chain.finish();
-  return success();
+  return op == ops.end() ? success() : function.emitOpError() << "has " << count << " ops, and fewer run in its turns";
+}
+
+void Bodies::complete(CallChain &chain) {
+  if (posted)
+    chain.callRuntime(posted->first, "pp_complete", posted->second);
+  posted.reset();
 }
 
 static LogicalResult placeResults(Operation &op, Bodies::Places &places) {
@@ -187,27 +208,31 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, con
   return success();
 }
 
-/// A message of the devices of the rank, posted and completed here. A sum is made in place, in a copy of its operand
-/// where that is read later or belongs to another task.
+/// A message of the devices of the rank, posted here and completed before the next op of the body. A sum is made in
+/// place, in a copy of its operand where that is read later or belongs to another task.
 LogicalResult Bodies::lowerExchange(nn::Exchange exchange, CallChain &chain, Places &places, const Body &body) {
   Operation &op = *exchange;
-  SmallVector<Value> addresses;
-  if (failed(placeResults(op, places)) ||
-      failed(addAddresses(op, {op.getResult(0), op.getOperand(0)}, chain, places, body, addresses)))
+  SmallVector<Value> addresses, values = {op.getResult(0)};
+  if (failed(placeResults(op, places)))
     return failure();
   bool sums = exchange.getKind() == nn::ExchangeKind::all_reduce;
+  bool inPlace = sums && places.lookup(op.getOperand(0)) == places.lookup(op.getResult(0));
+  if (!inPlace)
+    values.push_back(op.getOperand(0));
+  if (failed(addAddresses(op, values, chain, places, body, addresses)))
+    return failure();
   if (exchange.getKind() == nn::ExchangeKind::reduce_scatter)
     std::swap(addresses[0], addresses[1]); // the operand is the whole, the result the shard
   auto type = cast<RankedTensorType>(op.getResult(0).getType());
-  if (sums && places.lookup(op.getOperand(0)) != places.lookup(op.getResult(0))) {
+  if (sums && !inPlace) {
     KernelEntry copy = {"copy", typeName(type.getElementType()), {type.getNumElements()}, {}, {}};
     chain.callRuntime(op.getLoc(), "pp_copy", text.addOp(copy), {addresses[1], addresses[0]});
   }
-  FailureOr<int32_t> message = text.addExchange(exchange);
+  FailureOr<int32_t> message = text.addExchange(exchange, body.follows);
   if (failed(message))
     return failure();
   chain.callRuntime(op.getLoc(), "pp_post_collective", *message, {addresses[0], sums ? chain.null() : addresses[1]});
-  chain.callRuntime(op.getLoc(), "pp_complete", *message);
+  posted = {op.getLoc(), *message};
   return success();
 }
 

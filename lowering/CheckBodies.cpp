@@ -16,7 +16,8 @@ namespace {
 
 class BodyCheck {
 public:
-  BodyCheck(func::FuncOp body, ArrayRef<bool> apart, int64_t rank, const llvm::Function &lowered, TextCheck &text)
+  BodyCheck(func::FuncOp body, ArrayRef<bool> apart, int64_t rank, ArrayRef<const llvm::Function *> lowered,
+            TextCheck &text)
       : body(body), apart(apart), rank(rank), lowered(lowered), text(text) {}
 
   LogicalResult run() {
@@ -32,10 +33,12 @@ public:
       argument += isApart ? static_cast<int64_t>(payload.size()) : 1;
     }
     firsts.push_back(argument); // the scratch memory
-    if (static_cast<int64_t>(lowered.arg_size()) != argument + 1)
-      return differs(body, "its arguments", Twine(argument + 1), Twine(lowered.arg_size()));
-    if (std::string why = readCalls(lowered, calls); !why.empty())
-      return differs(body, "its calls", "calls alone", why);
+    for (const llvm::Function *function : lowered) {
+      if (static_cast<int64_t>(function->arg_size()) != argument + 1)
+        return differs(body, "its arguments", Twine(argument + 1), Twine(function->arg_size()));
+      if (std::string why = readCalls(*function, calls); !why.empty())
+        return differs(body, "its calls", "calls alone", why);
+    }
     if (failed(placeArguments()))
       return failure();
     for (Operation &op : body.front().without_terminator())
@@ -312,7 +315,7 @@ private:
   func::FuncOp body;
   ArrayRef<bool> apart;
   int64_t rank;
-  const llvm::Function &lowered;
+  ArrayRef<const llvm::Function *> lowered;
   TextCheck &text;
   BodyGroups groups;
   SmallVector<int64_t> firsts; ///< by pointer: its first argument; last, that of the scratch memory
@@ -322,7 +325,7 @@ private:
 
 } // namespace
 
-LogicalResult pp::checkBody(func::FuncOp body, ArrayRef<bool> apart, int64_t rank, const llvm::Function &lowered,
-                            TextCheck &text) {
+LogicalResult pp::checkBody(func::FuncOp body, ArrayRef<bool> apart, int64_t rank,
+                            ArrayRef<const llvm::Function *> lowered, TextCheck &text) {
   return BodyCheck(body, apart, rank, lowered, text).run();
 }

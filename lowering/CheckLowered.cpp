@@ -131,11 +131,61 @@ private:
     return text.checkSlot(slot);
   }
 
+  /// A launch while the calls of its turns are read.
+  struct Launched {
+    LaunchOp launch;
+    func::FuncOp body;
+    int64_t unit;
+    SmallVector<CallOperand> addresses;
+    SmallVector<bool> apart;
+    SmallVector<const llvm::Function *> functions; ///< by turn
+  };
+
+  static std::string nameOf(LaunchOp launch) { return "`" + launch.getUnit().str() + "`"; }
+
+  /// Of a launch and the one beside it, turn by turn; then each body as a whole.
   LogicalResult check(LaunchOp launch) {
+    if (launch.leader())
+      return success();
+    SmallVector<Launched, 2> both;
+    for (LaunchOp each : {launch, launch.follower()})
+      if (each && failed(begin(each, both)))
+        return failure();
+    size_t turns = launch.getBeside().value_or(ArrayRef<int64_t>()).size();
+    for (size_t turn = 0; turn < std::max<size_t>(turns, 1); ++turn)
+      if (failed(checkTurn(both[turn % 2])))
+        return failure();
+    for (Launched &each : both)
+      if (failed(checkBodyOf(each)) || failed(text.checkUnit(each.launch, each.unit, flopsOf(each.body))))
+        return failure();
+    return both.size() == 2 ? checkMessages(both) : success();
+  }
+
+  /// No message is posted in one of two bodies while it is under way in the other.
+  LogicalResult checkMessages(ArrayRef<Launched> both) {
+    if (!pairs.insert({both[0].functions.front(), both[1].functions.front()}).second)
+      return success();
+    llvm::DenseSet<int64_t> open;
+    for (size_t turn = 0; turn < both[0].functions.size() + both[1].functions.size(); ++turn) {
+      const Launched &its = both[turn % 2];
+      std::vector<ReadCall> inside;
+      (void)readCalls(*its.functions[turn / 2], inside); // checked with the body
+      for (const ReadCall &call : inside) {
+        bool posts = call.callee->getName() == "pp_post_collective", ends = call.callee->getName() == "pp_complete";
+        if (ends)
+          open.erase(call.operands[1].number);
+        if (posts && !open.insert(call.operands[1].number).second)
+          return differs(LaunchOp(its.launch).getLoc(), "turn " + Twine(turn), "a message that is not under way",
+                         "message " + Twine(call.operands[1].number));
+      }
+    }
+    return success();
+  }
+
+  LogicalResult begin(LaunchOp launch, SmallVectorImpl<Launched> &into) {
     auto body = symbols.lookup<func::FuncOp>(launch.getCallee());
-    std::string where = "`" + launch.getUnit().str() + "`";
     if (!body)
-      return differs(launch.getLoc(), where, "a body `@" + launch.getCallee() + "`", "none");
+      return differs(launch.getLoc(), nameOf(launch), "a body `@" + launch.getCallee() + "`", "none");
     SmallVector<CallOperand> addresses = {CallOperand::of(CallAddress{0, 0})};
     SmallVector<bool> apart;
     for (Value value : launch.slots()) {
@@ -149,31 +199,44 @@ private:
     }
     addresses.push_back(launch.getScratch() ? arena(slotBegin(launch.getScratch().getDefiningOp<SlotOp>()))
                                             : CallOperand::of(CallAddress()));
-    CallOperand unit = CallOperand::of(units);
-    if (failed(take(launch, where, "pp_begin_unit", {unit})) ||
-        failed(checkCall(launch, where, body, apart, addresses)) || failed(take(launch, where, "pp_end_unit", {unit})))
-      return failure();
-    return text.checkUnit(launch, units++, flopsOf(body));
+    into.push_back({launch, body, units++, addresses, apart, {}});
+    return success();
   }
 
-  /// The call of the body itself; the body is compared at its first one.
-  LogicalResult checkCall(LaunchOp launch, const Twine &where, func::FuncOp body, ArrayRef<bool> apart,
-                          ArrayRef<CallOperand> addresses) {
+  LogicalResult checkTurn(Launched &its) {
+    std::string where = nameOf(its.launch);
+    CallOperand unit = CallOperand::of(its.unit);
+    if (failed(take(its.launch, where, "pp_begin_unit", {unit})))
+      return failure();
     if (next == calls.size())
-      return differs(launch.getLoc(), where, "a call of its body", "no further call");
+      return differs(its.launch.getLoc(), where, "a call of its body", "no further call");
     const ReadCall &call = calls[next++];
     if (call.callee->isDeclaration() || !call.callee->hasLocalLinkage())
-      return differs(launch.getLoc(), where, "a call of its body", nameOf(call));
-    if (failed(compareCalls(launch.getLoc(), number, where, call.callee->getName(), addresses, call)))
+      return differs(its.launch.getLoc(), where, "a call of its body", nameOf(call));
+    if (failed(compareCalls(its.launch.getLoc(), number, where, call.callee->getName(), its.addresses, call)))
       return failure();
-    auto [found, isNew] = bodies.try_emplace(call.callee, body, SmallVector<bool>(apart));
-    if (found->second != std::pair(body, SmallVector<bool>(apart)))
-      return differs(launch.getLoc(), where, "the body `@" + launch.getCallee() + "`",
-                     "`" + call.callee->getName() + "`, which is the body `@" + found->second.first.getSymName() + "`");
-    if (!isNew)
+    its.functions.push_back(call.callee);
+    return take(its.launch, where, "pp_end_unit", {unit});
+  }
+
+  /// The functions of the body's turns, which together are compared with the body at their first calls.
+  LogicalResult checkBodyOf(Launched &its) {
+    std::string where = nameOf(its.launch);
+    for (const llvm::Function *function : its.functions) {
+      auto found = bodies.find(function);
+      if (found != bodies.end() && (found->second.body != its.body || found->second.apart != its.apart ||
+                                    found->second.functions != its.functions))
+        return differs(its.launch.getLoc(), where, "the body `@" + its.launch.getCallee() + "`",
+                       "`" + function->getName() + "`, which is the body `@" + found->second.body.getSymName() + "`");
+    }
+    if (llvm::all_of(its.functions, [&](const llvm::Function *function) { return bodies.count(function); }))
       return success();
-    seen.insert(call.callee);
-    return checkBody(body, apart, number, *call.callee, text);
+    for (const llvm::Function *function : its.functions) {
+      if (!seen.insert(function).second)
+        return differs(its.launch.getLoc(), where, "functions of its own, once each", "`" + function->getName() + "`");
+      bodies.insert({function, its});
+    }
+    return checkBody(its.body, its.apart, number, its.functions, text);
   }
 
   LogicalResult check(PostOp post) {
@@ -214,7 +277,8 @@ private:
   int64_t units = 0; ///< launches so far
   llvm::DenseMap<Value, int64_t> messages;
   llvm::DenseSet<const llvm::Function *> seen;
-  llvm::DenseMap<const llvm::Function *, std::pair<func::FuncOp, SmallVector<bool>>> bodies;
+  llvm::DenseMap<const llvm::Function *, Launched> bodies;                         ///< by the functions of their turns
+  llvm::DenseSet<std::pair<const llvm::Function *, const llvm::Function *>> pairs; ///< of bodies that run side by side
 };
 
 } // namespace

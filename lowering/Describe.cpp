@@ -143,7 +143,7 @@ int32_t RankText::addMessage(PostOp post) {
   return static_cast<int32_t>(tables->messages.size() - 1);
 }
 
-FailureOr<int32_t> RankText::addExchange(nn::Exchange exchange) {
+FailureOr<int32_t> RankText::addExchange(nn::Exchange exchange, bool follows) {
   FailureOr<InnerMessage> message = innerMessage(exchange, tables->mesh);
   if (failed(message))
     return failure();
@@ -175,7 +175,8 @@ FailureOr<int32_t> RankText::addExchange(nn::Exchange exchange) {
   for (int64_t extent : message->type.getShape())
     shape += (shape.empty() ? "" : "x") + std::to_string(extent);
   json["label"] = shape;
-  auto [found, isNew] = tables->exchangeNumbers.try_emplace(json.dump(), static_cast<int32_t>(tables->messages.size()));
+  auto [found, isNew] = tables->exchangeNumbers.try_emplace((follows ? "beside " : "") + json.dump(),
+                                                            static_cast<int32_t>(tables->messages.size()));
   if (isNew)
     tables->messages.push_back(std::move(json));
   return found->second;

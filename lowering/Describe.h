@@ -49,7 +49,8 @@ public:
   int32_t addUnit(pipeline::LaunchOp launch, double flops);
   int32_t addMessage(pipeline::PostOp post);
   /// A message of the devices of the rank; equal ones share one number and are posted as often as they stand in bodies.
-  mlir::FailureOr<int32_t> addExchange(nn::Exchange exchange);
+  /// `follows`: of a body that runs beside another, while a message of that one may be under way.
+  mlir::FailureOr<int32_t> addExchange(nn::Exchange exchange, bool follows);
   /// The kernel's sizes, params and pointers that differ from device to device. Its sizes stand in the entry from
   /// number `first` on. In a list so many `pointers` stand before its own, of which the list has all but the second.
   mlir::LogicalResult addTables(nn::Kernel kernel, KernelEntry &entry, unsigned first = 0,

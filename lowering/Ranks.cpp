@@ -56,7 +56,10 @@ public:
 
 private:
   LogicalResult lower(Operation &op);
+  using Units = SmallVector<std::pair<const Body *, int32_t>, 2>; ///< with their numbers
   LogicalResult lower(LaunchOp launch);
+  LogicalResult find(LaunchOp launch, ArrayRef<int64_t> turns, Units &units);
+  LogicalResult call(LaunchOp launch, std::pair<const Body *, int32_t> unit, size_t turn);
   LogicalResult lower(PostOp post);
   FailureOr<Value> slotAddress(Operation *user, Value slot);
   /// If a slot's tensors lie apart, an address for each of them.
@@ -112,16 +115,21 @@ LogicalResult RankLowering::addAddresses(Operation *user, Value slot, SmallVecto
   return address;
 }
 
-LogicalResult RankLowering::lower(LaunchOp launch) {
+LogicalResult RankLowering::find(LaunchOp launch, ArrayRef<int64_t> turns, Units &units) {
   auto function = symbols.lookup<func::FuncOp>(launch.getCallee());
   if (!function)
     return launch.emitOpError() << "runs `@" << launch.getCallee() << "`, which is no function of the module";
-  const Body *body = bodies.get(function, launch);
+  const Body *body = bodies.get(function, launch, turns);
   if (!body || failed(body->checkLaunch(launch)))
     return failure();
+  units.push_back({body, text.addUnit(launch, body->flops)});
+  return success();
+}
+
+/// The next turn of a launch.
+LogicalResult RankLowering::call(LaunchOp launch, std::pair<const Body *, int32_t> unit, size_t turn) {
   CallChain &chain = this->chain();
-  int32_t unit = text.addUnit(launch, body->flops);
-  chain.callRuntime(launch.getLoc(), "pp_begin_unit", unit);
+  chain.callRuntime(launch.getLoc(), "pp_begin_unit", unit.second);
   SmallVector<Value> arguments = {chain.argument(0)};
   SmallVector<Value> slots = launch.slots();
   if (launch.getScratch())
@@ -131,8 +139,27 @@ LogicalResult RankLowering::lower(LaunchOp launch) {
       return failure();
   if (!launch.getScratch())
     arguments.push_back(chain.null());
-  chain.call(launch.getLoc(), body->function, arguments);
-  chain.callRuntime(launch.getLoc(), "pp_end_unit", unit);
+  chain.call(launch.getLoc(), unit.first->functions[turn], arguments);
+  chain.callRuntime(launch.getLoc(), "pp_end_unit", unit.second);
+  return success();
+}
+
+/// A launch, and the one beside it, in their turns.
+LogicalResult RankLowering::lower(LaunchOp launch) {
+  LaunchOp launches[] = {launch, launch.follower()};
+  ArrayRef<int64_t> turns = launch.getBeside().value_or(ArrayRef<int64_t>());
+  if (launches[1] && turns.empty())
+    return launch.emitOpError("has no turns; interleave-units gives it some");
+  SmallVector<int64_t> lengths[2];
+  for (auto [i, length] : llvm::enumerate(turns))
+    lengths[i % 2].push_back(length);
+  Units units;
+  for (int which : {0, 1})
+    if (launches[which] && failed(find(launches[which], lengths[which], units)))
+      return failure();
+  for (size_t turn = 0; turn < std::max<size_t>(turns.size(), 1); ++turn)
+    if (failed(call(launches[turn % 2], units[turn % 2], turn / 2)))
+      return failure();
   return success();
 }
 
@@ -166,7 +193,7 @@ LogicalResult RankLowering::lower(Operation &op) {
     return text.addSlot(slot, pieces);
   }
   if (auto launch = dyn_cast<LaunchOp>(op))
-    return lower(launch);
+    return launch.leader() ? success() : lower(launch);
   if (auto post = dyn_cast<PostOp>(op))
     return lower(post);
   if (auto complete = dyn_cast<CompleteOp>(op)) {

@@ -9,6 +9,7 @@
 #include "mlir/Pass/Pass.h"
 #include "mlir/Pass/PassManager.h"
 #include "passes/Levels.h"
+#include "llvm/ADT/SetVector.h"
 
 namespace pp {
 
@@ -36,6 +37,7 @@ struct ChangeOptions {
   std::string costs;      ///< by which it does, as pp-compile --costs
   bool forward = false;   ///< a program for evaluation beside that for training (DeriveForward.cpp)
   bool epilogues = false; ///< products take the gelu or the bias gradient beside them along (FuseEpilogues.cpp)
+  bool interleave = true; ///< units of one `together` hide each other's exchanges (JoinUnits.cpp)
 };
 
 /// The whole way from elaborated actions, in order; passes/Pipeline.cpp gives one reason a line.
@@ -43,6 +45,8 @@ void buildPipeline(mlir::OpPassManager &manager, Until until = Until::Ranks, con
                    const ChangeOptions &changes = {});
 /// Its last part: the proofs of planned rank programs.
 void addProofs(mlir::OpPassManager &manager, const ProofOptions &proofs);
+/// The ranks on which an op of the step stands: of a move both ends.
+llvm::SmallSetVector<int64_t, 4> ranksOf(mlir::Operation *op);
 /// Moves receives up until the rank runs for `least` between them and what waits for them; a part of project-ranks.
 void postReceivesAhead(pipeline::RankOp rank, const UnitTimes &times, double least);
 

@@ -165,6 +165,23 @@ def VerifyLimits : PpPass<"verify-limits", "step"> {
   let description = [{ `limit stash 2 on [0]` ~~> error: rank 0 holds 3 stashes at once; the limit is 2. }];
 }
 
+def JoinUnits : PpPass<"join-units", "step"> {
+  let summary = "units of one `together` on one rank stand side by side, where devices of a mesh exchange inside them";
+  let description = [{
+    `task F(0, 1); move act(0, 1); wait dact(1, 0); task B(0, 0)` ~~> `wait dact(1, 0); task F(0, 1) beside;
+    task B(0, 0); move act(0, 1)`. So one unit's exchanges can hide behind the other's computation. Not done where the
+    second unit waits for what another rank makes of the first. `pp-compile --interleave=false` leaves it out.
+  }];
+}
+
+def InterleaveUnits : PpPass<"interleave-units", "ranks"> {
+  let summary = "in which turns the ops of two launches run that stand side by side";
+  let description = [{
+    `launch F(0, 1) beside []; launch B(0, 0)` ~~> `launch F(0, 1) beside [3, 8, 5, 2]; launch B(0, 0)`: 3 ops of F,
+    8 of B, 5 of F, 2 of B. By the cluster's times, or, without one, by the arithmetic and the bytes of the ops.
+  }];
+}
+
 def VerifyOps : PpModulePass<"verify-ops"> {
   let summary = "every op is well formed: operands come first, types and attributes fit each other";
   let description = [{

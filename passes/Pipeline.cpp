@@ -45,12 +45,18 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
   manager.addPass(createVerifyOps());
   // The paper's memory claims, checked where values and their lives are visible and nothing is placed yet.
   manager.addPass(createVerifyLimits());
+  // Behind the limits, which are about the order as written.
+  if (changes.interleave)
+    manager.addPass(createJoinUnits());
   if (until == Until::Step)
     return;
   // Memory inside a task, so that a launch knows how much scratch it needs.
   manager.addPass(createPlanBodies());
   // One program per rank.
   manager.addPass(createProjectRanks());
+  // Before memory is planned, which must hold in all turns, and before the proofs.
+  if (changes.interleave)
+    manager.addPass(createInterleaveUnits());
   // One arena per rank.
   manager.addPass(createPlanSlots());
   // Before the proofs: they take it as given that a slot comes before who reads it.

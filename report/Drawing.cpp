@@ -4,6 +4,8 @@
 //   r0 | F0 F1 .. .. B0 .. B1          --to-scale:    r0 | F0 F1 .. .. B0--- .. B1---
 //   r1 | .. F0 B0 F1 B1                               r1 | .. F0 B0--- F1 B1---
 //
+// Two units that run in turn on a mesh have a plus between them: F3+B0.
+//
 // What is wider than the terminal, or --columns, goes on below: a block of all ranks for every run of cells.
 #include "report/Pictures.h"
 #include "llvm/Support/Format.h"
@@ -102,8 +104,8 @@ private:
 
   /// What stands at a cell, up to its end or that of the block; returns where that is.
   size_t drawCell(ArrayRef<Cell> cells, size_t at, size_t end, llvm::raw_ostream &os) const {
-    os << " ";
     const Cell &cell = cells[at++];
+    os << (cell.starts && LaunchOp(cell.span->launch).leader() ? "+" : " ");
     if (!cell.span) {
       os << llvm::left_justify("..", width);
       return at;

@@ -76,6 +76,10 @@ StringRef Reader::readSlice(const llvm::json::Object &event) {
 }
 
 LogicalResult Reader::parse() {
+  if (MeshAttr mesh = program.getMeshAttr(); mesh && mesh.devicesOfRank() > 1)
+    return error() << "is of a program with " << mesh.devicesOfRank()
+                   << " devices a rank; expected one, for a plan has "
+                   << "one row a rank";
   auto buffer = llvm::MemoryBuffer::getFile(path);
   if (!buffer)
     return error() << "cannot be read: " << buffer.getError().message();

@@ -121,6 +121,8 @@ void Data::spans(int64_t rank, ArrayRef<Span> spans) {
   column("piece", spans, [&](const Span &span) { return unitNames.pieceOf(rank, span.unit()); });
   column("start", spans, [&](const Span &span) { return ticks(span.start); });
   column("end", spans, [&](const Span &span) { return ticks(span.end); });
+  if (llvm::any_of(spans, [](const Span &span) { return span.lane > 0; }))
+    column("lane", spans, [](const Span &span) { return span.lane; });
 }
 
 /// The messages that a rank completes before each launch and after the one before it.

@@ -31,6 +31,9 @@ public:
 private:
   double x(double time) const { return kLeft + time * scale; }
   double y(int64_t rank) const { return kTop + rank * (row + gap); }
+  /// Two units that run in turn share the height of the row.
+  double heightOf(const Span &span) const { return span.lane ? row / 2 : row; }
+  double top(int64_t rank, const Span &span) const { return y(rank) + (span.lane == 2 ? row / 2 : 0); }
   double bottom() const { return y(timeline.ranks.size()); }
   std::string number(double value) const;
   void writeStyle(llvm::raw_ostream &out) const;
@@ -140,12 +143,11 @@ void Figure::writeStyle(llvm::raw_ostream &out) const {
 /// Units too narrow to be seen one by one: for every style one path of boxes.
 void Figure::crowd(int64_t rank) {
   std::map<std::pair<Phase, int64_t>, std::string> boxes;
-  std::string height = number(row);
   for (const Span &span : timeline.ranks[rank].spans)
     if (span.end > span.start) {
       std::string width = number((span.end - span.start) * scale);
-      boxes[{span.unit().getPhase(), unitNames.pieceOf(rank, span.unit())}] +=
-          llvm::formatv("M{0} {1}h{2}v{3}h-{2}z", number(x(span.start)), number(y(rank)), width, height);
+      boxes[{span.unit().getPhase(), unitNames.pieceOf(rank, span.unit())}] += llvm::formatv(
+          "M{0} {1}h{2}v{3}h-{2}z", number(x(span.start)), number(top(rank, span)), width, number(heightOf(span)));
     }
   for (auto &[style, path] : boxes)
     os << llvm::formatv("<path class=\"{0}{1}\" d=\"{2}\"/>\n", stringifyPhase(style.first), style.second, path);
@@ -164,15 +166,15 @@ void Figure::units(int64_t rank) {
     UnitIdAttr unit = span.unit();
     os << llvm::formatv("<rect class=\"u {0}{1}\" x=\"{2}\" y=\"{3}\" width=\"{4}\" height=\"{5}\">",
                         stringifyPhase(unit.getPhase()), unitNames.pieceOf(rank, unit), number(x(span.start)),
-                        number(y(rank)), number(width), number(row));
+                        number(top(rank, span)), number(width), number(heightOf(span)));
     os << "<title>" << unit.cell() << "</title></rect>\n";
     // Where a label does not fit, it leaves out the stage; where that does not, no unit of the phase has a label.
     auto fits = [&](bool behind) {
       return longest[behind][unit.getPhase()] * kCharacter + 2 <= shortest[unit.getPhase()] * scale;
     };
     std::string label = unitNames.shortOf(unit);
-    if (row >= 12 && fits(true))
-      text(x(span.start) + width / 2, y(rank) + row / 2 + 3.5, "unit",
+    if (heightOf(span) >= (span.lane ? 10 : 12) && fits(true))
+      text(x(span.start) + width / 2, top(rank, span) + heightOf(span) / 2 + 3.5, "unit",
            fits(false) ? label : behindStage(unitNames, label));
   }
 }

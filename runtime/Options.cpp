@@ -210,6 +210,12 @@ const std::vector<OptionSpec> &allOptions() {
        [](const std::string &value, Options &options) {
          return readReal("timeout", value, 0.001, 1e9, options.transport.timeoutSeconds);
        }},
+      {"delay", "SECONDS",
+       "each message of a step is so long on its way, which takes no core: shows what hides behind\n"
+       "computation (needs --in-process)",
+       [](const std::string &value, Options &options) {
+         return readReal("delay", value, 0, 3600, options.transport.delaySeconds);
+       }},
       {"transport", "KIND",
        "mpi: ranks are processes under mpirun; threads: like --in-process; nccl: mpi, but\n"
        "GPUs send to each other (default: what the program was linked with)",
@@ -295,6 +301,8 @@ Status checkTogether(const Options &options) {
     return invalid("`--in-process` is `--transport threads`; give one");
   if (options.carrier == Carrier::Nccl && options.transport.sends != Sends::Plain)
     return invalid("`--sends` has no effect with `--transport nccl`");
+  if (options.transport.delaySeconds > 0 && !options.inProcess && options.carrier != Carrier::Threads)
+    return invalid("`--delay` has no effect without `--in-process`");
   if (options.steps && options.stopAt && *options.stopAt > *options.steps)
     return invalid("`--stop-at ", *options.stopAt, "` has no effect: the last step is ", *options.steps);
   return {};

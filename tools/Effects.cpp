@@ -52,6 +52,8 @@ static const Row kRows[] = {
     {"max-megabytes", "a `.pipe` file", [](const Asked &asked) { return asked.isPipe; }},
     {"fuse", "forms that are made from a schedule, after --emit=actions",
      [](const Asked &asked) { return asked.ordersMessages(); }},
+    {"interleave", "forms that are made from a schedule, after --emit=actions",
+     [](const Asked &asked) { return asked.ordersMessages(); }},
     {"hoist", "forms that are made from a schedule, after --emit=actions",
      [](const Asked &asked) { return asked.ordersMessages(); }},
     {"order", "forms that are made from a schedule, after --emit=actions",

@@ -39,6 +39,10 @@ cl::opt<std::string> target("target", cl::desc("what the program runs on: cpu (d
 cl::opt<bool> fuse("fuse",
                    cl::desc("run I and W as one B where they stand side by side with no message between them (true)"),
                    cl::init(true), cl::cat(pp::codeOptions()));
+cl::opt<bool> interleave("interleave",
+                         cl::desc("run two units of one `together` op by op in turn, so that what the devices of a "
+                                  "rank exchange in one hides behind the other (true)"),
+                         cl::init(true), cl::cat(pp::codeOptions()));
 cl::opt<bool> hoist("hoist", cl::desc("send weights earlier where that makes the simulated step shorter"),
                     cl::cat(pp::codeOptions()));
 cl::opt<pp::PlanEffort>
@@ -92,7 +96,7 @@ bool wantsForward() {
 /// What may change the program, as the command line says.
 pp::ChangeOptions requestedChanges() {
   bool epilogue = epilogues == cl::BOU_TRUE || (epilogues == cl::BOU_UNSET && target == "cuda");
-  return {fuse, hoist, pp::requestedCosts(), /*forward=*/false, epilogue};
+  return {fuse, hoist, pp::requestedCosts(), /*forward=*/false, epilogue, interleave};
 }
 
 /// What is said of a module at once: its target, its costs of parts.

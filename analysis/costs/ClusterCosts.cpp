@@ -37,6 +37,7 @@ public:
     if (mesh)
       countCopies();
     for (auto function : program->getParentOfType<ModuleOp>().getOps<func::FuncOp>()) {
+      bodies[function.getName()] = function;
       double &cost = costs[function.getName()];
       function.walk([&](nn::Kernel kernel) { cost += secondsOf(kernel); });
       exchanges[function.getName()] = innerMessages(function, mesh);
@@ -47,12 +48,31 @@ public:
 
   double of(int64_t rank, LaunchOp launch) const override {
     double cost = costs.lookup(launch.getCallee());
-    for (InnerMessage &message : exchanges.lookup(launch.getCallee())) {
-      Way way = wayAlong(lineOf(rank, message));
-      double times = message.op.getKind() == nn::ExchangeKind::all_reduce ? 2 : 1;
-      cost += times * (way.latency + way.perByte * static_cast<double>(message.bytes()));
-    }
+    for (const InnerMessage &message : exchanges.lookup(launch.getCallee()))
+      cost += timeOf(rank, message).all();
     return cost;
+  }
+
+  BesideTimes ofBoth(int64_t rank, LaunchOp first, LaunchOp second) const override {
+    ArrayRef<int64_t> turns = first.getBeside().value_or(ArrayRef<int64_t>());
+    return turns.empty() ? CostModel::ofBoth(rank, first, second)
+                         : runInTurns(turns, opTimes(rank, first), opTimes(rank, second));
+  }
+
+  SmallVector<OpTime> opTimes(int64_t rank, LaunchOp launch) const override {
+    SmallVector<OpTime> times;
+    SmallVector<InnerMessage> messages = exchanges.lookup(launch.getCallee());
+    const InnerMessage *message = messages.begin();
+    for (Operation &op : bodies.lookup(launch.getCallee()).front().without_terminator()) {
+      OpTime &time = times.emplace_back();
+      if (message != messages.end() && message->op == &op) {
+        time = timeOf(rank, *message);
+        ++message;
+      } else if (auto kernel = dyn_cast<nn::Kernel>(op)) {
+        time.compute = secondsOf(kernel);
+      }
+    }
+    return times;
   }
 
   Route route(PostKind kind, ArrayRef<int64_t> ranks, int64_t bytes) const override {
@@ -101,6 +121,12 @@ private:
     double steps = std::min(count - 1, 2 * std::ceil(std::log2(count)));
     double hop = std::max(near > 1 ? figure("inside", "latency", 0) : 0, crosses ? figure("between", "latency", 0) : 0);
     return {steps * hop, (count - 1) / count * std::max(inside, between), crosses};
+  }
+
+  OpTime timeOf(int64_t rank, const InnerMessage &message) const {
+    Way way = wayAlong(lineOf(rank, message));
+    double times = nn::Exchange(message.op).getKind() == nn::ExchangeKind::all_reduce ? 2 : 1;
+    return {0, times * way.perByte * static_cast<double>(message.bytes()), times * way.latency, message.axes};
   }
 
   /// The devices of a rank that have the same weights scatter or gather so many bytes, or (`ways` is 2) both: a sum.
@@ -242,6 +268,7 @@ private:
   ExpertLoad load;
   MeshAttr mesh; ///< null: each rank is one device
   int64_t ranksPerNode, nics;
+  llvm::StringMap<func::FuncOp> bodies;
   llvm::StringMap<double> costs; ///< by body, without what is exchanged inside
   llvm::StringMap<SmallVector<InnerMessage>> exchanges;
   std::vector<int64_t> copiesOnNic;

@@ -27,6 +27,11 @@ private:
 } // namespace
 
 /// Free, on a lane of its own for each directed edge.
+BesideTimes CostModel::ofBoth(int64_t rank, LaunchOp first, LaunchOp second) const {
+  double one = of(rank, first);
+  return {{0, one}, {one, one + of(rank, second)}};
+}
+
 Route CostModel::route(PostKind kind, ArrayRef<int64_t> ranks, int64_t) const {
   Route route;
   if (isOverMesh(kind, ranks))

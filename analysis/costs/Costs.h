@@ -4,6 +4,7 @@
 #define PP_PASSES_COSTS_H
 
 #include "analysis/BodyTable.h"
+#include "analysis/costs/Interleave.h"
 #include <memory>
 
 namespace pp {
@@ -39,6 +40,10 @@ public:
   virtual ~CostModel() = default;
   /// How long this launch takes on this rank.
   virtual double of(int64_t rank, pipeline::LaunchOp launch) const = 0;
+  /// When a launch and the one beside it begin and end; here one after the other.
+  virtual BesideTimes ofBoth(int64_t rank, pipeline::LaunchOp first, pipeline::LaunchOp second) const;
+  /// How long each op of the launch's body takes on this rank; empty where only the whole is known.
+  virtual llvm::SmallVector<OpTime> opTimes(int64_t rank, pipeline::LaunchOp launch) const { return {}; }
   /// `ranks` are sender and receiver (`kind` is send; one of them may be kHost), or the members of a collective as a
   /// ring (PostOp::ringOrder).
   virtual Route route(pipeline::PostKind kind, llvm::ArrayRef<int64_t> ranks, int64_t bytes) const;

@@ -116,9 +116,11 @@ private:
     llvm::DenseMap<Value, int64_t> posted;
     int64_t now = 0;
     for (Operation &op : program.getBody().front()) {
-      if (auto launch = dyn_cast<LaunchOp>(op))
-        sum.messages = std::max(sum.messages, now + inBodies.lookup(launch.getCallee()));
-      else if (auto post = dyn_cast<PostOp>(op); post && post.isCollective())
+      if (auto launch = dyn_cast<LaunchOp>(op)) {
+        LaunchOp other = launch.follower(); // a sum of each may be under way
+        int64_t beside = other ? inBodies.lookup(other.getCallee()) : 0;
+        sum.messages = std::max(sum.messages, now + inBodies.lookup(launch.getCallee()) + beside);
+      } else if (auto post = dyn_cast<PostOp>(op); post && post.isCollective())
         now += posted[post.getRequest()] = bytesOfSum(post);
       else if (auto complete = dyn_cast<CompleteOp>(op))
         now -= posted.lookup(complete.getRequest());

@@ -5,6 +5,8 @@
 // that travels is reused between the last use of the old version and the arrival of the new one.
 //
 // Tensors that launches make for each other alone may lie apart: then a hole need not be as large as a whole stash.
+//
+// Of two launches side by side each may run first and last: what either touches lives during both.
 #include "analysis/lives/SlotLives.h"
 
 using namespace mlir;
@@ -19,8 +21,12 @@ public:
 
   std::vector<SlotLife> run() {
     int64_t position = 0;
-    for (Operation &op : rank.getBody().front())
-      read(&op, position++);
+    for (Operation &op : rank.getBody().front()) {
+      auto launch = dyn_cast<LaunchOp>(op);
+      bool follows = launch && launch.leader(), leads = launch && launch.follower();
+      read(&op, follows ? position - 1 : position, leads ? position + 1 : position);
+      ++position;
+    }
     std::vector<SlotLife> all;
     all.reserve(lives.size());
     for (SlotLife &life : lives) {
@@ -117,32 +123,33 @@ private:
 
   void touch(Value value, int64_t position) { lifeOf(value, position).segments.back().last = position; }
 
-  void write(Value value, int64_t position) {
+  void write(Value value, int64_t first, int64_t last) {
     bool known = numbers.count(value) || livesFromStart(value.getDefiningOp<SlotOp>());
-    SlotLife &life = lifeOf(value, known ? 0 : position);
+    SlotLife &life = lifeOf(value, known ? 0 : first);
     if (known)
-      life.segments.push_back({position, position});
+      life.segments.push_back({first, last});
     else
-      life.segments.back().last = position;
+      life.segments.back().last = last;
   }
 
-  void read(Operation *op, int64_t position) {
+  /// The op runs at some time from its first position to its last one.
+  void read(Operation *op, int64_t position, int64_t last) {
     if (auto slot = dyn_cast<SlotOp>(op)) {
       if (livesFromStart(slot))
         lifeOf(slot, 0);
     } else if (auto launch = dyn_cast<LaunchOp>(op)) {
       for (Value input : launch.getInputs())
-        touch(input, position);
+        touch(input, last);
       for (Value result : launch.getResults())
-        write(result, position);
+        write(result, position, last);
       if (launch.getScratch())
-        write(launch.getScratch(), position);
-      hand(launch, position);
+        write(launch.getScratch(), position, last);
+      hand(launch, last);
     } else if (auto post = dyn_cast<PostOp>(op)) {
       if (Value slot = post.readSlot())
         touch(slot, position);
       if (Value slot = post.writtenSlot(); slot && slot != post.readSlot())
-        write(slot, position);
+        write(slot, position, position);
     } else if (auto complete = dyn_cast<CompleteOp>(op)) {
       for (Value slot : complete.getRequest().getDefiningOp()->getOperands())
         touch(slot, position);

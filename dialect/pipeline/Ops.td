@@ -180,15 +180,16 @@ def TaskOp : Pipeline_StepOp<"task", [Named]> {
     `callee` is a function whose `pipeline.inputs` and `pipeline.results` group its tensors into the payloads of the
     operands and results. `ties[i]` is the operand whose slot result i takes over (in place), -1 for none. `version`: of
     the weights it reads, as that of `unit`. `joint`: the number of the `together` in which its unit stands. `share`:
-    the part of its unit that this task does, if it does not do all of it.
+    the part of its unit that this task does, if it does not do all of it. `beside`: the next task of its rank runs
+    interleaved with it, and stands right behind it.
   }];
   let arguments = (ins FlatSymbolRefAttr:$callee, Pipeline_UnitAttr:$unit, DenseI64ArrayAttr:$ranks,
                        DenseI64ArrayAttr:$ties, Variadic<Pipeline_ValType>:$inputs, OptionalAttr<I64Attr>:$version,
-                       OptionalAttr<I64Attr>:$joint, OptionalAttr<F64Attr>:$share);
+                       OptionalAttr<I64Attr>:$joint, OptionalAttr<F64Attr>:$share, UnitAttr:$beside);
   let results = (outs Variadic<Pipeline_ValType>:$results);
   let assemblyFormat = [{
     $callee $unit `on` $ranks `(` $inputs `)` `ties` $ties (`version` $version^)? (`joint` $joint^)? (`share` $share^)?
-    attr-dict `:` functional-type($inputs, $results)
+    (`beside` $beside^)? attr-dict `:` functional-type($inputs, $results)
   }];
   let hasVerifier = 1;
 }
@@ -293,21 +294,28 @@ def LaunchOp : Pipeline_RankOp<"launch", [AttrSizedOperandSegments]> {
     input; `scratch` is memory for this launch alone, of the body's `pipeline.scratch_bytes`. `version`, `joint` and
     `share` are those of its `task`. `handed` is the body's `pipeline.handed`: tensors of
     results that lie where tensors of inputs lay, which are gone with this launch; four numbers for each: slot and
-    tensor of the one, slot and tensor of the other, slots counted over inputs and results.
+    tensor of the one, slot and tensor of the other, slots counted over inputs and results. `beside`: the launch right
+    behind this one runs interleaved with it: so many ops of this body, so many of that one, and so on in turn; empty
+    until interleave-units has chosen. What an op of one body exchanges is on its way while the other computes.
   }];
   let arguments = (ins FlatSymbolRefAttr:$callee, Pipeline_UnitAttr:$unit, Variadic<Pipeline_SlotType>:$inputs,
                        Variadic<Pipeline_SlotType>:$results, Optional<Pipeline_SlotType>:$scratch,
                        OptionalAttr<DenseI64ArrayAttr>:$handed, OptionalAttr<I64Attr>:$version,
-                       OptionalAttr<I64Attr>:$joint, OptionalAttr<F64Attr>:$share);
+                       OptionalAttr<I64Attr>:$joint, OptionalAttr<F64Attr>:$share,
+                       OptionalAttr<DenseI64ArrayAttr>:$beside);
   let assemblyFormat = [{
     $callee $unit `(` $inputs `)` `->` `(` $results `)` (`scratch` $scratch^)? (`handed` $handed^)?
-    (`version` $version^)? (`joint` $joint^)? (`share` $share^)? attr-dict
+    (`version` $version^)? (`joint` $joint^)? (`share` $share^)? (`beside` $beside^)? attr-dict
     `:` functional-type($inputs, $results) (`scratch` type($scratch)^)?
   }];
   let hasVerifier = 1;
   let extraClassDeclaration = [{
     /// The slots of the body's signature: inputs, then results.
     ::llvm::SmallVector<::mlir::Value> slots();
+    /// The launch behind this one, where that runs beside it; else null.
+    LaunchOp follower();
+    /// The launch before this one, where this one runs beside it; else null.
+    LaunchOp leader();
   }];
 }
 

@@ -69,8 +69,30 @@ SmallVector<Value> LaunchOp::slots() {
   return slots;
 }
 
+LaunchOp LaunchOp::follower() { return getBeside() ? dyn_cast_or_null<LaunchOp>((*this)->getNextNode()) : nullptr; }
+
+LaunchOp LaunchOp::leader() {
+  auto before = dyn_cast_or_null<LaunchOp>((*this)->getPrevNode());
+  return before && before.getBeside() ? before : nullptr;
+}
+
+/// Two launches side by side, in turns of so many ops.
+static LogicalResult verifyBeside(LaunchOp launch) {
+  std::optional<ArrayRef<int64_t>> turns = launch.getBeside();
+  if (!turns)
+    return success();
+  if (!launch.follower())
+    return launch.emitOpError("runs beside the launch behind it; expected one there");
+  if (launch.leader())
+    return launch.emitOpError("runs beside the launch before it and the one behind it; expected two launches");
+  for (int64_t count : *turns)
+    if (count < 0)
+      return launch.emitOpError() << "has a turn of " << count << " ops; expected 0 or more";
+  return success();
+}
+
 LogicalResult LaunchOp::verify() {
-  if (failed(verifyUnit(*this, programOf(*this), getUnit())))
+  if (failed(verifyUnit(*this, programOf(*this), getUnit())) || failed(verifyBeside(*this)))
     return failure();
   ArrayRef<int64_t> handed = getHanded().value_or(ArrayRef<int64_t>());
   SmallVector<SmallVector<int64_t>> offsetsOf; // by slot

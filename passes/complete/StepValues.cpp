@@ -167,7 +167,7 @@ TaskOp StepValues::createTask(const TaskBody &body, UnitIdAttr unit, int64_t ran
     kind.ties = builder.getDenseI64ArrayAttr(body.groups.ties);
   }
   return builder.create<TaskOp>(loc, kind.types, kind.callee, unit, kind.ranks, kind.ties, inputs, IntegerAttr(),
-                                IntegerAttr(), FloatAttr());
+                                IntegerAttr(), FloatAttr(), UnitAttr());
 }
 
 void StepValues::output(Thing thing, Value value, Location loc) { builder.create<OutputOp>(loc, attr(thing), value); }

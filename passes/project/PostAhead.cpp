@@ -43,9 +43,9 @@ void pp::postReceivesAhead(RankOp rank, const UnitTimes &times, double least) {
     double time = timeAhead(times, post);
     Operation *place = slot;
     for (Operation *op = slot->getPrevNode(); op && op != before && time < least; op = op->getPrevNode())
-      if (isa<LaunchOp>(op)) {
+      if (auto launch = dyn_cast<LaunchOp>(op)) {
         time += timeOf(times, op);
-        place = op;
+        place = launch.leader() ? place : op; // what runs side by side stays so
       }
     if (place != slot) {
       slot->moveBefore(place);

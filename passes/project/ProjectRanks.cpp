@@ -146,6 +146,7 @@ private:
   int64_t rank;
   OpBuilder builder;
   std::vector<Posted> posted;
+  LaunchOp leader;              // the next launch runs beside it; else null
   DenseMap<Value, Value> slots; // value -> slot
   DenseMap<Attribute, Value> homes;
   DenseMap<Value, Value> requests;  // future -> request
@@ -271,8 +272,11 @@ private:
     return (stringifyRole(typeOf(result).getRole()) + "(" + coord.str() + ")").str();
   }
 
+  /// Between two launches that run side by side nothing may stand: what the second needs comes before the first.
   void projectTask(TaskOp task) {
     const Callee &callee = step.callee(task);
+    if (leader)
+      builder.setInsertionPoint(leader);
     SmallVector<Value> inputs, results;
     for (Value input : task.getInputs())
       inputs.push_back(slots.lookup(input));
@@ -287,11 +291,16 @@ private:
       results.push_back(slot);
     }
     Value scratch = callee.scratch ? createSlot(Role::temporary, "scratch", callee.scratch, task.getLoc()) : Value();
-    builder.create<LaunchOp>(task.getLoc(), task.getCallee(), task.getUnit(), inputs, results, scratch, callee.handed,
-                             task.getVersionAttr(), task.getJointAttr(), task.getShareAttr());
+    builder.setInsertionPointToEnd(&op.getBody().front());
+    auto launch = builder.create<LaunchOp>(
+        task.getLoc(), task.getCallee(), task.getUnit(), inputs, results, scratch, callee.handed, task.getVersionAttr(),
+        task.getJointAttr(), task.getShareAttr(), task.getBeside() ? builder.getDenseI64ArrayAttr({}) : nullptr);
+    leader = task.getBeside() ? launch : nullptr;
     double time = step.times.of(task);
     for (Posted &one : posted)
       one.time += time;
+    if (leader)
+      return;
     bool begins = task.getUnit().getPhase() == Phase::R;
     completeWhere(
         [&](const Posted &one) { return one.unwaited && one.time >= step.patience && !(begins && isOfWeights(one)); });
@@ -517,8 +526,9 @@ int64_t Step::channelOf(ArrayRef<int64_t> members, AxesAttr axes) const {
   return ranks * ranks + (axes ? lanes.size() : 0) + lanes.lookup(DenseI64ArrayAttr::get(context, members));
 }
 
-/// The ranks on which the op stands.
-static llvm::SmallSetVector<int64_t, 4> ranksOf(Operation *op) {
+} // namespace
+
+llvm::SmallSetVector<int64_t, 4> pp::ranksOf(Operation *op) {
   llvm::SmallSetVector<int64_t, 4> ranks;
   if (auto task = dyn_cast<TaskOp>(op)) {
     ranks.insert(task.getRanks().front());
@@ -537,6 +547,8 @@ static llvm::SmallSetVector<int64_t, 4> ranksOf(Operation *op) {
   }
   return ranks;
 }
+
+namespace {
 
 LogicalResult Step::read() {
   if (program.getForward())

@@ -114,14 +114,47 @@ private:
         return failure();
     if (launch.getScratch() && failed(write(launch.getScratch())))
       return failure();
+    if (LaunchOp other = launch.follower();
+        other && (failed(proveApart(launch, other)) || failed(proveApart(other, launch))))
+      return failure();
     auto body = written.find(launch.getCallee());
     if (body == written.end())
       return success();
-    if (body->second.ties)
-      for (int64_t tie : body->second.ties.asArrayRef())
-        if (tie >= 0 && failed(write(launch.getInputs()[tie])))
-          return failure();
+    for (Value slot : tiedSlots(launch))
+      if (failed(write(slot)))
+        return failure();
     return proveHanded(launch, body->second.handed, write);
+  }
+
+  /// Inputs that the launch writes over.
+  SmallVector<Value> tiedSlots(LaunchOp launch) const {
+    SmallVector<Value> slots;
+    auto body = written.find(launch.getCallee());
+    if (body != written.end() && body->second.ties)
+      for (int64_t tie : body->second.ties.asArrayRef())
+        if (tie >= 0)
+          slots.push_back(launch.getInputs()[tie]);
+    return slots;
+  }
+
+  /// Two launches run side by side in any turns: what one writes the other does not touch. That their slots do not
+  /// overlap follows from their lives.
+  LogicalResult proveApart(LaunchOp launch, LaunchOp other) {
+    SmallVector<Value> writes = tiedSlots(launch), touches = other.slots();
+    llvm::append_range(writes, launch.getResults());
+    for (LaunchOp each : {launch, other})
+      if (each.getScratch())
+        (each == launch ? writes : touches).push_back(each.getScratch());
+    for (Value slot : writes)
+      if (llvm::is_contained(touches, slot)) {
+        auto error = emitError(launch.getLoc())
+                     << "`" << launch.getUnit().str() << "` writes `" << slot.getDefiningOp<SlotOp>().getLabel()
+                     << "` on rank " << rank.getRank() << " beside `" << other.getUnit().str() << "`, which uses it"
+                     << withLoops(launch);
+        error.attachNote(other.getLoc()) << "it runs in turn with this" << withLoops(other);
+        return failure();
+      }
+    return success();
   }
 
   /// The body writes no copy of what it hands on: it must lie where the launch wants it, and nobody may be reading

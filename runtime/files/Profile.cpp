@@ -100,8 +100,9 @@ private:
   const std::vector<RankTrace> &devices;
   std::vector<std::vector<int64_t>> numbers;
   std::map<std::tuple<int32_t, std::string, std::string>, Samples> tasks; ///< by rank, task and phase
-  std::map<std::pair<int64_t, int64_t>, std::vector<End>> messages;       ///< by step and number
-  std::map<int64_t, Size> sizeOf;                                         ///< of a message
+  std::map<size_t, int64_t> units; ///< nanoseconds of the units of the step that is read, on one device
+  std::map<std::pair<int64_t, int64_t>, std::vector<End>> messages; ///< by step and number
+  std::map<int64_t, Size> sizeOf;                                   ///< of a message
   std::map<Size, MessageSamples> sizes;
   std::set<int64_t> steps;      ///< that are summed up
   Samples seconds;              ///< that these took
@@ -151,6 +152,10 @@ void Summary::collect(size_t device) {
       rest += event.stop - event.start;
       for (const Trace::Event &its : pending)
         collect(device, event.number, its, open);
+      for (auto [number, time] : std::exchange(units, {})) {
+        const UnitSpec &unit = devices[device].program->units.at(number);
+        tasks[{mesh.rankOf(int32_t(device)), unit.task, unit.phase}].push_back(double(time) * 1e-9);
+      }
     }
     pending.clear();
   }
@@ -162,9 +167,7 @@ void Summary::collect(size_t device, int64_t step, const Trace::Event &event, st
   rest -= event.stop - event.start;
   ++events;
   if (event.kind == Trace::Kind::Unit) {
-    const UnitSpec &unit = program.units.at(number);
-    int32_t rank = mesh.rankOf(int32_t(device));
-    tasks[{rank, unit.task, unit.phase}].push_back(double(event.stop - event.start) * 1e-9);
+    units[number] += event.stop - event.start; // a turn of it, where it runs beside another
   } else if (event.kind == Trace::Kind::Post) {
     open.at(number).post = event;
   } else {

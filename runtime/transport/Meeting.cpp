@@ -86,6 +86,8 @@ void carryOut(const Meeting::Joint &joint, const MessageSpec &message, int64_t r
 } // namespace
 
 void Meeting::finish(Ticket &ticket) {
+  if (options.delaySeconds > 0)
+    ticket.since = std::chrono::steady_clock::now();
   ticket.done.store(true, std::memory_order_release);
   Place &place = places[ticket.rank];
   if (place.waitsFor == &ticket) {

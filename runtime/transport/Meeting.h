@@ -9,6 +9,7 @@
 
 #include "runtime/transport/Transport.h"
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -22,6 +23,7 @@ public:
   struct Ticket {
     std::atomic<bool> done = true;
     int32_t rank = 0;
+    std::chrono::steady_clock::time_point since; ///< when it was done, where messages are delayed
   };
 
   /// A send and a receive that meet.

@@ -20,6 +20,7 @@ enum class Sends : uint8_t { Plain, Buffered, Rendezvous };
 struct TransportOptions {
   Sends sends = Sends::Plain;
   double timeoutSeconds = 600;
+  double delaySeconds = 0; ///< threads: how long a message of a step is on its way, once all its ends are posted
 };
 
 class Transport {

@@ -40,6 +40,7 @@ private:
     Meeting::Ticket ticket;
   };
 
+  pp_status_t await(pp_rank_t &state, Bound &end);
   Bound *bound(pp_rank_t &state, int32_t message, bool (*fits)(const MessageSpec &));
   void bind(Bound &bound, const MessageSpec &message);
   Status checkLanes() const;
@@ -143,6 +144,14 @@ pp_status_t ThreadTransport::complete(pp_rank_t &state, int32_t message) {
   Bound &end = bounds[message];
   --posted;
   receivedBytes += bytesIn(*end.message, rank);
+  pp_status_t status = await(state, end);
+  // On its way; that takes no core.
+  if (meeting->options.delaySeconds > 0 && status == PP_OK)
+    std::this_thread::sleep_until(end.ticket.since + std::chrono::duration<double>(meeting->options.delaySeconds));
+  return status;
+}
+
+pp_status_t ThreadTransport::await(pp_rank_t &state, Bound &end) {
   for (int spin = 0; spin < spins && !end.ticket.done.load(std::memory_order_acquire); ++spin)
     std::this_thread::yield();
   if (end.ticket.done.load(std::memory_order_acquire))

@@ -501,3 +501,33 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh
 
 // expected-error@+1 {{expected zero 0, 1 or 2, got 3}}
 #mesh = #pipeline.mesh<tensor 1, context 1, data 2, pipeline 1, zero 3>
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    // expected-error@+1 {{runs beside the launch behind it; expected one there}}
+    pipeline.launch @f <F stage 0 mb 0>() -> () beside [1, 1] : () -> ()
+  }
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 3 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    pipeline.launch @f <F stage 0 mb 0>() -> () beside [1, 1] : () -> ()
+    // expected-error@+1 {{runs beside the launch before it and the one behind it; expected two launches}}
+    pipeline.launch @f <F stage 0 mb 1>() -> () beside [1, 1] : () -> ()
+    pipeline.launch @f <F stage 0 mb 2>() -> () : () -> ()
+  }
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    // expected-error@+1 {{has a turn of -1 ops; expected 0 or more}}
+    pipeline.launch @f <F stage 0 mb 0>() -> () beside [1, -1] : () -> ()
+    pipeline.launch @f <F stage 0 mb 1>() -> () : () -> ()
+  }
+}

@@ -274,7 +274,8 @@ private:
     OpBuilder builder(launch);
     builder.create<LaunchOp>(launch.getLoc(), changed.getSymName(), launch.getUnit(), inputs, results,
                              launch.getScratch(), changed->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr),
-                             launch.getVersionAttr(), launch.getJointAttr(), launch.getShareAttr());
+                             launch.getVersionAttr(), launch.getJointAttr(), launch.getShareAttr(),
+                             launch.getBesideAttr());
     launch.erase();
     return true;
   }

@@ -317,3 +317,53 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
     pipeline.complete %1
   }
 }
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// Two launches side by side: what either makes lives during both.
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
+  pipeline.rank 0 arena 128 {
+    // expected-error@+1 {{`a` overlaps `b` on rank 0 at position 3}}
+    %a = pipeline.slot act "a" offset 0 : !s
+    // expected-note@+1 {{`b` is here}}
+    %b = pipeline.slot act "b" offset 0 : !s
+    pipeline.launch @f <F stage 0 mb 0>(%a) -> () beside [1, 1] : (!s) -> ()
+    pipeline.launch @f <F stage 0 mb 1>() -> (%b) : () -> !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// One reads what the other makes.
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
+  pipeline.rank 0 arena 128 {
+    %a = pipeline.slot act "a" offset 0 : !s
+    %b = pipeline.slot act "b" offset 64 : !s
+    // expected-error@+1 {{`F(0, 0)` writes `a` on rank 0 beside `F(0, 1)`, which uses it}}
+    pipeline.launch @f <F stage 0 mb 0>() -> (%a) beside [1, 1] : () -> !s
+    // expected-note@+1 {{it runs in turn with this}}
+    pipeline.launch @f <F stage 0 mb 1>(%a) -> (%b) : (!s) -> !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// Both have one scratch.
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
+  pipeline.rank 0 arena 128 {
+    // expected-error@+2 {{`scratch` overlaps `scratch` on rank 0 at position 1}}
+    // expected-note@+1 {{`scratch` is here}}
+    %a = pipeline.slot temporary "scratch" offset 0 : !s
+    pipeline.launch @f <F stage 0 mb 0>() -> () scratch %a beside [1, 1] : () -> () scratch !s
+    pipeline.launch @f <F stage 0 mb 1>() -> () scratch %a : () -> () scratch !s
+  }
+}

@@ -87,6 +87,9 @@ FORMS = (
          lambda p, m, r: 3 * (m + p - 1 - r), stash=lambda p, m, r: min(m, 2)),
     Form("1f1b", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
          stash=lambda p, m, r: min(m, p - r)),
+    # The last rank runs m F and m B without a pause from p - 1 on; then the last B goes back through p - 1 ranks.
+    Form("1f1b_overlap", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1),
+         lambda p, m, r: 3 * (m + p - 1 - r), stash=lambda p, m, r: min(m, 2 * (p - r))),
     # Kim et al. 2023: 1F1B, and no rank has more than ceil((p+2)/2) stashes, its own and its guests. Who would have
     # more in 1F1B has as many, and the rank that takes the others in so many that both together have one more than in
     # 1F1B.

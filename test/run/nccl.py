@@ -14,7 +14,7 @@ from gradients import SMALL, difference
 SIZES = SMALL | dict(model="llama", precision="f64", ranks=4, microbatches=4, layers=4, hidden=16, heads=4, kv_heads=2,
                      ffn=16, sequence=8, microbatch=1)
 SCHEDULES = """1f1b zb_h1 interleaved/layers=8 weipipe fsdp data_parallel helixpipe slimpipe 1f1b_vocabulary
-1f1b/mesh.tensor=2 zb_h1/mesh.tensor=2/mesh.sequence=true 1f1b_vocabulary/mesh.tensor=2
+1f1b/mesh.tensor=2 1f1b_overlap/mesh.tensor=2 zb_h1/mesh.tensor=2/mesh.sequence=true 1f1b_vocabulary/mesh.tensor=2
 1f1b/mesh.data=2/mesh.zero=1/microbatches=2 zb_h1/mesh.data=2/mesh.zero=2/microbatches=2
 1f1b/mesh.context=2 zb_h1/mesh.context=2/mesh.attention=heads/mesh.zero=2
 1f1b/mesh.context=4/mesh.attention=heads/ranks=2 1f1b/model=gpt2/mesh.context=2/mesh.attention=heads

@@ -442,8 +442,36 @@ INSTANTIATE_TEST_SUITE_P(
                          {{"schedule", "slimpipe"}, {"exchange", "true"}, {"slices", "4"}, {"kv_heads", "1"}}},
                     Case{"offload", {{"schedule", "gpipe_offload"}}},
                     Case{"handed_on", {{"schedule", "zb_h1"}, {"model", "gpt2"}}},
-                    Case{"cut_vocabulary", {{"schedule", "1f1b_vocabulary"}, {"model", "gpt2"}}}),
+                    Case{"cut_vocabulary", {{"schedule", "1f1b_vocabulary"}, {"model", "gpt2"}}},
+                    Case{"beside", {{"schedule", "1f1b_overlap"}, {"ranks", "2"}, {"mesh.tensor", "2"}}}),
     [](const auto &info) { return std::string(info.param.name); });
+
+// Both bodies are right by themselves, and post one message while it is under way.
+TEST(LoweredTurns, OneMessageInBothBodiesIsFound) {
+  Proved proved = compile({"", {{"schedule", "1f1b_overlap"}, {"ranks", "1"}, {"mesh.tensor", "2"}}});
+  ASSERT_TRUE(proved.module);
+  RankOp rank = *proved.program().getOps<RankOp>().begin();
+  llvm::LLVMContext context;
+  std::unique_ptr<llvm::Module> lowered;
+  ASSERT_TRUE(succeeded(lowerRank(*proved.module, 0, context, lowered)));
+  Text text = Text::parse(textIn(*lowered, "pp_json_0"));
+  std::map<std::string, int> seen; // inner messages that only differ in their number
+  std::map<int64_t, int64_t> same;
+  for (size_t i = 0; i < text["messages"].size(); ++i)
+    if (auto [found, isNew] = seen.try_emplace(text["messages"][i].dump(), int(i)); !isNew)
+      same[int64_t(i)] = found->second;
+  ASSERT_FALSE(same.empty());
+  for (CallInst *call : all<CallInst>(*lowered)) {
+    StringRef name = call->getCalledFunction()->getName();
+    if (name != "pp_post_collective" && name != "pp_complete")
+      continue;
+    auto *number = llvm::cast<ConstantInt>(call->getArgOperand(1));
+    if (auto found = same.find(number->getSExtValue()); found != same.end())
+      call->setArgOperand(1, ConstantInt::get(number->getType(), uint64_t(found->second)));
+  }
+  std::string error = errorOf(proved.context.get(), [&] { return proved.check(rank, *lowered); });
+  EXPECT_TRUE(StringRef(error).contains("a message that is not under way")) << error;
+}
 
 // The fault that this check was written after: MLIR kept static indices in 29 bits and wrapped the rest (issue 14).
 TEST(LoweredAddresses, TruncatedToBitsOfAStaticIndexAreFound) {

@@ -1,0 +1,89 @@
+// Chooses in which turns the ops of two launches run that stand side by side.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Before: launch @s0.F.. beside []            launch @s0.B ..
+// After:  launch @s0.F.. beside [3, 8, 5, 2]  launch @s0.B ..     3 ops of F, 8 of B, 5 of F, 2 of B
+//
+// Times are those of the program's cluster. Without one an op takes as long as its arithmetic and its bytes, in one
+// ratio for all, and a message as long as a rank computes between two of them on average.
+#include "analysis/costs/Costs.h"
+#include "dialect/nn/Bytes.h"
+#include "mlir/IR/SymbolTable.h"
+#include "passes/Passes.h"
+#include <map>
+
+namespace pp {
+#define GEN_PASS_DEF_INTERLEAVEUNITS
+#include "passes/Passes.h.inc"
+} // namespace pp
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+
+/// Of a body without a cluster; messages take one unit of time.
+SmallVector<OpTime> guessedTimes(func::FuncOp body) {
+  constexpr double flopsPerByte = 16;
+  SmallVector<OpTime> times;
+  for (Operation &op : body.front().without_terminator()) {
+    OpTime &time = times.emplace_back();
+    if (auto exchange = dyn_cast<nn::Exchange>(op))
+      time = {0, 1, 0, op.getAttr("axes") ? op.getAttr("axes") : Attribute(UnitAttr::get(op.getContext()))};
+    else if (auto kernel = dyn_cast<nn::Kernel>(op))
+      time.compute = kernel.flops() + flopsPerByte * static_cast<double>(nn::bytesOf(kernel));
+  }
+  return times;
+}
+
+void scaleMessages(SmallVector<OpTime> &first, SmallVector<OpTime> &second) {
+  double compute = 0, messages = 0;
+  for (const SmallVector<OpTime> *times : {&first, &second})
+    for (const OpTime &time : *times) {
+      compute += time.compute;
+      messages += time.transfer;
+    }
+  for (SmallVector<OpTime> *times : {&first, &second})
+    for (OpTime &time : *times)
+      time.transfer *= messages > 0 ? compute / messages : 0;
+}
+
+struct InterleaveUnits : public pp::impl::InterleaveUnitsBase<InterleaveUnits> {
+  void runOnPrograms() override {
+    SymbolTable symbols(getOperation());
+    for (auto program : getOperation().getOps<ProgramOp>()) {
+      if (!program.getMeshAttr())
+        continue;
+      std::unique_ptr<CostModel> costs;
+      if (program.getClusterAttr() && !(costs = makeClusterCosts(program, /*experts=*/"")))
+        return signalPassFailure();
+      for (auto rank : program.getOps<RankOp>())
+        interleave(rank, costs.get(), symbols);
+    }
+  }
+
+  static void interleave(RankOp rank, const CostModel *costs, SymbolTable &symbols) {
+    std::map<std::pair<const void *, const void *>, DenseI64ArrayAttr> chosen; // by both bodies
+    auto number = static_cast<int64_t>(rank.getRank());
+    auto timesOf = [&](LaunchOp launch) {
+      return costs ? costs->opTimes(number, launch) : guessedTimes(symbols.lookup<func::FuncOp>(launch.getCallee()));
+    };
+    for (auto first : rank.getOps<LaunchOp>()) {
+      LaunchOp second = first.follower();
+      if (!second)
+        continue;
+      DenseI64ArrayAttr &turns =
+          chosen[{first.getCalleeAttr().getAsOpaquePointer(), second.getCalleeAttr().getAsOpaquePointer()}];
+      if (!turns) {
+        SmallVector<OpTime> one = timesOf(first), other = timesOf(second);
+        if (!costs)
+          scaleMessages(one, other);
+        turns = DenseI64ArrayAttr::get(rank.getContext(), chooseTurns(one, other));
+      }
+      first.setBesideAttr(turns);
+    }
+  }
+};
+
+} // namespace
