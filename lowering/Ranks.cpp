@@ -5,8 +5,10 @@
 // After:  pp_begin_unit(rank, 0); s0.F(rank, arena + 0, arena + 64, arena + 128, arena + 192); pp_end_unit(rank, 0);
 //         pp_post_send(rank, 0, arena + 128); pp_complete(rank, 0), each followed by `return if the status is not 0`.
 // The forward program of the rank becomes a second chain, `pp_eval_<rank>`, with the bodies and in the text of the
-// first one.
+// first one. Of a program that does an update over (docs/barrier.md) three stretches become chains: `pp_drain_<rank>`,
+// `pp_undo_<rank>` and `pp_head_<rank>`. Their units and messages are those of the step, and have its numbers.
 #include "analysis/Actions.h"
+#include "analysis/lives/Redo.h"
 #include "dialect/pipeline/Pipeline.h"
 #include "lowering/Bodies.h"
 #include "lowering/Calls.h"
@@ -27,7 +29,8 @@ static constexpr unsigned kCallsPerFunction = 1000;
 
 static FailureOr<ProgramOp> findProgram(ModuleOp module) {
   auto programs = module.getOps<ProgramOp>();
-  int64_t count = llvm::count_if(programs, [](ProgramOp program) { return !program.getForward(); });
+  int64_t count =
+      llvm::count_if(programs, [](ProgramOp program) { return !program.getForward() && !program.getRedo(); });
   if (count != 1)
     return module.emitError() << "expected one `pipeline.program` to lower, got " << count;
   return ProgramOp::trainingOf(module);
@@ -51,13 +54,16 @@ public:
       : rank(rank), pieces(program), calls(rank.getLoc()), text(rank), bodies(calls, text),
         symbols(program->getParentOfType<ModuleOp>()) {}
 
-  /// `forward`: the rank's program for evaluation, or null.
-  FailureOr<OwningOpRef<ModuleOp>> run(RankOp forward);
+  /// `forward`: the rank's program for evaluation, or null; `redo`: that which does an update over, or null.
+  FailureOr<OwningOpRef<ModuleOp>> run(RankOp forward, RankOp redo);
 
 private:
   LogicalResult lower(Operation &op);
   LogicalResult lower(LaunchOp launch);
+  LogicalResult lower(LaunchOp launch, const Body &body, int32_t unit);
   LogicalResult lower(PostOp post);
+  LogicalResult lower(PostOp post, int32_t message);
+  LogicalResult lower(CompleteOp complete);
   FailureOr<Value> slotAddress(Operation *user, Value slot);
   /// If a slot's tensors lie apart, an address for each of them.
   LogicalResult addAddresses(Operation *user, Value slot, SmallVectorImpl<Value> &addresses);
@@ -65,9 +71,15 @@ private:
   CallChain &chain();
   std::string name(StringRef prefix) { return (prefix + Twine(rank.getRank())).str(); }
   LogicalResult lowerStep(RankOp program, StringRef called);
+  LogicalResult lowerRedo(RankOp redo);
+  LogicalResult lowerAgain(ArrayRef<Operation *> ops, StringRef called, ArrayRef<int32_t> units,
+                           ArrayRef<int32_t> posts);
+  void beginChain(StringRef called);
+  void finishChain();
 
   RankOp rank;
-  StringRef stepName; ///< `pp_step_` or `pp_eval_`
+  StringRef stepName;                                            ///< `pp_step_`, `pp_eval_`, ..
+  SmallVector<int32_t> unitsOfStep, postsOfStep, postsOfWeights; ///< numbers, in order
   Pieces pieces;
   CallModule calls;
   RankText text;
@@ -119,8 +131,12 @@ LogicalResult RankLowering::lower(LaunchOp launch) {
   const Body *body = bodies.get(function, launch);
   if (!body || failed(body->checkLaunch(launch)))
     return failure();
+  unitsOfStep.push_back(text.addUnit(launch, body->flops));
+  return lower(launch, *body, unitsOfStep.back());
+}
+
+LogicalResult RankLowering::lower(LaunchOp launch, const Body &body, int32_t unit) {
   CallChain &chain = this->chain();
-  int32_t unit = text.addUnit(launch, body->flops);
   chain.callRuntime(launch.getLoc(), "pp_begin_unit", unit);
   SmallVector<Value> arguments = {chain.argument(0)};
   SmallVector<Value> slots = launch.slots();
@@ -131,14 +147,28 @@ LogicalResult RankLowering::lower(LaunchOp launch) {
       return failure();
   if (!launch.getScratch())
     arguments.push_back(chain.null());
-  chain.call(launch.getLoc(), body->function, arguments);
+  chain.call(launch.getLoc(), body.function, arguments);
   chain.callRuntime(launch.getLoc(), "pp_end_unit", unit);
+  if (launch.getJudges()) {
+    FailureOr<Value> norm = slotAddress(launch, launch.getInputs().back());
+    if (failed(norm))
+      return failure();
+    chain.callRuntime(launch.getLoc(), "pp_judge", unit, *norm);
+  }
   return success();
 }
 
 LogicalResult RankLowering::lower(PostOp post) {
   if (post.getPeers().empty())
     return post.emitOpError("expected a peer, got none");
+  int32_t message = text.addMessage(post);
+  postsOfStep.push_back(message);
+  if (post.getThing().getRole() == Role::weight)
+    postsOfWeights.push_back(message);
+  return lower(post, message);
+}
+
+LogicalResult RankLowering::lower(PostOp post, int32_t message) {
   CallChain &chain = this->chain();
   FailureOr<Value> address = slotAddress(post, post.getSlot());
   FailureOr<Value> shard = post.getShard()    ? slotAddress(post, post.getShard())
@@ -146,7 +176,6 @@ LogicalResult RankLowering::lower(PostOp post) {
                                               : FailureOr<Value>(chain.null());
   if (failed(address) || failed(shard))
     return failure();
-  int32_t message = text.addMessage(post);
   messages[post.getRequest()] = message;
   if (post.isCollective())
     chain.callRuntime(post.getLoc(), "pp_post_collective", message, {*address, *shard});
@@ -169,34 +198,91 @@ LogicalResult RankLowering::lower(Operation &op) {
     return lower(launch);
   if (auto post = dyn_cast<PostOp>(op))
     return lower(post);
-  if (auto complete = dyn_cast<CompleteOp>(op)) {
-    auto found = messages.find(complete.getRequest());
-    if (found == messages.end())
-      return complete.emitOpError("completes a request that no `post` before it made");
-    chain().callRuntime(op.getLoc(), "pp_complete", found->second);
-    return success();
-  }
+  if (auto complete = dyn_cast<CompleteOp>(op))
+    return lower(complete);
   return op.emitOpError("cannot be lowered in a rank's program");
 }
 
-LogicalResult RankLowering::lowerStep(RankOp program, StringRef called) {
+LogicalResult RankLowering::lower(CompleteOp complete) {
+  auto found = messages.find(complete.getRequest());
+  if (found == messages.end())
+    return complete.emitOpError("completes a request that no `post` before it made");
+  chain().callRuntime(complete.getLoc(), "pp_complete", found->second);
+  return success();
+}
+
+void RankLowering::beginChain(StringRef called) {
   stepName = called;
   links.clear();
   link.reset();
+}
+
+LogicalResult RankLowering::lowerStep(RankOp program, StringRef called) {
+  beginChain(called);
   for (Operation &op : program.getBody().front())
     if (failed(lower(op)))
       return failure();
+  finishChain();
+  return success();
+}
+
+void RankLowering::finishChain() {
   if (link)
     link->finish();
   CallChain step(calls, calls.addFunction(name(stepName), /*pointers=*/2, /*internal=*/false, rank.getLoc()));
   for (LLVM::LLVMFuncOp function : links)
     step.call(rank.getLoc(), function, {step.argument(0), step.argument(1)});
   step.finish();
+}
+
+/// Ops of the redo program under the numbers that the step has for them.
+LogicalResult RankLowering::lowerAgain(ArrayRef<Operation *> ops, StringRef called, ArrayRef<int32_t> units,
+                                       ArrayRef<int32_t> posts) {
+  beginChain(called);
+  for (Operation *op : ops) {
+    if (auto complete = dyn_cast<CompleteOp>(op)) {
+      if (failed(lower(complete)))
+        return failure();
+    } else if (auto post = dyn_cast<PostOp>(op)) {
+      chain();
+      if (failed(lower(post, posts.front())))
+        return failure();
+      posts = posts.drop_front();
+    } else if (auto launch = dyn_cast<LaunchOp>(op)) {
+      auto function = symbols.lookup<func::FuncOp>(launch.getCallee());
+      const Body *body = function ? bodies.get(function, launch) : nullptr;
+      if (!body || failed(body->checkLaunch(launch)) || failed(lower(launch, *body, units.front())))
+        return failure();
+      units = units.drop_front();
+    }
+  }
+  finishChain();
   return success();
 }
 
-FailureOr<OwningOpRef<ModuleOp>> RankLowering::run(RankOp forward) {
-  if (failed(lowerStep(rank, "pp_step_")))
+/// What stands between the judges of the redo program: the drain; the update, as many launches as end the step and its
+/// messages with weights; and the head.
+LogicalResult RankLowering::lowerRedo(RankOp redo) {
+  RedoParts parts = redoPartsOf(redo);
+  ArrayRef<int32_t> units(unitsOfStep), posts(postsOfStep);
+  size_t post = 0;
+  for (Operation &op : redo.getBody().front())
+    if (auto slot = dyn_cast<SlotOp>(op); slot && slot.getOffset())
+      offsets[slot.getSlot()] = static_cast<int64_t>(*slot.getOffset()) + (slot.getHost() ? hostBegin(rank) : 0);
+  for (Operation *op : parts.head)
+    if (auto sent = dyn_cast<PostOp>(op))
+      messages[sent.getRequest()] = posts[post++];
+  auto count = [](ArrayRef<Operation *> ops, auto is) { return size_t(llvm::count_if(ops, is)); };
+  size_t launches = count(parts.undo, llvm::IsaPred<LaunchOp>), sent = count(parts.undo, llvm::IsaPred<PostOp>);
+  if (sent != postsOfWeights.size())
+    return redo.emitOpError() << "posts " << sent << " messages with weights, and its step " << postsOfWeights.size();
+  return success(succeeded(lowerAgain(parts.drain, "pp_drain_", {}, {})) &&
+                 succeeded(lowerAgain(parts.undo, "pp_undo_", units.take_back(launches), postsOfWeights)) &&
+                 succeeded(lowerAgain(parts.again, "pp_head_", units, posts)));
+}
+
+FailureOr<OwningOpRef<ModuleOp>> RankLowering::run(RankOp forward, RankOp redo) {
+  if (failed(lowerStep(rank, "pp_step_")) || (redo && failed(lowerRedo(redo))))
     return failure();
   text.setScratch(scratchOf(rank, forward));
   if (forward) {
@@ -237,36 +323,44 @@ LogicalResult pp::lowerRank(ModuleOp module, int64_t number, llvm::LLVMContext &
   FailureOr<ProgramOp> program = findProgram(module);
   if (failed(program))
     return failure();
-  RankOp rank = findRank(*program, number), forward = findRank(ProgramOp::forwardOf(module), number);
+  RankOp rank = findRank(*program, number), forward = findRank(ProgramOp::forwardOf(module), number),
+         redo = findRank(ProgramOp::redoOf(module), number);
   if (!rank)
     return program->emitOpError() << "has no program for rank " << number << "; it has " << program->getRanks()
                                   << " ranks";
-  FailureOr<OwningOpRef<ModuleOp>> lowered = RankLowering(rank, *program).run(forward);
+  FailureOr<OwningOpRef<ModuleOp>> lowered = RankLowering(rank, *program).run(forward, redo);
   if (failed(lowered) || failed(translate(**lowered, ("rank" + Twine(number)).str(), context, result)))
     return failure();
-  return checkLowered(rank, forward, *result);
+  return checkLowered(rank, forward, redo, *result);
 }
 
 // { ptr json, ptr step, ptr eval } per rank: pp_rank_entry_t of runtime/Pp.h.
-static void addTable(CallModule &calls, ArrayRef<int64_t> ranks, bool evaluates) {
+//
+// Without a barrier also { ptr drain, ptr undo, ptr head } per rank, pp_late_entry_t: a table of its own, so that those
+// of other programs stay what they are.
+static void addTable(CallModule &calls, ArrayRef<int64_t> ranks, StringRef name, ArrayRef<StringRef> prefixes,
+                     bool evaluates) {
   OpBuilder &builder = calls.builder;
   Location loc = calls.module->getLoc();
   auto entry = LLVM::LLVMStructType::getLiteral(builder.getContext(), {calls.pointer, calls.pointer, calls.pointer});
   auto table = LLVM::LLVMArrayType::get(entry, ranks.size());
+  bool isMain = prefixes.front() == "pp_json_";
   for (int64_t rank : ranks) {
-    calls.addFunction(("pp_step_" + Twine(rank)).str(), 2, /*internal=*/false, loc);
-    if (evaluates)
-      calls.addFunction(("pp_eval_" + Twine(rank)).str(), 2, /*internal=*/false, loc);
-    builder.create<LLVM::GlobalOp>(loc, builder.getI8Type(), /*isConstant=*/true, LLVM::Linkage::External,
-                                   ("pp_json_" + Twine(rank)).str(), Attribute());
+    for (StringRef prefix : prefixes)
+      if (prefix != "pp_json_" && (evaluates || prefix != "pp_eval_"))
+        calls.addFunction((prefix + Twine(rank)).str(), 2, /*internal=*/false, loc);
+    if (isMain)
+      builder.create<LLVM::GlobalOp>(loc, builder.getI8Type(), /*isConstant=*/true, LLVM::Linkage::External,
+                                     ("pp_json_" + Twine(rank)).str(), Attribute());
   }
-  auto global = builder.create<LLVM::GlobalOp>(loc, table, /*isConstant=*/true, LLVM::Linkage::External,
-                                               "pp_rank_table", Attribute());
-  builder.create<LLVM::GlobalOp>(loc, calls.i32, /*isConstant=*/true, LLVM::Linkage::External, "pp_rank_count",
-                                 builder.getI32IntegerAttr(static_cast<int32_t>(ranks.size())));
+  auto global =
+      builder.create<LLVM::GlobalOp>(loc, table, /*isConstant=*/true, LLVM::Linkage::External, name, Attribute());
+  if (isMain)
+    builder.create<LLVM::GlobalOp>(loc, calls.i32, /*isConstant=*/true, LLVM::Linkage::External, "pp_rank_count",
+                                   builder.getI32IntegerAttr(static_cast<int32_t>(ranks.size())));
+  OpBuilder::InsertionGuard guard(builder);
   builder.createBlock(&global.getInitializerRegion());
   Value value = builder.create<LLVM::UndefOp>(loc, table);
-  const StringRef prefixes[] = {"pp_json_", "pp_step_", "pp_eval_"};
   for (auto [i, rank] : llvm::enumerate(ranks))
     for (auto [field, prefix] : llvm::enumerate(prefixes)) {
       int64_t position[] = {static_cast<int64_t>(i), static_cast<int64_t>(field)};
@@ -291,8 +385,11 @@ LogicalResult pp::lowerTable(ModuleOp module, ArrayRef<int64_t> ranks, llvm::LLV
   CallModule calls(module.getLoc());
   calls.addText("pp_program_json", *text);
   bool evaluates = bool(ProgramOp::forwardOf(module));
-  addTable(calls, ranks, evaluates);
+  bool isLate = bool(ProgramOp::redoOf(module));
+  addTable(calls, ranks, "pp_rank_table", {"pp_json_", "pp_step_", "pp_eval_"}, evaluates);
+  if (isLate)
+    addTable(calls, ranks, "pp_late_table", {"pp_drain_", "pp_undo_", "pp_head_"}, /*evaluates=*/true);
   if (failed(translate(*calls.module, "table", context, result)))
     return failure();
-  return checkLoweredTable(*program, ranks, evaluates, *result);
+  return checkLoweredTable(*program, ranks, evaluates, isLate, *result);
 }

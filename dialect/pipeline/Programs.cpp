@@ -38,15 +38,16 @@ std::optional<Level> ProgramOp::getLevel() {
   return std::nullopt;
 }
 
-static ProgramOp findProgram(ModuleOp module, bool forward) {
+static ProgramOp findProgram(ModuleOp module, bool forward, bool redo = false) {
   for (auto program : module.getOps<ProgramOp>())
-    if (program.getForward() == forward)
+    if (program.getForward() == forward && program.getRedo() == redo)
       return program;
   return {};
 }
 
 ProgramOp ProgramOp::trainingOf(ModuleOp module) { return findProgram(module, /*forward=*/false); }
 ProgramOp ProgramOp::forwardOf(ModuleOp module) { return findProgram(module, /*forward=*/true); }
+ProgramOp ProgramOp::redoOf(ModuleOp module) { return findProgram(module, /*forward=*/false, /*redo=*/true); }
 
 //===-- Builders ------------------------------------------------------------------------------------------------===//
 

@@ -40,6 +40,8 @@ static Role roleOf(BindingKind kind) {
     return Role::weight;
   case BindingKind::opt:
     return Role::opt;
+  case BindingKind::undo:
+    return Role::undo;
   case BindingKind::grad:
     return Role::grad;
   case BindingKind::loss:

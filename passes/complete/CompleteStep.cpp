@@ -46,9 +46,13 @@ public:
     step.begin();
     if (failed(updates.createInputs()))
       return failure();
-    for (Operation *action : actions)
+    updates.postNorm();
+    for (Operation *action : actions) {
+      if (!isOfForward(action))
+        updates.judge();
       if (failed(buildAction(action)))
         return failure();
+    }
     if (failed(updates.finish()))
       return failure();
     for (Operation *action : actions)
@@ -66,6 +70,17 @@ private:
   UpdateBuilder updates;
   UnitBuilder units;
   AttentionExchange exchange;
+
+  /// Whether it is done over where the weights that it read were wrong: units F, and moves of what they make.
+  static bool isOfForward(Operation *action) {
+    if (auto unit = dyn_cast<UnitOp>(action))
+      return unit.getUnit().getPhase() == Phase::F;
+    if (auto attend = dyn_cast<AttendOp>(action))
+      return attend.getUnit().getPhase() == Phase::F;
+    if (auto move = dyn_cast<TransferOp>(action))
+      return llvm::is_contained({Role::act, Role::kv}, move.getThing().getRole());
+    return llvm::all_of(cast<TogetherOp>(action).getBody().front(), [](Operation &one) { return isOfForward(&one); });
+  }
 
   LogicalResult buildAction(Operation *action) {
     if (auto unit = dyn_cast<UnitOp>(action))

@@ -43,7 +43,9 @@ void pp::postReceivesAhead(RankOp rank, const UnitTimes &times, double least) {
     double time = timeAhead(times, post);
     Operation *place = slot;
     for (Operation *op = slot->getPrevNode(); op && op != before && time < least; op = op->getPrevNode())
-      if (isa<LaunchOp>(op)) {
+      if (auto launch = dyn_cast<LaunchOp>(op)) {
+        if (launch.getJudges()) // what is posted before it must be able to arrive before it
+          break;
         time += timeOf(times, op);
         place = op;
       }

@@ -59,6 +59,7 @@ struct Callee {
   TupleType scratch;                         ///< null if it needs none
   DenseI64ArrayAttr handed;                  ///< tensors that it hands on
   SmallVector<std::optional<int64_t>> slice; ///< by result: of gradients of keys and of keys their slice
+  bool judges = false;                       ///< by the norm it reads the update before was right or wrong
 };
 
 /// What the projections of all ranks read.
@@ -134,6 +135,8 @@ public:
   }
 
   void finish() {
+    if (judge) // the last one: now nothing of the step depends on weights that may be wrong but what is done over
+      judge.setJudges(true);
     completeWhere([](const Posted &) { return true; });
     postReceivesAhead(op, step.times, step.patience);
   }
@@ -145,6 +148,7 @@ private:
   RankOp op;
   int64_t rank;
   OpBuilder builder;
+  LaunchOp judge;
   std::vector<Posted> posted;
   DenseMap<Value, Value> slots; // value -> slot
   DenseMap<Attribute, Value> homes;
@@ -287,8 +291,11 @@ private:
       results.push_back(slot);
     }
     Value scratch = callee.scratch ? createSlot(Role::temporary, "scratch", callee.scratch, task.getLoc()) : Value();
-    builder.create<LaunchOp>(task.getLoc(), task.getCallee(), task.getUnit(), inputs, results, scratch, callee.handed,
-                             task.getVersionAttr(), task.getJointAttr(), task.getShareAttr());
+    auto launch =
+        builder.create<LaunchOp>(task.getLoc(), task.getCallee(), task.getUnit(), inputs, results, scratch,
+                                 callee.handed, task.getVersionAttr(), task.getJointAttr(), task.getShareAttr());
+    if (callee.judges)
+      judge = launch;
     double time = step.times.of(task);
     for (Posted &one : posted)
       one.time += time;
@@ -473,6 +480,8 @@ LogicalResult Step::readCallee(TaskOp task) {
     return task.emitOpError() << "calls `" << task.getCallee() << "`, whose memory is not planned";
   Callee &callee = callees[task.getCalleeAttr()];
   callee.handed = function->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr);
+  BodyAttr identity = identityOf(function);
+  callee.judges = identity && identity.getVariant() == BodyVariant::judge;
   if (bytes.getInt() > 0)
     callee.scratch = TupleType::get(context, {RankedTensorType::get({bytes.getInt()}, IntegerType::get(context, 8))});
   callee.slice.resize(task.getNumResults());

@@ -274,7 +274,7 @@ private:
     OpBuilder builder(launch);
     builder.create<LaunchOp>(launch.getLoc(), changed.getSymName(), launch.getUnit(), inputs, results,
                              launch.getScratch(), changed->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr),
-                             launch.getVersionAttr(), launch.getJointAttr(), launch.getShareAttr());
+                             launch.getVersionAttr(), launch.getJointAttr(), launch.getShareAttr(), launch.getJudges());
     launch.erase();
     return true;
   }

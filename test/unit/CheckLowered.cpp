@@ -47,7 +47,9 @@ struct Proved {
     auto ranks = ProgramOp::forwardOf(*module).getOps<RankOp>();
     return *std::next(ranks.begin(), static_cast<int64_t>(rank.getRank()));
   }
-  LogicalResult check(RankOp rank, const llvm::Module &lowered) { return checkLowered(rank, forward(rank), lowered); }
+  LogicalResult check(RankOp rank, const llvm::Module &lowered) {
+    return checkLowered(rank, forward(rank), /*redo=*/{}, lowered);
+  }
 };
 
 /// A schedule of the library, planned and proved; hidden sizes are small where the case does not say them.
@@ -344,7 +346,9 @@ TEST_P(LoweredPrograms, EveryMutantOfTheTextsIsFound) {
   }
   std::unique_ptr<llvm::Module> table;
   ASSERT_TRUE(succeeded(lowerTable(*proved.module, ranks, context, table)));
-  auto checkTable = [&] { return checkLoweredTable(proved.program(), ranks, /*evaluates=*/true, *table); };
+  auto checkTable = [&] {
+    return checkLoweredTable(proved.program(), ranks, /*evaluates=*/true, /*isLate=*/false, *table);
+  };
   EXPECT_EQ(errorOf(proved.context.get(), checkTable), "");
   check(*table, "pp_program_json", 60, checkTable);
 }
@@ -359,7 +363,9 @@ TEST_P(LoweredPrograms, EveryMutantOfTheTableIsFound) {
     ASSERT_TRUE(succeeded(lowerTable(*proved.module, ranks, context, table)));
     change(*table);
     EXPECT_NE(errorOf(proved.context.get(),
-                      [&] { return checkLoweredTable(proved.program(), ranks, /*evaluates=*/true, *table); }),
+                      [&] {
+                        return checkLoweredTable(proved.program(), ranks, /*evaluates=*/true, /*isLate=*/false, *table);
+                      }),
               "");
   };
   isFound([](llvm::Module &table) {
