@@ -5,7 +5,7 @@
 # usage: barrier.py PP_COMPILE FOLDER
 # A run is stopped after each number of steps: what it saves then has gone through all judges before, and through the
 # one behind the last step. Clipping is never needed, always, and sometimes; in f16 some steps overflow.
-import os, re, sys
+import json, os, re, sys
 import harness
 
 SIZES = dict(model="llama", layers=8, hidden=32, heads=4, kv_heads=2, ffn=48, vocab=256, sequence=24, microbatch=1,
@@ -108,6 +108,31 @@ class Judge:
         self.tally.check(ends[0] == ends[1] and "the loss of step" in ends[0],
                          f"a loss that is not finite: {ends[0].strip()} / {ends[1].strip()}")
 
+    def overlaps(self):
+        """In a measured trace steps overlap: a rank runs forwards before another has made its last gradient."""
+        for schedule, ranks, microbatches in (("zb_h2", 4, 8), ("zb_v", 4, 8)):
+            found = []
+            for program in self.pair("traced_" + schedule, schedule=schedule, ranks=ranks, microbatches=microbatches,
+                                     clip=1e9):
+                path = program + ".trace"
+                self.run(program, ranks, "threads", "--steps", str(2 * STEPS), "--trace", path)
+                with open(path) as file:
+                    events = json.load(file)
+                begins, ends = [0] * 2 * STEPS, [0] * 2 * STEPS  # of the first F and the last B, I or W of each step
+                seen = {}
+                for event in events["traceEvents"] if isinstance(events, dict) else events:
+                    if event.get("ph") != "X" or event["cat"] not in "FBIW":
+                        continue
+                    unit = event["pid"], event["tid"], event["name"]
+                    step = seen[unit] = seen.get(unit, -1) + 1
+                    begins[step] = min(begins[step] or event["ts"], event["ts"])
+                    if event["cat"] != "F":
+                        ends[step] = max(ends[step], event["ts"] + event["dur"])
+                found.append(sum(begin < end for begin, end in zip(begins[1:], ends)))
+            self.tally.check(found[0] == 0 and found[1] > 0,
+                             f"{schedule} on {ranks}: of {2 * STEPS - 1} steps begin before the last one has ended: "
+                             f"{found[0]} with a barrier, {found[1]} without")
+
     def refused(self):
         for why, values in (("several updates a step", dict(schedule="pipedream_2bw", ranks=2, microbatches=4)),
                             ("is cut over ranks", dict(schedule="fsdp", ranks=2, microbatches=4)),
@@ -135,6 +160,8 @@ def main():
     judge.clipped("zb_v", 4, 8, ("threads",))
     judge.clipped("interleaved", 2, 4, ("threads",))
     judge.clipped("gpipe", 4, 6, ("threads",))
+    judge.clipped("slimpipe", 2, 4, ("threads",))
+    judge.clipped("1f1b_recompute", 2, 4, ("threads",), precision="f64")
     judge.clipped("1f1b", 2, 4, ("threads",), model="gpt2", precision="bf16")
     judge.clipped("zb_h2", 4, 8, ("threads",), optimizer="sgd")
     for window in (2, 4):
@@ -144,6 +171,7 @@ def main():
         skipped = sum(line[5] for line in lines)
         judge.tally.check(0 < skipped < 14 and judge.over == skipped, f"f16: {skipped} of 14 steps overflow")
     judge.late()
+    judge.overlaps()
     judge.refused()
     return judge.tally.close()
 
