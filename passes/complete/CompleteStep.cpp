@@ -43,6 +43,11 @@ public:
     for (Operation &op : step.program.getBody().front())
       if (isa<UnitOp, TransferOp, TogetherOp, AttendOp>(op))
         actions.push_back(&op);
+    if (step.program.getOps<PieceOp>().empty())
+      return step.program.emitOpError("has no pieces; expected at least one");
+    for (auto piece : step.program.getOps<PieceOp>())
+      if (!piece.getBodiesAttr() || !piece.getWeightsAttr())
+        return piece.emitOpError() << "has no task bodies; expected a program behind derive-tasks";
     step.begin();
     if (failed(updates.createInputs()))
       return failure();

@@ -266,8 +266,9 @@ private:
   /// `act(0, 1)`: what the task makes. Gradients of keys are of a slice of their own.
   std::string labelOf(TaskOp task, OpResult result) {
     CoordAttr coord = task.getUnit().getCoord();
-    if (std::optional<int64_t> slice = step.callee(task).slice[result.getResultNumber()])
-      coord = coord.with(coord.getMicrobatch(), *slice);
+    ArrayRef<std::optional<int64_t>> slices = step.callee(task).slice; // none of a body without groups
+    if (size_t number = result.getResultNumber(); number < slices.size() && slices[number])
+      coord = coord.with(coord.getMicrobatch(), *slices[number]);
     return (stringifyRole(typeOf(result).getRole()) + "(" + coord.str() + ")").str();
   }
 
