@@ -8,7 +8,8 @@ using namespace pp;
 using pp::pipeline::WeightAttr;
 
 Optimizer::Optimizer(pipeline::ProgramOp program)
-    : loc(program.getLoc()), settings(program.getTrain().getAs<DictionaryAttr>("optimizer")) {
+    : loc(program.getLoc()), settings(program.getTrain().getAs<DictionaryAttr>("optimizer")),
+      alone(program.getRanks() == 1) {
   StringAttr kind = settings ? settings.getAs<StringAttr>("kind") : StringAttr();
   if (kind && kind.getValue() == "sgd")
     rule = Rule::sgd;
@@ -71,6 +72,11 @@ bool Optimizer::decays(WeightAttr weight) const {
 bool Optimizer::isNesterov() const {
   auto nesterov = settings ? settings.getAs<BoolAttr>("nesterov") : BoolAttr();
   return nesterov && nesterov.getValue();
+}
+
+bool Optimizer::hasBarrier() const {
+  auto barrier = settings ? settings.getAs<BoolAttr>("barrier") : BoolAttr();
+  return !barrier || barrier.getValue() || alone;
 }
 
 double Optimizer::lengthOf(RankedTensorType matrix) const {

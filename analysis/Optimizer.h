@@ -24,6 +24,9 @@ public:
   double rateOf(pipeline::WeightAttr weight) const { return factorOf(weight, "lr_scale"); }
   double shrinkOf(pipeline::WeightAttr weight) const { return factorOf(weight, "decay_scale"); }
   bool isNesterov() const;
+  /// Whether updates wait for the norm of all gradients. Without, the next step judges them (docs/barrier.md). One rank
+  /// has nobody to wait for.
+  bool hasBarrier() const;
   /// What Muon's step is multiplied by for a matrix [in, out], beside the rate.
   double lengthOf(mlir::RankedTensorType matrix) const;
   /// An error if a text of `no_decay`, or of a group, is in no weight's name.
@@ -35,6 +38,7 @@ private:
 
   mlir::Location loc;
   mlir::DictionaryAttr settings; ///< null: AdamW's defaults
+  bool alone;                    ///< the program has one rank
   Rule rule = Rule::adamw;
 };
 

@@ -52,7 +52,8 @@ FailureOr<ProvedModule> ProvedModule::run(PassManager &manager, ModuleOp module)
   if (failed(manager.run(module)))
     return failure();
   auto programs = module.getOps<ProgramOp>();
-  int64_t count = llvm::count_if(programs, [](ProgramOp program) { return !program.getForward(); });
+  int64_t count =
+      llvm::count_if(programs, [](ProgramOp program) { return !program.getForward() && !program.getRedo(); });
   if (count != 1)
     return module.emitError() << "expected one `pipeline.program`, got " << count;
   for (auto program : programs)

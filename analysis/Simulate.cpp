@@ -9,6 +9,7 @@
 // are those of all its gradients, gives way: other messages pass it on its links, and it ends later by what they take.
 #include "analysis/Simulate.h"
 #include "analysis/Actions.h"
+#include "analysis/Optimizer.h"
 #include "analysis/lives/SlotLives.h"
 #include "llvm/Support/Format.h"
 #include <cmath>
@@ -43,7 +44,8 @@ namespace {
 class Engine {
 public:
   /// Several steps follow each other without a barrier, as Timeline::twoSteps says.
-  Engine(ProgramOp program, const Messages &numbers, const CostModel &costs, int64_t steps, Manner manner);
+  Engine(ProgramOp program, const Messages &numbers, const CostModel &costs, int64_t steps, Manner manner,
+         bool skipsNorm);
   Timeline run();
   /// After run(): what a rank waits for that never comes; null if nothing.
   Operation *stuck() const;
@@ -97,12 +99,14 @@ private:
   void idle(int64_t number, double from, double to, IdleCause cause, int64_t flight);
   void push(double time, Kind kind, int64_t number) { events.push({time, order++, kind, number}); }
   bool isLate(PostOp op) const { return !overlap && op.getKind() == PostKind::receive && !op.isHost(); }
-  bool isSkipped(PostOp op) const { return steps > 1 && op.getThing().getRole() == Role::stat && op.isCollective(); }
+  bool isSkipped(PostOp op) const {
+    return skipsNorm && steps > 1 && op.getThing().getRole() == Role::stat && op.isCollective();
+  }
 
   const Messages &numbers;
   const CostModel &costs;
   int64_t steps;
-  bool overlap;
+  bool overlap, skipsNorm;
   /// In lockstep: how many tasks of a `together` have not ended, by step and its number, and the ranks that wait for
   /// that.
   std::map<std::pair<int64_t, int64_t>, int64_t> joints;
@@ -125,8 +129,10 @@ private:
 
 static std::optional<int64_t> jointOf(LaunchOp op) { return op ? op.getJoint() : std::nullopt; }
 
-Engine::Engine(ProgramOp program, const Messages &numbers, const CostModel &costs, int64_t steps, Manner manner)
-    : numbers(numbers), costs(costs), steps(steps), overlap(manner.overlap), flights(steps * numbers.size(), -1) {
+Engine::Engine(ProgramOp program, const Messages &numbers, const CostModel &costs, int64_t steps, Manner manner,
+               bool skipsNorm)
+    : numbers(numbers), costs(costs), steps(steps), overlap(manner.overlap), skipsNorm(skipsNorm),
+      flights(steps * numbers.size(), -1) {
   timeline.unitTime = costs.isUnitTime();
   for (auto rank : program.getOps<RankOp>()) {
     Stream &stream = streams.emplace_back();
@@ -446,9 +452,22 @@ void Engine::idle(int64_t number, double from, double to, IdleCause cause, int64
 /// Above, microseconds are no int of 64 bits.
 static constexpr double kLongestStep = 1e12;
 
+/// How long the norm of all gradients is on its way in front of a step; 0 where the step itself waits for it.
+static double normOf(const Timeline &timeline) {
+  for (const Flight &flight : timeline.flights)
+    if (PostOp post = flight.posts.front(); post.isCollective() && post.getThing().getRole() == Role::stat &&
+                                            !Optimizer(post->getParentOfType<ProgramOp>()).hasBarrier())
+      return flight.end - flight.ready;
+  return 0;
+}
+
 FailureOr<Timeline> pp::simulate(ProgramOp program, const CostModel &costs, Manner manner) {
   Messages messages(program);
-  Engine one(program, messages, costs, /*steps=*/1, manner), two(program, messages, costs, /*steps=*/2, manner);
+  auto stepsOf = [&](int64_t steps, bool skipsNorm) {
+    return Engine(program, messages, costs, steps, manner, skipsNorm).run();
+  };
+  bool hasBarrier = Optimizer(program).hasBarrier();
+  Engine one(program, messages, costs, /*steps=*/1, manner, /*skipsNorm=*/false);
   Timeline timeline = one.run();
   if (Operation *op = one.stuck()) {
     auto post = isa<CompleteOp>(op) ? cast<CompleteOp>(op).getRequest().getDefiningOp<PostOp>() : PostOp();
@@ -463,7 +482,11 @@ FailureOr<Timeline> pp::simulate(ProgramOp program, const CostModel &costs, Mann
                                                    costs.isUnitTime() ? "units" : "seconds", kLongestStep);
     return emitError(program.getLoc()) << "with these costs a step " << text;
   }
-  timeline.twoSteps = two.run().step;
+  timeline.twoSteps = stepsOf(2, /*skipsNorm=*/hasBarrier).step;
+  if (manner.periods) {
+    timeline.period = stepsOf(4, /*skipsNorm=*/false).step - stepsOf(3, /*skipsNorm=*/false).step;
+    timeline.barrierPeriod = timeline.step + normOf(timeline);
+  }
   timeline.messages = std::move(messages);
   for (auto [rank, record] : llvm::zip(program.getOps<RankOp>(), timeline.ranks))
     record.memory = memoryCurve(rank, record.times);

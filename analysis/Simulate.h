@@ -78,6 +78,9 @@ struct Timeline {
   /// ended, and no update waits for the norm of all gradients (zero bubble's late validation). Weights on their way
   /// home are waited for.
   double twoSteps = 0;
+  /// From one step to the next where many follow each other, as they are; and where all ranks meet between them. 0 if
+  /// they were not asked for (Manner::periods).
+  double period = 0, barrierPeriod = 0;
   /// What it costs that all ranks meet between two steps.
   double barrierCost() const { return 2 * step - twoSteps; }
   /// The longest time from the first to the last work of one rank: what a step costs where the next one may begin on a
@@ -94,6 +97,7 @@ struct Timeline {
 /// a deadlock.
 struct Manner {
   bool overlap = true, lockstep = false;
+  bool periods = false; ///< simulate further steps to know the period
 };
 mlir::FailureOr<Timeline> simulate(pipeline::ProgramOp program, const CostModel &costs, Manner manner = {});
 

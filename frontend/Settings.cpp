@@ -38,6 +38,7 @@ static const OptimizerSetting kOptimizerSettings[] = {{"lr", Setting::AtLeast0, 
                                                       {"epsilon", Setting::Above0, {1e-8, 1e-8, kNone}},
                                                       {"momentum", Setting::Below1, {kNone, 0.95, 0.9}},
                                                       {"nesterov", Setting::Flag, {kNone, kNone, 0}},
+                                                      {"barrier", Setting::Flag, {1, kNone, 1}},
                                                       {"adjust", Setting::Word, {kNone, 0, kNone}, false, kAdjustments},
                                                       {"weight_decay", Setting::AtLeast0, {0.1, 0.1, 0}},
                                                       {"rest_weight_decay", Setting::AtLeast0, {kNone, 0.1, kNone}},
@@ -199,7 +200,7 @@ LogicalResult Settings::checkOptimizer(Evaluator &evaluator, StringRef precision
 mlir::DictionaryAttr Settings::dictionaryOf(StringRef option, StringRef precision, mlir::Builder &builder) {
   SmallVector<mlir::NamedAttribute> made;
   for (const Setting &setting : of(option)) {
-    if (setting.scalesLoss && precision != "f16")
+    if ((setting.scalesLoss && precision != "f16") || (setting.name == "barrier" && setting.value != 0))
       continue;
     mlir::Attribute value = builder.getF64FloatAttr(setting.value);
     if (setting.range == Setting::Word)

@@ -37,8 +37,8 @@ public:
         symbols(rank->getParentOfType<ModuleOp>()),
         text(rank, textOf(lowered, "pp_json_" + std::to_string(number)).value_or("")) {}
 
-  LogicalResult run(RankOp forward) {
-    if (failed(text.checkHead(forward)) || failed(checkStep(rank, "pp_step_")))
+  LogicalResult run(RankOp forward, RankOp redo) {
+    if (failed(text.checkHead(forward)) || failed(checkStep(rank, "pp_step_")) || (redo && failed(checkRedo(redo))))
       return failure();
     text.beginForward(units, text.countMessages(), bool(forward));
     if ((forward && failed(checkStep(forward, "pp_eval_"))) || failed(checkModule()))
@@ -68,6 +68,64 @@ private:
         return failure();
     if (next != calls.size())
       return differs(program.getLoc(), "behind its last op", "no call", nameOf(calls[next]));
+    return success();
+  }
+
+  /// What of the redo program stands between its two judges: what ends the messages of its head; the end of the step,
+  /// done over; its head again. Numbers are those that the step has for the same units and messages.
+  LogicalResult checkRedo(RankOp redo) {
+    std::vector<Operation *> head, between;
+    for (Operation &op : redo.getBody().front()) {
+      if (isa<SlotOp>(op))
+        continue;
+      bool isHead = head.empty() || !judges(head.back());
+      (isHead ? head : between).push_back(&op);
+      if (!isHead && judges(&op))
+        break;
+    }
+    if (between.size() <= head.size())
+      return differs(redo.getLoc(), "the redo", "its head twice", "less");
+    size_t first = 0, again = between.size() - head.size();
+    for (Operation *op : head)
+      if (auto post = dyn_cast<PostOp>(op))
+        messages[post.getRequest()] = messageNumbers[first++];
+    auto *undo =
+        std::find_if(between.data(), between.data() + again, [](Operation *op) { return !isa<CompleteOp>(op); });
+    ArrayRef<Operation *> all(between);
+    size_t drained = undo - between.data();
+    return success(succeeded(checkAgain(all.take_front(drained), "pp_drain_", /*atEnd=*/false)) &&
+                   succeeded(checkAgain(all.slice(drained, again - drained), "pp_undo_", /*atEnd=*/true)) &&
+                   succeeded(checkAgain(all.drop_front(again), "pp_head_", /*atEnd=*/false)));
+  }
+
+  static bool judges(Operation *op) {
+    auto launch = dyn_cast<LaunchOp>(op);
+    return launch && launch.getJudges();
+  }
+
+  /// `atEnd`: the units are the last ones of the step, and the messages those with weights; else they are the first.
+  LogicalResult checkAgain(ArrayRef<Operation *> ops, StringRef prefix, bool atEnd) {
+    calls.clear();
+    next = 0;
+    if (failed(readStep((prefix + Twine(number)).str())))
+      return failure();
+    size_t unit = atEnd ? units - llvm::count_if(ops, llvm::IsaPred<LaunchOp>) : 0, post = 0;
+    const std::vector<int64_t> &numbers = atEnd ? weightNumbers : messageNumbers;
+    if (atEnd && numbers.size() != static_cast<size_t>(llvm::count_if(ops, llvm::IsaPred<PostOp>)))
+      return differs(rank.getLoc(), "the redo", "all messages with weights once", "others");
+    for (Operation *op : ops) {
+      LogicalResult same = success();
+      if (auto launch = dyn_cast<LaunchOp>(op))
+        same = check(launch, static_cast<int64_t>(unit++));
+      else if (auto posted = dyn_cast<PostOp>(op))
+        same = check(posted, numbers[post++]);
+      else
+        same = check(*op);
+      if (failed(same))
+        return failure();
+    }
+    if (next != calls.size())
+      return differs(rank.getLoc(), "behind the last op of `" + prefix + "`", "no call", nameOf(calls[next]));
     return success();
   }
 
@@ -149,7 +207,7 @@ private:
       return success();
     SmallVector<Launched, 2> both;
     for (LaunchOp each : {launch, launch.follower()})
-      if (each && failed(begin(each, both)))
+      if (each && failed(begin(each, units++, both)))
         return failure();
     size_t turns = launch.getBeside().value_or(ArrayRef<int64_t>()).size();
     for (size_t turn = 0; turn < std::max<size_t>(turns, 1); ++turn)
@@ -159,6 +217,13 @@ private:
       if (failed(checkBodyOf(each)) || failed(text.checkUnit(each.launch, each.unit, flopsOf(each.body))))
         return failure();
     return both.size() == 2 ? checkMessages(both) : success();
+  }
+
+  /// One that is done over, under the number of the step.
+  LogicalResult check(LaunchOp launch, int64_t unit) {
+    SmallVector<Launched, 1> one;
+    return success(succeeded(begin(launch, unit, one)) && succeeded(checkTurn(one[0])) &&
+                   succeeded(checkBodyOf(one[0])));
   }
 
   /// No message is posted in one of two bodies while it is under way in the other.
@@ -182,7 +247,7 @@ private:
     return success();
   }
 
-  LogicalResult begin(LaunchOp launch, SmallVectorImpl<Launched> &into) {
+  LogicalResult begin(LaunchOp launch, int64_t unit, SmallVectorImpl<Launched> &into) {
     auto body = symbols.lookup<func::FuncOp>(launch.getCallee());
     if (!body)
       return differs(launch.getLoc(), nameOf(launch), "a body `@" + launch.getCallee() + "`", "none");
@@ -199,7 +264,7 @@ private:
     }
     addresses.push_back(launch.getScratch() ? arena(slotBegin(launch.getScratch().getDefiningOp<SlotOp>()))
                                             : CallOperand::of(CallAddress()));
-    into.push_back({launch, body, units++, addresses, apart, {}});
+    into.push_back({launch, body, unit, addresses, apart, {}});
     return success();
   }
 
@@ -216,7 +281,12 @@ private:
     if (failed(compareCalls(its.launch.getLoc(), number, where, call.callee->getName(), its.addresses, call)))
       return failure();
     its.functions.push_back(call.callee);
-    return take(its.launch, where, "pp_end_unit", {unit});
+    if (failed(take(its.launch, where, "pp_end_unit", {unit})))
+      return failure();
+    if (!its.launch.getJudges())
+      return success();
+    auto norm = its.launch.getInputs().back().getDefiningOp<SlotOp>();
+    return take(its.launch, where, "pp_judge", {unit, arena(slotBegin(norm))});
   }
 
   /// The functions of the body's turns, which together are compared with the body at their first calls.
@@ -240,8 +310,18 @@ private:
   }
 
   LogicalResult check(PostOp post) {
+    int64_t message = text.countMessages();
+    if (failed(check(post, message)))
+      return failure();
+    messageNumbers.push_back(message);
+    if (post.getThing().getRole() == Role::weight)
+      weightNumbers.push_back(message);
+    return text.checkMessage(post, message);
+  }
+
+  LogicalResult check(PostOp post, int64_t message) {
     std::string where = "the " + stringifyPostKind(post.getKind()).str() + " of `" + post.getThing().str() + "`";
-    SmallVector<CallOperand> operands = {CallOperand::of(text.countMessages()),
+    SmallVector<CallOperand> operands = {CallOperand::of(message),
                                          arena(slotBegin(post.getSlot().getDefiningOp<SlotOp>()))};
     if (post.isCollective())
       operands.push_back(post.getShard()                    ? arena(slotBegin(post.getShard().getDefiningOp<SlotOp>()))
@@ -250,9 +330,8 @@ private:
     std::string name = post.isCollective() ? "collective" : stringifyPostKind(post.getKind()).str();
     if (failed(take(post, where, "pp_post_" + name, operands)))
       return failure();
-    int64_t message = text.countMessages();
     messages[post.getRequest()] = message;
-    return text.checkMessage(post, message);
+    return success();
   }
 
   /// Nothing is in the module that the step does not lead to, and nothing runs beside it.
@@ -276,6 +355,7 @@ private:
   size_t next = 0;   ///< the first call that is not yet compared
   int64_t units = 0; ///< launches so far
   llvm::DenseMap<Value, int64_t> messages;
+  std::vector<int64_t> messageNumbers, weightNumbers; ///< of the posts of the step, in their order
   llvm::DenseSet<const llvm::Function *> seen;
   llvm::DenseMap<const llvm::Function *, Launched> bodies;                         ///< by the functions of their turns
   llvm::DenseSet<std::pair<const llvm::Function *, const llvm::Function *>> pairs; ///< of bodies that run side by side
@@ -283,42 +363,50 @@ private:
 
 } // namespace
 
-LogicalResult pp::checkLowered(RankOp rank, RankOp forward, const llvm::Module &lowered) {
-  return RankCheck(rank, lowered).run(forward);
+LogicalResult pp::checkLowered(RankOp rank, RankOp forward, RankOp redo, const llvm::Module &lowered) {
+  return RankCheck(rank, lowered).run(forward, redo);
 }
 
 //===-- The table -----------------------------------------------------------------------------------------------===//
 
-LogicalResult pp::checkLoweredTable(ProgramOp program, ArrayRef<int64_t> ranks, bool evaluates,
+LogicalResult pp::checkLoweredTable(ProgramOp program, ArrayRef<int64_t> ranks, bool evaluates, bool isLate,
                                     const llvm::Module &lowered) {
   auto differs = [&](const Twine &where, const Twine &expected, const Twine &got) -> LogicalResult {
     return emitError(program.getLoc()) << "the table of ranks is not what was proved: " << where << ": expected "
                                        << expected << ", got " << got << "; this is a fault of pp-compile";
   };
-  auto *count = lowered.getNamedGlobal("pp_rank_count"), *table = lowered.getNamedGlobal("pp_rank_table");
+  auto *count = lowered.getNamedGlobal("pp_rank_count");
   auto *counted = count && count->hasInitializer() ? dyn_cast<llvm::ConstantInt>(count->getInitializer()) : nullptr;
   if (!counted || counted->getSExtValue() != static_cast<int64_t>(ranks.size()))
     return differs("`pp_rank_count`", Twine(ranks.size()),
                    counted ? Twine(counted->getSExtValue()) : Twine("no number"));
-  auto *type = table && table->hasInitializer() ? dyn_cast<llvm::ArrayType>(table->getValueType()) : nullptr;
-  if (!type || type->getNumElements() != ranks.size())
-    return differs("`pp_rank_table`", Twine(ranks.size()) + " entries", "another number");
-  constexpr StringLiteral kPrefixes[] = {"pp_json_", "pp_step_", "pp_eval_"};
-  for (auto [i, rank] : llvm::enumerate(ranks)) {
-    const llvm::Constant *entry = table->getInitializer()->getAggregateElement(static_cast<unsigned>(i));
-    for (auto [field, prefix] : llvm::enumerate(kPrefixes)) {
-      const llvm::Constant *part = entry ? entry->getAggregateElement(static_cast<unsigned>(field)) : nullptr;
-      std::string expected = (prefix + Twine(rank)).str();
-      if (prefix == "pp_eval_" && !evaluates) {
-        if (!part || !part->isNullValue())
-          return differs("entry " + Twine(i), "no step for evaluation", "one");
-        continue;
+  auto checkTable = [&](StringRef name, ArrayRef<StringLiteral> prefixes) -> LogicalResult {
+    auto *table = lowered.getNamedGlobal(name);
+    auto *type = table && table->hasInitializer() ? dyn_cast<llvm::ArrayType>(table->getValueType()) : nullptr;
+    if (!type || type->getNumElements() != ranks.size())
+      return differs("`" + name + "`", Twine(ranks.size()) + " entries", "another number");
+    for (auto [i, rank] : llvm::enumerate(ranks)) {
+      const llvm::Constant *entry = table->getInitializer()->getAggregateElement(static_cast<unsigned>(i));
+      for (auto [field, prefix] : llvm::enumerate(prefixes)) {
+        const llvm::Constant *part = entry ? entry->getAggregateElement(static_cast<unsigned>(field)) : nullptr;
+        std::string expected = (prefix + Twine(rank)).str();
+        if (prefix == "pp_eval_" && !evaluates) {
+          if (!part || !part->isNullValue())
+            return differs("entry " + Twine(i), "no step for evaluation", "one");
+          continue;
+        }
+        if (!part || part->getName() != expected || !cast<llvm::GlobalValue>(part)->isDeclaration())
+          return differs("entry " + Twine(i), "`" + expected + "`",
+                         part ? "`" + part->getName() + "`" : Twine("nothing"));
       }
-      if (!part || part->getName() != expected || !cast<llvm::GlobalValue>(part)->isDeclaration())
-        return differs("entry " + Twine(i), "`" + expected + "`",
-                       part ? "`" + part->getName() + "`" : Twine("nothing"));
     }
-  }
+    return success();
+  };
+  if (failed(checkTable("pp_rank_table", {"pp_json_", "pp_step_", "pp_eval_"})) ||
+      (isLate && failed(checkTable("pp_late_table", {"pp_drain_", "pp_undo_", "pp_head_"}))))
+    return failure();
+  if (!isLate && lowered.getNamedGlobal("pp_late_table"))
+    return differs("`pp_late_table`", "none", "one");
   std::optional<StringRef> text = textOf(lowered, "pp_program_json");
   if (!text)
     return differs("`pp_program_json`", "a text", "none");

@@ -17,13 +17,15 @@ class Module;
 
 namespace pp {
 
-/// The module of one rank; `forward` is its program for evaluation, or null. A difference is an error at the op that
-/// was lowered otherwise.
-mlir::LogicalResult checkLowered(pipeline::RankOp rank, pipeline::RankOp forward, const llvm::Module &lowered);
+/// The module of one rank; `forward` is its program for evaluation, `redo` that which does an update over, each null if
+/// there is none. A difference is an error at the op that was lowered otherwise.
+mlir::LogicalResult checkLowered(pipeline::RankOp rank, pipeline::RankOp forward, pipeline::RankOp redo,
+                                 const llvm::Module &lowered);
 
-/// The module with the table of `ranks` and the text of the program. `evaluates`: the ranks have forward programs.
+/// The module with the table of `ranks` and the text of the program. `evaluates`: the ranks have forward programs;
+/// `isLate`: programs that do an update over.
 mlir::LogicalResult checkLoweredTable(pipeline::ProgramOp program, llvm::ArrayRef<int64_t> ranks, bool evaluates,
-                                      const llvm::Module &lowered);
+                                      bool isLate, const llvm::Module &lowered);
 
 } // namespace pp
 

@@ -586,6 +586,8 @@ LogicalResult RankText::addSlot(SlotOp slot, const Pieces &pieces) {
       return addState(bound, Optimizer(slot->getParentOfType<ProgramOp>()), tables->state);
     case BindingKind::previous:
       return addPrevious(bound, tables->state);
+    case BindingKind::undo: // what the programs alone read and write
+      return success();
     default:
       return addGrads(bound, tables->grads);
     }

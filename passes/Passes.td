@@ -83,6 +83,13 @@ def VerifyUnits : PpPass<"verify-units", "actions"> {
   let description = [{ `unit F(0, 1) .. unit F(0, 1)` ~~> error: `F(0, 1)` runs twice, with a note at the first. }];
 }
 
+def VerifyBarrier : PpPass<"verify-barrier", "actions"> {
+  let summary = "a step without a barrier has nothing that needs one";
+  let description = [{
+    `optimizer = {barrier = false}` and a piece whose weights are on two ranks ~~> error that names the piece.
+  }];
+}
+
 def FreezeWeights : PpPass<"freeze-weights", "actions"> {
   let summary = "what a schedule does for frozen weights vanishes, and every backward before the first trained one";
   let description = [{
@@ -217,6 +224,16 @@ def PlanSlots : PpPass<"plan-slots", "ranks"> {
     `slot act ..` ~~> `slot act .. offset 4096`, and `arena` on the rank. Where a plan of whole slots is more than a
     fiftieth above the largest live set, and where launches hand tensors on, stashes lie apart: `slot stash .. places
     [4096, 0]`.
+  }];
+}
+
+def DeriveRedo : PpPass<"derive-redo", "ranks"> {
+  let summary = "a second program of a step without a barrier: undo, update and forwards once more";
+  let description = [{
+    `launch F(0, 0); launch @s0.judge judges; launch B(0, 0); launch @s0.U` ~~> the same, and `program @t_redo .. {redo}
+    { launch F(0, 0); launch @s0.judge judges; launch @s0.redo; launch F(0, 0); launch @s0.judge judges; launch B(0, 0);
+    launch @s0.U }`: what runs where the norm shows that the update before was wrong. Programs whose updates wait for
+    the norm stay as they are.
   }];
 }
 

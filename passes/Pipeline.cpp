@@ -17,6 +17,8 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
   manager.addPass(createSplitParts());
   // What the schedule asks for is asked exactly once, before anything is built on it.
   manager.addPass(createVerifyUnits());
+  // Where the step is to have no barrier, before bodies are derived for what can do without.
+  manager.addPass(createVerifyBarrier());
   // Behind the check, for a schedule speaks of all units; before bodies are derived, for those of other units are not.
   manager.addPass(createFreezeWeights());
   // Halves of a backward that nothing keeps apart cost memory and time, so that there are fewer bodies to derive.
@@ -59,6 +61,8 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
     manager.addPass(createInterleaveUnits());
   // One arena per rank.
   manager.addPass(createPlanSlots());
+  // Behind the plan: a step that does something over does so where it was done.
+  manager.addPass(createDeriveRedo());
   // Before the proofs: they take it as given that a slot comes before who reads it.
   manager.addPass(createVerifyOps());
   addProofs(manager, proofs);

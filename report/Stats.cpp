@@ -211,6 +211,10 @@ void pp::writeStats(ProgramOp program, const Timeline &timeline, llvm::json::OSt
   json.attribute("step", timeline.step);
   json.attribute("two_steps_without_barrier", timeline.twoSteps);
   json.attribute("barrier_cost", timeline.barrierCost());
+  if (timeline.period > 0) {
+    json.attribute("period", timeline.period);
+    json.attribute("period_with_barrier", timeline.barrierPeriod);
+  }
   json.attributeArray("per_rank", [&] {
     for (auto rank : program.getOps<RankOp>())
       printRank(rank, bodies, timeline, json);

@@ -16,6 +16,10 @@ extern "C" int32_t pp_end_unit(pp_rank_t *rank, int32_t unit) {
   return PP_OK;
 }
 
+extern "C" int32_t pp_judge(pp_rank_t *rank, int32_t, const double *norm2) {
+  return rank->judge ? rank->judge(*norm2) : PP_OK;
+}
+
 extern "C" int32_t pp_post_send(pp_rank_t *rank, int32_t message, const void *data) {
   int64_t start = rank->trace->mark();
   pp_status_t status = rank->transport->postSend(*rank, message, data);

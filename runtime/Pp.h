@@ -38,6 +38,15 @@ typedef struct pp_rank_entry_t {
   pp_step_t eval; ///< null: it was compiled without
 } pp_rank_entry_t;
 extern const pp_rank_entry_t pp_rank_table[];
+
+/// Of a program whose updates do not wait for the norm (docs/barrier.md), what undoes one that was wrong. `drain`
+/// completes what a step has posted before its judge and not completed; `undo` does the update before over; `head` runs
+/// the step up to its judge once more.
+typedef struct pp_late_entry_t {
+  pp_step_t drain, undo, head;
+} pp_late_entry_t;
+/// In those programs alone; elsewhere its address is null.
+extern const pp_late_entry_t pp_late_table[] __attribute__((weak));
 extern const int32_t pp_rank_count;
 extern const char pp_program_json[];
 
@@ -47,6 +56,9 @@ extern const char pp_program_json[];
 int32_t pp_begin_unit(pp_rank_t *rank, int32_t unit);
 /// The unit that began last is done.
 int32_t pp_end_unit(pp_rank_t *rank, int32_t unit);
+
+/// The squared norm of the gradients of the step before is known: its update was right, or is done over now.
+int32_t pp_judge(pp_rank_t *rank, int32_t unit, const double *norm2);
 
 /// Posts message number `message` of the rank's `messages`; never blocks. The memory belongs to the transport until
 /// `pp_complete` of the same number: a send may be read meanwhile, a receive may not be touched.

@@ -333,6 +333,7 @@ void readOptimizer(const json &entry, OptimizerSpec &optimizer) {
   optimizer.kind = entry.value("kind", optimizer.kind);
   optimizer.momentum = entry.value("momentum", optimizer.momentum);
   optimizer.nesterov = entry.value("nesterov", optimizer.nesterov);
+  optimizer.barrier = entry.value("barrier", optimizer.barrier);
   optimizer.adjust = entry.value("adjust", optimizer.adjust);
   optimizer.restLr = entry.value("rest_lr", optimizer.restLr);
   optimizer.restDecay = entry.value("rest_weight_decay", optimizer.restDecay);

@@ -285,6 +285,7 @@ struct OptimizerSpec {
   std::string kind = "adamw"; ///< sgd; or muon, beside which AdamW has the rate restLr and the decay restDecay
   double momentum = 0, restLr = 0, restDecay = 0;
   bool nesterov = false;
+  bool barrier = true;              ///< updates wait for the norm of all gradients
   std::string adjust;               ///< how long Muon's steps are
   std::vector<std::string> noDecay; ///< weights with such a text in their names do not shrink
   /// Weights with the text in their names, and what their rate, or their decay, is multiplied by; the first one counts.

@@ -66,6 +66,7 @@ struct pp_rank_t {
   std::vector<pp::OptimizerScalars> updates; ///< of a step with several updates, of each; else empty
   std::vector<int32_t> updateOf;             ///< by unit, where there are several
   std::vector<pp::TokenLosses> tokenLosses;  ///< empty: only their sum is wanted
+  std::function<pp_status_t(double)> judge;  ///< of the update before, by the squared norm; empty: nobody
   pp::RouterSums routed;                     ///< of this step
   bool forward = false;                      ///< the step that runs is the one that evaluates
   int32_t unit = -1;                         ///< the unit that runs, for messages

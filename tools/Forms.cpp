@@ -88,7 +88,10 @@ cl::opt<std::string> runtimeLibrary("runtime", cl::desc("path of libpp-runtime.a
 
 Form pp::requestedForm() { return form; }
 std::string pp::requestedCosts() { return costsOption; }
-Manner pp::requestedManner() { return {overlapOption, lockstepOption}; }
+Manner pp::requestedManner() {
+  bool showsStats = form == Form::Stats || form == Form::Report;
+  return {overlapOption, lockstepOption, showsStats};
+}
 bool pp::writesCode() { return (form == Form::Exe && compareOption.empty()) || form == Form::Obj; }
 bool pp::isOutputNamed() { return output.getNumOccurrences() > 0; }
 bool pp::isFormRequested() { return form.getNumOccurrences() > 0; }
@@ -107,7 +110,8 @@ LogicalResult pp::setCosts(ModuleOp module) {
 static SmallVector<pipeline::ProgramOp> shownPrograms(ModuleOp module) {
   if (pipeline::ProgramOp forward = pipeline::ProgramOp::forwardOf(module))
     return {forward};
-  return llvm::to_vector(module.getOps<pipeline::ProgramOp>());
+  return llvm::to_vector(llvm::make_filter_range(module.getOps<pipeline::ProgramOp>(),
+                                                 [](pipeline::ProgramOp program) { return !program.getRedo(); }));
 }
 
 /// The step as simulated with the costs that the command line asks for.

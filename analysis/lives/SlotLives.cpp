@@ -32,6 +32,8 @@ public:
     for (SlotLife &life : lives) {
       if (livesToEnd(life.op))
         life.segments.back().last = position;
+      else if (livesFromStart(life.op)) // forwards that are done over read it again
+        life.segments.front().last = std::max(life.segments.front().last, judged);
       if (life.op.getHost() == host)
         addTo(all, std::move(life));
     }
@@ -50,6 +52,7 @@ private:
   };
   llvm::DenseMap<Value, llvm::DenseMap<int64_t, Handed>> handed; ///< by slot and tensor
   llvm::DenseSet<Value> heirs;                                   ///< slots that were handed something
+  int64_t judged = 0;                                            ///< where the update before is judged
 
   /// Nothing but launches of this rank sees it, and they get an address for each tensor.
   static bool mayLieApart(SlotOp slot) {
@@ -145,6 +148,8 @@ private:
       if (launch.getScratch())
         write(launch.getScratch(), position, last);
       hand(launch, last);
+      if (launch.getJudges())
+        judged = position;
     } else if (auto post = dyn_cast<PostOp>(op)) {
       if (Value slot = post.readSlot())
         touch(slot, position);

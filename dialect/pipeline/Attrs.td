@@ -36,7 +36,7 @@ def Pipeline_Role : Pipeline_I32Enum<"Role", "what a value is", [
   I32EnumAttrCase<"act", 0>, I32EnumAttrCase<"dact", 1>, I32EnumAttrCase<"weight", 2>, I32EnumAttrCase<"grad", 3>,
   I32EnumAttrCase<"stash", 4>, I32EnumAttrCase<"kv", 5>, I32EnumAttrCase<"dkv", 6>, I32EnumAttrCase<"stat", 7>,
   I32EnumAttrCase<"opt", 8>, I32EnumAttrCase<"data", 9>, I32EnumAttrCase<"temporary", 10>,
-  I32EnumAttrCase<"query", 11>, I32EnumAttrCase<"part", 12>]>;
+  I32EnumAttrCase<"query", 11>, I32EnumAttrCase<"part", 12>, I32EnumAttrCase<"undo", 13>]>;
 
 def Pipeline_Layout : Pipeline_I32Enum<"Layout", "how the ranks of a value share it", [
   I32EnumAttrCase<"full", 0>, I32EnumAttrCase<"shard", 1>, I32EnumAttrCase<"partial", 2>, I32EnumAttrCase<"host", 3>]>;
@@ -60,7 +60,7 @@ def Pipeline_BindingKind : Pipeline_I32Enum<"BindingKind", "what the trainer fin
   I32EnumAttrCase<"weight", 0>, I32EnumAttrCase<"previous", 1>, I32EnumAttrCase<"opt", 2>, I32EnumAttrCase<"grad", 3>,
   I32EnumAttrCase<"tokens", 4>, I32EnumAttrCase<"targets", 5>, I32EnumAttrCase<"source", 6>,
   I32EnumAttrCase<"loss", 7>, I32EnumAttrCase<"norm", 8>, I32EnumAttrCase<"starts", 9>,
-  I32EnumAttrCase<"positions", 10>, I32EnumAttrCase<"rows", 11>]>;
+  I32EnumAttrCase<"positions", 10>, I32EnumAttrCase<"rows", 11>, I32EnumAttrCase<"undo", 12>]>;
 
 def Pipeline_PostKind : Pipeline_I32Enum<"PostKind", "one rank's side of a move", [
   I32EnumAttrCase<"send", 0>, I32EnumAttrCase<"receive", 1>, I32EnumAttrCase<"all_reduce", 2>,
@@ -73,7 +73,7 @@ def Pipeline_BodyVariant : Pipeline_I32Enum<"BodyVariant",
   I32EnumAttrCase<"norm", 4>, I32EnumAttrCase<"norm_first", 5>, I32EnumAttrCase<"zero", 6>, I32EnumAttrCase<"sum", 7>,
   I32EnumAttrCase<"sum_keys", 8>, I32EnumAttrCase<"tie_out", 9>, I32EnumAttrCase<"tie_in", 10>,
   I32EnumAttrCase<"tie_fresh", 11>, I32EnumAttrCase<"copy", 12>, I32EnumAttrCase<"cut", 13>,
-  I32EnumAttrCase<"merge", 14>]>;
+  I32EnumAttrCase<"merge", 14>, I32EnumAttrCase<"judge", 15>, I32EnumAttrCase<"redo", 16>]>;
 
 def Pipeline_CutKind : Pipeline_I32Enum<"CutKind", "what of a unit that is cut at its attentions a body computes", [
   I32EnumAttrCase<"step", 0>, I32EnumAttrCase<"part", 1>, I32EnumAttrCase<"rest", 2>]>;
@@ -87,7 +87,7 @@ def Pipeline_GroupKind : Pipeline_I32Enum<"GroupKind", "what the tensors of a gr
   I32EnumAttrCase<"grad", 18>, I32EnumAttrCase<"share", 19>, I32EnumAttrCase<"opt", 20>, I32EnumAttrCase<"norm", 21>,
   I32EnumAttrCase<"loss", 22>, I32EnumAttrCase<"stats", 23>, I32EnumAttrCase<"tokens", 24>,
   I32EnumAttrCase<"targets", 25>, I32EnumAttrCase<"source", 26>, I32EnumAttrCase<"starts", 27>,
-  I32EnumAttrCase<"positions", 28>, I32EnumAttrCase<"rows", 29>]>;
+  I32EnumAttrCase<"positions", 28>, I32EnumAttrCase<"rows", 29>, I32EnumAttrCase<"undo", 30>]>;
 
 class Pipeline_Attr<string name, string mnem> : AttrDef<Pipeline_Dialect, name> { let mnemonic = mnem; }
 
@@ -200,7 +200,7 @@ def Pipeline_BindingAttr : Pipeline_Attr<"Binding", "binding"> {
     }]>];
   let extraClassDeclaration = [{
     /// Whether it is bound to the weights of a piece, or what goes with them.
-    static bool isOfPiece(BindingKind kind) { return kind <= BindingKind::grad; }
+    static bool isOfPiece(BindingKind kind) { return kind <= BindingKind::grad || kind == BindingKind::undo; }
     /// What the trainer reads from files for each microbatch.
     static bool isData(BindingKind kind);
     bool isOfPiece() const { return isOfPiece(getKind()); }

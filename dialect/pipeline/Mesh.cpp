@@ -60,7 +60,8 @@ Attribute MeshAttr::parse(AsmParser &parser, Type) {
   };
   if (parser.parseCommaSeparatedList(AsmParser::Delimiter::LessGreater, parseEntry))
     return {};
-  return parser.getChecked<MeshAttr>(parser.getContext(), order, sizes, zero, sequence, again, attention, expert);
+  return parser.getChecked<MeshAttr>(parser.getContext(), ArrayRef<Axis>(order), ArrayRef<int64_t>(sizes), zero,
+                                     sequence, again, attention, expert);
 }
 
 void MeshAttr::print(AsmPrinter &printer) const {
@@ -92,6 +93,13 @@ LogicalResult MeshAttr::verify(function_ref<InFlightDiagnostic()> emitError, Arr
   for (auto [axis, size] : llvm::zip(order, sizes))
     if (size < 1)
       return emitError() << "the axis `" << stringifyAxis(axis) << "` has " << size << " devices; expected at least 1";
+  constexpr int64_t kMostDevices = 20'000'000; // passes have tables of them
+  int64_t devices = 1;
+  for (int64_t size : sizes) {
+    if (size > kMostDevices / devices)
+      return emitError() << "the mesh has more than " << kMostDevices << " devices, the most that one may have";
+    devices *= size;
+  }
   int64_t context = sizes[llvm::find(order, Axis::context) - order.begin()],
           data = sizes[llvm::find(order, Axis::data) - order.begin()];
   if (expert < 1 || context * data % expert != 0 || (context % expert != 0 && expert % context != 0))
@@ -179,7 +187,7 @@ Attribute AxesAttr::parse(AsmParser &parser, Type) {
   auto parseOne = [&] { return parseAxis(parser, axes.emplace_back()); };
   if (parser.parseCommaSeparatedList(AsmParser::Delimiter::LessGreater, parseOne))
     return {};
-  return parser.getChecked<AxesAttr>(parser.getContext(), axes);
+  return parser.getChecked<AxesAttr>(parser.getContext(), ArrayRef<Axis>(axes));
 }
 
 void AxesAttr::print(AsmPrinter &printer) const {

@@ -34,15 +34,17 @@ def ProgramOp : Pipeline_Op<"program", [IsolatedFromAbove, NoTerminator, SingleB
     absent) or `cuda`. `cluster` describes the machines: numbers, and dictionaries of numbers for `device`, `inside`,
     `between` and others. `costs` has the time of each part of the model. `proof` has what was proved, a dictionary for
     each proof. `forward`: it has the units F of another program of the module alone, for evaluation; nothing is
-    trained, and what that one keeps from step to step lies here where it does there. `mesh`: each rank is several
-    devices, which run its program on data of their own; absent, each is one. All ops of the program are of one level,
-    and each names only ranks, microbatches, slices and pieces that it has.
+    trained, and what that one keeps from step to step lies here where it does there. `redo`: it is the training program
+    of a step that finds at its judges that the update before it was wrong (docs/barrier.md). `mesh`: each rank is
+    several devices, which run its program on data of their own; absent, each is one. All ops of the program are of one
+    level, and each names only ranks, microbatches, slices and pieces that it has.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, I64Attr:$ranks, I64Attr:$microbatches, I64Attr:$slices,
                        DictionaryAttr:$train, OptionalAttr<I64Attr>:$updates,
                        OptionalAttr<DenseI64ArrayAttr>:$slice_lengths, OptionalAttr<StrAttr>:$target,
                        OptionalAttr<DictionaryAttr>:$cluster, OptionalAttr<DictionaryAttr>:$costs,
-                       OptionalAttr<DictionaryAttr>:$proof, UnitAttr:$forward, OptionalAttr<Pipeline_MeshAttr>:$mesh);
+                       OptionalAttr<DictionaryAttr>:$proof, UnitAttr:$forward, UnitAttr:$redo,
+                       OptionalAttr<Pipeline_MeshAttr>:$mesh);
   let regions = (region SizedRegion<1>:$body);
   let skipDefaultBuilders = 1;
   let builders = [OpBuilder<(ins "::llvm::StringRef":$name, "int64_t":$ranks, "int64_t":$microbatches,
@@ -64,6 +66,8 @@ def ProgramOp : Pipeline_Op<"program", [IsolatedFromAbove, NoTerminator, SingleB
     static ProgramOp trainingOf(::mlir::ModuleOp module);
     /// The one with `forward`; null if there is none.
     static ProgramOp forwardOf(::mlir::ModuleOp module);
+    /// The one with `redo`; null if there is none.
+    static ProgramOp redoOf(::mlir::ModuleOp module);
   }];
   let assemblyFormat = [{
     $sym_name `ranks` $ranks `microbatches` $microbatches `slices` $slices attr-dict-with-keyword $body
@@ -292,20 +296,21 @@ def LaunchOp : Pipeline_RankOp<"launch", [AttrSizedOperandSegments]> {
   let description = [{
     `inputs` are the slots of the body's input groups, `results` those of its result groups that are not tied to an
     input; `scratch` is memory for this launch alone, of the body's `pipeline.scratch_bytes`. `version`, `joint` and
-    `share` are those of its `task`. `handed` is the body's `pipeline.handed`: tensors of
-    results that lie where tensors of inputs lay, which are gone with this launch; four numbers for each: slot and
-    tensor of the one, slot and tensor of the other, slots counted over inputs and results. `beside`: the launch right
-    behind this one runs interleaved with it: so many ops of this body, so many of that one, and so on in turn; empty
-    until interleave-units has chosen. What an op of one body exchanges is on its way while the other computes.
+    `share` are those of its `task`. `handed` is the body's `pipeline.handed`: tensors of results that lie where tensors
+    of inputs lay, which are gone with this launch; four numbers for each: slot and tensor of the one, slot and tensor
+    of the other, slots counted over inputs and results. `beside`: the launch right behind this one runs interleaved
+    with it: so many ops of this body, so many of that one, and so on in turn; empty until interleave-units has chosen.
+    What an op of one body exchanges is on its way while the other computes. `judges`: behind it the trainer judges the
+    update of the step before, by the norm that the launch reads.
   }];
   let arguments = (ins FlatSymbolRefAttr:$callee, Pipeline_UnitAttr:$unit, Variadic<Pipeline_SlotType>:$inputs,
                        Variadic<Pipeline_SlotType>:$results, Optional<Pipeline_SlotType>:$scratch,
                        OptionalAttr<DenseI64ArrayAttr>:$handed, OptionalAttr<I64Attr>:$version,
                        OptionalAttr<I64Attr>:$joint, OptionalAttr<F64Attr>:$share,
-                       OptionalAttr<DenseI64ArrayAttr>:$beside);
+                       OptionalAttr<DenseI64ArrayAttr>:$beside, UnitAttr:$judges);
   let assemblyFormat = [{
     $callee $unit `(` $inputs `)` `->` `(` $results `)` (`scratch` $scratch^)? (`handed` $handed^)?
-    (`version` $version^)? (`joint` $joint^)? (`share` $share^)? (`beside` $beside^)? attr-dict
+    (`version` $version^)? (`joint` $joint^)? (`share` $share^)? (`beside` $beside^)? (`judges` $judges^)? attr-dict
     `:` functional-type($inputs, $results) (`scratch` type($scratch)^)?
   }];
   let hasVerifier = 1;

@@ -1,13 +1,10 @@
 // How the tensors of a payload lie in memory, and how a payload is cut in shards.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "dialect/pipeline/Pipeline.h"
+#include "dialect/pipeline/Ranges.h"
 #include "mlir/IR/BuiltinTypes.h"
 
 using namespace mlir;
 using namespace pp::pipeline;
-
-/// Sizes end here instead of overflowing; `plan-slots` refuses what is as large.
-static constexpr int64_t kMostBytes = int64_t(1) << 61;
 
 int64_t pp::pipeline::tensorBytes(RankedTensorType type) {
   int64_t bytes = llvm::divideCeil(type.getElementTypeBitWidth(), 8);

@@ -120,7 +120,8 @@ LogicalResult TaskOp::verify() {
   auto program = cast<ProgramOp>((*this)->getParentOp());
   if (getRanks().empty())
     return emitOpError("runs on no rank");
-  if (failed(verifyRanks(*this, program, getRanks())) || failed(verifyUnit(*this, program, getUnit())))
+  if (failed(verifyRanks(*this, program, getRanks())) || failed(verifyUnit(*this, program, getUnit())) ||
+      failed(verifyShare(*this, getShareAttr())))
     return failure();
   if (getTies().size() != getNumResults())
     return emitOpError() << "has " << getNumResults() << " results and " << getTies().size() << " ties";

@@ -39,15 +39,16 @@ std::optional<Level> ProgramOp::getLevel() {
   return std::nullopt;
 }
 
-static ProgramOp findProgram(ModuleOp module, bool forward) {
+static ProgramOp findProgram(ModuleOp module, bool forward, bool redo = false) {
   for (auto program : module.getOps<ProgramOp>())
-    if (program.getForward() == forward)
+    if (program.getForward() == forward && program.getRedo() == redo)
       return program;
   return {};
 }
 
 ProgramOp ProgramOp::trainingOf(ModuleOp module) { return findProgram(module, /*forward=*/false); }
 ProgramOp ProgramOp::forwardOf(ModuleOp module) { return findProgram(module, /*forward=*/true); }
+ProgramOp ProgramOp::redoOf(ModuleOp module) { return findProgram(module, /*forward=*/false, /*redo=*/true); }
 
 //===-- Builders ------------------------------------------------------------------------------------------------===//
 
@@ -126,6 +127,12 @@ static LogicalResult verifyPlace(Operation *op, ProgramOp program, PlaceAttr pla
   return verifyRanks(op, program, place.getRanks());
 }
 
+LogicalResult pp::pipeline::verifyShare(Operation *op, FloatAttr share) {
+  if (!share || (share.getValueAsDouble() >= 0 && share.getValueAsDouble() <= 1))
+    return success();
+  return op->emitError() << "does the share " << share << " of its unit; expected 0 to 1" << withLoopsOf(op);
+}
+
 LogicalResult pp::pipeline::verifyUnit(Operation *op, ProgramOp program, UnitIdAttr unit) {
   CoordAttr coord = unit.getCoord();
   if (unit.getPhase() == Phase::U && coord.getMicrobatch() < 0)
@@ -146,6 +153,9 @@ static bool containsOnly(DictionaryAttr entries, llvm::function_ref<bool(Attribu
 }
 
 //===-- Programs ------------------------------------------------------------------------------------------------===//
+
+/// Ranks, microbatches, slices, and microbatches of slices of pieces: passes have tables of them.
+static constexpr int64_t kMost = 20'000'000;
 
 static std::optional<double> numberOf(Attribute attr) {
   if (auto number = dyn_cast<IntegerAttr>(attr); number && number.getType().isSignlessInteger(64))
@@ -216,6 +226,9 @@ LogicalResult ProgramOp::verify() {
        {std::tuple("ranks", ranks, 1), std::tuple("microbatches", microbatches, 1), std::tuple("slices", slices, 0)})
     if (count < least)
       return emitOpError() << "has " << count << " " << what << "; expected at least " << least;
+  for (auto [what, count] : {std::pair("ranks", ranks), {"microbatches", microbatches}, {"slices", slices}})
+    if (count > kMost)
+      return emitOpError() << "has " << count << " " << what << "; expected at most " << kMost;
   if (updates < 1 || microbatches % updates != 0)
     return emitOpError() << "has " << updates << " updates; expected a divisor of its " << microbatches
                          << " microbatches";
@@ -338,6 +351,10 @@ LogicalResult ProgramOp::verifyRegions() {
         return error;
       }
   }
+  int64_t each = static_cast<int64_t>(getMicrobatches()) * std::max<int64_t>(getSlices(), 1); // below kMost squared
+  if (auto count = static_cast<int64_t>(pieces.byCoord.size()); count > 0 && each > kMost / count)
+    return emitOpError() << "has " << count << " pieces, " << getMicrobatches() << " microbatches and " << getSlices()
+                         << " slices; expected at most " << kMost << " slices of microbatches of pieces";
   return success();
 }
 

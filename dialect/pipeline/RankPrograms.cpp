@@ -12,8 +12,9 @@ LogicalResult RankOp::verify() {
   if (failed(verifyRanks(*this, cast<ProgramOp>((*this)->getParentOp()), ArrayRef(static_cast<int64_t>(getRank())))))
     return failure();
   for (auto [what, bytes] : {std::pair("arena", getArenaBytes()), std::pair("host memory", getHostBytes())})
-    if (bytes && static_cast<int64_t>(*bytes) < 0)
-      return emitOpError() << "has " << what << " of " << static_cast<int64_t>(*bytes) << " bytes; expected 0 or more";
+    if (bytes && (static_cast<int64_t>(*bytes) < 0 || static_cast<int64_t>(*bytes) > kMostBytes))
+      return emitOpError() << "has " << what << " of " << static_cast<int64_t>(*bytes) << " bytes; expected 0 to "
+                           << kMostBytes;
   if (DictionaryAttr peak = getPeakAttr())
     for (NamedAttribute entry : peak)
       if (!isa<IntegerAttr>(entry.getValue()))
@@ -40,6 +41,8 @@ static Role roleOf(BindingKind kind) {
     return Role::weight;
   case BindingKind::opt:
     return Role::opt;
+  case BindingKind::undo:
+    return Role::undo;
   case BindingKind::grad:
     return Role::grad;
   case BindingKind::loss:
@@ -60,6 +63,12 @@ LogicalResult SlotOp::verify() {
     return emitOpError() << "has " << getPlaces()->size() << " places for its " << tensors << " tensors";
   if (getPlaces() && (getOffset() || getBinding() || getHost()))
     return emitOpError("has places for its tensors; expected no offset, no binding, and not to be in host memory");
+  SmallVector<int64_t> offsets(getPlaces().value_or(ArrayRef<int64_t>()));
+  if (auto offset = getOffset())
+    offsets.push_back(static_cast<int64_t>(*offset));
+  for (int64_t offset : offsets) // the sum with the bytes of a tensor is a number, too
+    if (offset < 0 || offset > kMostBytes)
+      return emitOpError() << "stands at byte " << offset << "; expected 0 to " << kMostBytes;
   return success();
 }
 
@@ -92,7 +101,8 @@ static LogicalResult verifyBeside(LaunchOp launch) {
 }
 
 LogicalResult LaunchOp::verify() {
-  if (failed(verifyUnit(*this, programOf(*this), getUnit())) || failed(verifyBeside(*this)))
+  if (failed(verifyUnit(*this, programOf(*this), getUnit())) || failed(verifyShare(*this, getShareAttr())) ||
+      failed(verifyBeside(*this)))
     return failure();
   ArrayRef<int64_t> handed = getHanded().value_or(ArrayRef<int64_t>());
   SmallVector<SmallVector<int64_t>> offsetsOf; // by slot

@@ -43,12 +43,21 @@ public:
     for (Operation &op : step.program.getBody().front())
       if (isa<UnitOp, TransferOp, TogetherOp, AttendOp>(op))
         actions.push_back(&op);
+    if (step.program.getOps<PieceOp>().empty())
+      return step.program.emitOpError("has no pieces; expected at least one");
+    for (auto piece : step.program.getOps<PieceOp>())
+      if (!piece.getBodiesAttr() || !piece.getWeightsAttr())
+        return piece.emitOpError() << "has no task bodies; expected a program behind derive-tasks";
     step.begin();
     if (failed(updates.createInputs()))
       return failure();
-    for (Operation *action : actions)
+    updates.postNorm();
+    for (Operation *action : actions) {
+      if (!isOfForward(action))
+        updates.judge();
       if (failed(buildAction(action)))
         return failure();
+    }
     if (failed(updates.finish()))
       return failure();
     for (Operation *action : actions)
@@ -66,6 +75,17 @@ private:
   UpdateBuilder updates;
   UnitBuilder units;
   AttentionExchange exchange;
+
+  /// Whether it is done over where the weights that it read were wrong: units F, and moves of what they make.
+  static bool isOfForward(Operation *action) {
+    if (auto unit = dyn_cast<UnitOp>(action))
+      return unit.getUnit().getPhase() == Phase::F;
+    if (auto attend = dyn_cast<AttendOp>(action))
+      return attend.getUnit().getPhase() == Phase::F;
+    if (auto move = dyn_cast<TransferOp>(action))
+      return llvm::is_contained({Role::act, Role::kv}, move.getThing().getRole());
+    return llvm::all_of(cast<TogetherOp>(action).getBody().front(), [](Operation &one) { return isOfForward(&one); });
+  }
 
   LogicalResult buildAction(Operation *action) {
     if (auto unit = dyn_cast<UnitOp>(action))

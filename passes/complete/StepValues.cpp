@@ -18,8 +18,8 @@ ThingAttr StepValues::attr(Thing thing) const {
   auto coordOf = [&](StringRef part) {
     return CoordAttr::get(context, StringAttr::get(context, part), -1, thing.microbatch, thing.slice);
   };
-  if (thing.piece == unitPiece && thing.role != Role::data && thing.microbatch == unitCoord.getMicrobatch() &&
-      thing.slice == unitCoord.getSlice())
+  if (unitCoord && thing.piece == unitPiece && thing.role != Role::data &&
+      thing.microbatch == unitCoord.getMicrobatch() && thing.slice == unitCoord.getSlice())
     return ThingAttr::get(context, thing.role, unitCoord);
   if (thing.piece < 0)
     return ThingAttr::get(context, thing.role, coordOf("norm"));
@@ -58,6 +58,8 @@ Role StepValues::roleOf(GroupKind kind) {
     return Role::stash;
   case GroupKind::opt:
     return Role::opt;
+  case GroupKind::undo:
+    return Role::undo;
   case GroupKind::kv:
   case GroupKind::keys:
     return Role::kv;

@@ -55,7 +55,19 @@ LogicalResult UpdateBuilder::createInputs() {
     if (const BodyGroups::Group *opt = update->input(GroupKind::opt))
       for (int64_t rank : pieces.owners(piece))
         step.set({state, rank}, step.addInput(state, step.typeOn(Role::opt, opt->payload, rank)));
+    if (const TaskBody *redo = isLate() ? step.bodies.findUpdate(piece, BodyVariant::redo) : nullptr) {
+      const BodyGroups::Group *kept = redo->input(GroupKind::undo);
+      if (!kept)
+        return emitError(locOf(piece)) << "`barrier = false` does not go with a piece whose weights are all those of "
+                                       << "another piece yet: " << pieces.describe(piece);
+      undo[piece] =
+          step.addInput(Thing(Role::undo, piece), step.typeOn(Role::undo, kept->payload, pieces.owner(piece)));
+    }
   }
+  for (int64_t rank = 0; isLate() && rank < static_cast<int64_t>(step.program.getRanks()); ++rank)
+    if (llvm::none_of(undo, [&](auto &one) { return pieces.owner(one.first) == rank; }))
+      return emitError(step.program.getLoc()) << "`barrier = false`: rank " << rank << " updates no weights; expected "
+                                              << "that every rank does";
   return success();
 }
 
@@ -78,13 +90,14 @@ void UpdateBuilder::outputFrozen() {
 /// Where several updates need a norm, it is made before each. Where they do not, only the norm of the last one is made,
 /// for people, at the end.
 LogicalResult UpdateBuilder::update(ArrayRef<int64_t> pieces) {
-  norms.clear();
+  if (!isLate())
+    norms.clear();
   if (failed(reduceGradients(pieces)) || failed(addTied(pieces)))
     return failure();
   mergeTerms(pieces);
   if (step.program.sumMembers() > 1)
     sumOverMesh(pieces);
-  if (gradients.updates() == 1 || versions.updatesTogether())
+  if (!isLate() && (gradients.updates() == 1 || versions.updatesTogether()))
     createNorms();
   if (failed(updateWeights(pieces)))
     return failure();
@@ -93,6 +106,11 @@ LogicalResult UpdateBuilder::update(ArrayRef<int64_t> pieces) {
 }
 
 LogicalResult UpdateBuilder::finish() {
+  if (isLate()) {
+    judge();
+    for (auto [rank, norm] : norms)
+      step.output(normThing(), norm, step.program.getLoc());
+  }
   outputFrozen();
   if (gradients.updates() == 1)
     return update(llvm::to_vector(llvm::seq(int64_t(0), step.pieces.size())));
@@ -260,10 +278,42 @@ void UpdateBuilder::createNorms() {
       step.output(normThing(), norm, step.program.getLoc());
 }
 
+/// The norm of the step before, of the gradients that its updates kept: it is on its way during the first forwards.
+void UpdateBuilder::postNorm() {
+  if (!isLate())
+    return;
+  for (auto [piece, kept] : undo) {
+    int64_t rank = step.pieces.owner(piece);
+    SmallVector<Value> inputs = {kept};
+    if (Value norm = norms[rank])
+      inputs.push_back(norm);
+    BodyVariant variant = inputs.size() > 1 ? BodyVariant::norm : BodyVariant::norm_first;
+    norms[rank] = createUpdateTask(*step.bodies.findUpdate(piece, variant), piece, rank, inputs);
+  }
+  if (norms.size() > 1)
+    sumOfNorms = moveNorms();
+}
+
+/// Behind the last forward of any rank before the first backward of any.
+void UpdateBuilder::judge() {
+  if (!isLate() || std::exchange(isJudged, true))
+    return;
+  if (sumOfNorms)
+    splitNorms(sumOfNorms);
+  for (auto [piece, kept] : undo) {
+    Value &norm = norms[step.pieces.owner(piece)];
+    const TaskBody *body = step.bodies.findUpdate(piece, BodyVariant::judge);
+    norm = createUpdateTask(*body, piece, step.pieces.owner(piece), {kept, norm});
+  }
+}
+
 /// All ranks that counted something get the sum of all.
 void UpdateBuilder::reduceNorms() {
-  if (norms.size() < 2)
-    return;
+  if (norms.size() > 1)
+    splitNorms(moveNorms());
+}
+
+Value UpdateBuilder::moveNorms() {
   Location loc = step.program.getLoc();
   SmallVector<int64_t> counting;
   SmallVector<Value> terms;
@@ -273,7 +323,13 @@ void UpdateBuilder::reduceNorms() {
   }
   TupleType payload = cast<ValType>(terms.front().getType()).getPayload();
   Value joined = step.createJoin(Role::stat, payload, step.place(counting, Layout::partial), terms, loc);
-  Value total = step.waitFor(step.createMove(normThing(), joined, step.place(counting), loc), loc);
+  return step.createMove(normThing(), joined, step.place(counting), loc);
+}
+
+void UpdateBuilder::splitNorms(Value sum) {
+  Location loc = step.program.getLoc();
+  Value total = step.waitFor(sum, loc);
+  TupleType payload = cast<ValType>(total.getType()).getPayload();
   for (auto &[rank, norm] : norms)
     norm = step.builder.create<pipeline::SplitOp>(loc, step.typeOn(Role::stat, payload, rank), total);
 }
@@ -359,6 +415,8 @@ LogicalResult UpdateBuilder::updateOnOwner(int64_t piece, int64_t owner, size_t 
       Value whole = step.pieces.isCutOverMesh(piece) ? gatherOverMesh(piece, value) : Value(value);
       step.set({weight, owner}, whole);
       step.set(own(Role::weight, piece, owner), whole);
+    } else if (group.name == GroupKind::undo) {
+      step.output(Thing(Role::undo, piece), value, loc);
     } else if (gradients.isLast()) {
       step.output(state, value, loc);
     } else {

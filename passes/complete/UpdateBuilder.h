@@ -3,6 +3,7 @@
 #ifndef PP_PASSES_UPDATEBUILDER_H
 #define PP_PASSES_UPDATEBUILDER_H
 
+#include "analysis/Optimizer.h"
 #include "passes/complete/WeightVersions.h"
 
 namespace pp {
@@ -10,10 +11,16 @@ namespace pp {
 class UpdateBuilder {
 public:
   UpdateBuilder(StepValues &step, const StepOutline &outline, GradientShares &gradients, WeightVersions &versions)
-      : step(step), outline(outline), gradients(gradients), versions(versions) {}
+      : step(step), outline(outline), gradients(gradients), versions(versions),
+        late(!step.program.getForward() && !Optimizer(step.program).hasBarrier()) {}
 
   /// The weights and optimizer states that are there when the step begins.
   mlir::LogicalResult createInputs();
+  /// Whether updates do not wait for the norm (docs/barrier.md): then the step begins with that of the step before, and
+  /// judges its update before the first backward.
+  bool isLate() const { return late; }
+  void postNorm();
+  void judge();
   /// One of several updates of a step, behind the last gradient of these pieces.
   mlir::LogicalResult update(llvm::ArrayRef<int64_t> pieces);
   /// The end of the step: the update, or of several what is left of the last one.
@@ -24,6 +31,9 @@ private:
   const StepOutline &outline;
   GradientShares &gradients;
   WeightVersions &versions;
+  bool late, isJudged = false;
+  std::map<int64_t, mlir::Value> undo;                     ///< by piece: what its update before kept
+  mlir::Value sumOfNorms;                                  ///< on its way
   std::map<int64_t, mlir::Value> norms;                    ///< by rank
   llvm::SmallVector<std::pair<Thing, mlir::Value>> frozen; ///< the weights of pieces that train none
 
@@ -52,6 +62,8 @@ private:
   void createNorms();
   void addNorm(int64_t piece, int64_t rank);
   void reduceNorms();
+  mlir::Value moveNorms();
+  void splitNorms(mlir::Value sum);
   void sendNorms();
 
   // Updates.

@@ -21,6 +21,7 @@
 
 using namespace mlir;
 using namespace pp;
+using namespace pp::pipeline;
 
 Type SequenceSlice::typeIn(Type whole, int64_t of) const {
   auto type = dyn_cast<RankedTensorType>(whole);

@@ -10,6 +10,9 @@
 //   @p.sum    grad, share -> grad    with `mesh zero = 2` a gradient is added to the shard's sum as soon as it is made
 //   @p.U.k, norm.k, tie.*.k  the same on the k-th shard of a piece whose gradient and state are cut over ranks
 //   @p.cut.k  the k-th shard of its weights, where every rank has the whole
+//   @p.judge  undo, norm -> norm      with `barrier = false`: behind it the trainer judges the update before; U then
+//             copies what it changes and its gradient to `undo` and reads no norm, and norms are those of `undo`
+//   @p.redo   weight, opt, undo, norm -> weight, opt   the update once more, from the copies, by the norm
 //   @p.tie.*  a secondary piece hands its tied gradients out, the owner adds them, and sends the new values back
 #include "passes/derive/DeriveTasks.h"
 #include "passes/derive/WeightUpdate.h"
@@ -30,6 +33,8 @@ public:
 private:
   LogicalResult writeNorm(bool first);
   LogicalResult writeUpdate();
+  void copyForUndo();
+  LogicalResult writeRedo();
   LogicalResult writeZero();
   LogicalResult writeShardSum();
   void mergeTerms(WeightAttr weight, Value &grad);
@@ -59,6 +64,19 @@ private:
   Scratch scratch;
   OpBuilder builder;
   SmallVector<Value> weights, grads, states, norm, fresh;
+  /// Without a barrier: copies of the weights, states and gradients that the piece updates by itself, made before the
+  /// update; and the same as arguments, in the step behind.
+  struct Undo {
+    SmallVector<Value> weights, states, grads;
+    SmallVector<Value> all() const {
+      SmallVector<Value> values(weights);
+      values.append(states.begin(), states.end());
+      values.append(grads.begin(), grads.end());
+      return values;
+    }
+  };
+  Undo copies, undo;
+  bool hasBarrier() const { return optimizer.hasBarrier(); }
   /// What the norm and the update read of all gradients; where replicas have the sum of a shard alone, that shard and
   /// the gradients of tied weights, and by gradient its place among them.
   SmallVector<Value> sums;
@@ -124,6 +142,28 @@ Updates::Updates(ModuleOp module, const PieceModel &piece)
       sumOf[i] = i < own ? 0 : i - own + 1;
   }
   norm = scratch.addArguments({RankedTensorType::get({1}, builder.getF64Type())});
+  if (!hasBarrier())
+    copyForUndo();
+}
+
+/// Copies stand before all updates, which are in place. What a tied weight was is its owner's matter.
+void Updates::copyForUndo() {
+  Undo from;
+  for (auto [i, weight] : llvm::enumerate(weights))
+    if (!piece.weights[i].isFrozen() && !isTied(i)) {
+      from.weights.push_back(weight);
+      from.grads.push_back(grads[i]);
+    }
+  from.states = states;
+  auto copy = [&](ArrayRef<Value> values, SmallVector<Value> &made, SmallVector<Value> &arguments) {
+    for (Value value : values) {
+      made.push_back(builder.create<nn::CopyOp>(piece.loc, value.getType(), value, Value()));
+      arguments.append(scratch.addArguments({value.getType()}));
+    }
+  };
+  copy(from.weights, copies.weights, undo.weights);
+  copy(from.states, copies.states, undo.states);
+  copy(from.grads, copies.grads, undo.grads);
 }
 
 void Updates::cutOverReplicas() {
@@ -188,17 +228,53 @@ LogicalResult Updates::writeNorm(bool first) {
   for (const PieceWeight &weight : piece.weights)
     if (!weight.isFrozen())
       trained.push_back(weight.attr);
+  size_t own = 0;
   for (size_t i = 0; i < grads.size(); ++i)
     if (!isTied(i) && optimizer.ruleFor(trained[i]) != Optimizer::Rule::steer)
-      counted.push_back(widenGrad(builder, piece.loc, sums[sumOf[i]]));
+      counted.push_back(widenGrad(builder, piece.loc, hasBarrier() ? sums[sumOf[i]] : undo.grads[own++]));
     else
       trained[i] = {};
   llvm::erase(trained, WeightAttr());
   Value sum = sumSquares(trained, counted, first ? Value() : norm[0]);
   if (!sum)
     sum = builder.create<nn::ZeroOp>(piece.loc, norm[0].getType());
-  return write(first ? BodyVariant::norm_first : BodyVariant::norm,
-               {{GroupKind::grad, sums, false, true}, {GroupKind::norm, norm}}, {{GroupKind::norm, {sum}, !first}});
+  Group of = {GroupKind::grad, sums, false, true};
+  if (!hasBarrier())
+    of = {GroupKind::undo, undo.all(), false, true};
+  return write(first ? BodyVariant::norm_first : BodyVariant::norm, {of, {GroupKind::norm, norm}},
+               {{GroupKind::norm, {sum}, !first}});
+}
+
+/// What is right of the update that the norm shows to be wrong, and where the trainer sees whether it is.
+LogicalResult Updates::writeRedo() {
+  Group kept = {GroupKind::undo, undo.all(), false, true};
+  if (failed(write(BodyVariant::judge, {kept, {GroupKind::norm, norm}}, {{GroupKind::norm, norm, true}})))
+    return failure();
+  SmallVector<Value> oldWeights, oldStates, newWeights, newStates;
+  auto restore = [&](Value from, Value into) -> Value { return builder.create<nn::CopyOp>(piece.loc, from, into); };
+  size_t own = 0, state = 0, tied = 0;
+  for (auto [i, weight] : llvm::enumerate(weights))
+    oldWeights.push_back(piece.weights[i].isFrozen() || isTied(i) ? weight : restore(undo.weights[own++], weight));
+  for (auto [from, into] : llvm::zip(undo.states, states))
+    oldStates.push_back(restore(from, into));
+  own = 0;
+  for (auto [i, weight] : llvm::enumerate(oldWeights)) {
+    if (piece.weights[i].isFrozen() || isTied(i)) {
+      bool isFrozen = piece.weights[i].isFrozen();
+      newWeights.push_back(isFrozen ? weight : builder.create<nn::CopyOp>(piece.loc, fresh[tied++], weight));
+      continue;
+    }
+    WeightAttr attr = piece.weights[i].attr;
+    auto old = ArrayRef(oldStates).slice(state, optimizer.stateOf(attr).size());
+    state += old.size();
+    WeightUpdate update{piece.loc, widenGrad(builder, piece.loc, undo.grads[own++]),
+                        piece.readsNorm ? norm[0] : Value(), weight, old};
+    newWeights.push_back(writeWeightUpdate(builder, optimizer, attr, update, newStates));
+  }
+  return write(
+      BodyVariant::redo,
+      {{GroupKind::weight, weights}, kept, stateOf(), {GroupKind::norm, norm, false, true}, {GroupKind::fresh, fresh}},
+      {{GroupKind::weight, newWeights, true}, {GroupKind::opt, newStates, true}});
 }
 
 LogicalResult Updates::writeUpdate() {
@@ -223,7 +299,7 @@ LogicalResult Updates::writeUpdate() {
     auto old = isInShard ? ArrayRef(shard) : ArrayRef(states).slice(state, optimizer.stateOf(attr).size());
     WeightUpdate update{piece.loc,
                         widenGrad(builder, piece.loc, sums[sumOf[i]]),
-                        piece.readsNorm ? norm[0] : Value(),
+                        piece.readsNorm && hasBarrier() ? norm[0] : Value(),
                         weight,
                         old,
                         flatOf(i, sumsShards())};
@@ -233,13 +309,16 @@ LogicalResult Updates::writeUpdate() {
       shard = std::exchange(newStates, {});
   }
   newStates.insert(newStates.begin(), shard.begin(), shard.end());
+  SmallVector<Group> results = {{GroupKind::weight, newWeights, true}, {GroupKind::opt, newStates, true}};
+  if (!hasBarrier())
+    results.push_back({GroupKind::undo, copies.all()});
   return write(BodyVariant::plain,
                {{GroupKind::weight, weights},
                 {GroupKind::grad, sums},
                 stateOf(),
                 {GroupKind::norm, norm},
                 {GroupKind::fresh, fresh}},
-               {{GroupKind::weight, newWeights, true}, {GroupKind::opt, newStates, true}});
+               results);
 }
 
 LogicalResult Updates::writeZero() {
@@ -486,6 +565,8 @@ LogicalResult Updates::write() {
   for (auto [i, grad] : llvm::enumerate(merged))
     mergeTerms(piece.weights[i].attr, grad);
   if (hasTerms() && failed(write(BodyVariant::merge, {{GroupKind::grad, grads}}, {{GroupKind::grad, merged, true}})))
+    return failure();
+  if (!hasBarrier() && failed(writeRedo()))
     return failure();
   return success(succeeded(writeNorm(true)) && succeeded(writeNorm(false)) && succeeded(writeUpdate()) &&
                  succeeded(writeZero()) && succeeded(writeShardSum()) && succeeded(writeTies()));

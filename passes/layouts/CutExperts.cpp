@@ -60,6 +60,8 @@ private:
 /// A device has the experts of its place along the axis.
 LogicalResult ExpertCutter::cutWeight(BlockArgument weight) {
   auto declared = part.getArgAttrOfType<nn::WeightAttr>(weight.getArgNumber(), nn::kWeightAttr);
+  if (!declared)
+    return emitError(weight.getLoc()) << "experts are cut whose matrices are no weights of `" << part.getName() << "`";
   if (declared.getExperts() > 1) // another product has it, too
     return success();
   auto type = cast<RankedTensorType>(weight.getType());

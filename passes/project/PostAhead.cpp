@@ -44,6 +44,8 @@ void pp::postReceivesAhead(RankOp rank, const UnitTimes &times, double least) {
     Operation *place = slot;
     for (Operation *op = slot->getPrevNode(); op && op != before && time < least; op = op->getPrevNode())
       if (auto launch = dyn_cast<LaunchOp>(op)) {
+        if (launch.getJudges()) // what is posted before it must be able to arrive before it
+          break;
         time += timeOf(times, op);
         place = launch.leader() ? place : op; // what runs side by side stays so
       }

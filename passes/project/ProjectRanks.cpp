@@ -59,6 +59,7 @@ struct Callee {
   TupleType scratch;                         ///< null if it needs none
   DenseI64ArrayAttr handed;                  ///< tensors that it hands on
   SmallVector<std::optional<int64_t>> slice; ///< by result: of gradients of keys and of keys their slice
+  bool judges = false;                       ///< by the norm it reads the update before was right or wrong
 };
 
 /// What the projections of all ranks read.
@@ -134,6 +135,8 @@ public:
   }
 
   void finish() {
+    if (judge) // the last one: now nothing of the step depends on weights that may be wrong but what is done over
+      judge.setJudges(true);
     completeWhere([](const Posted &) { return true; });
     postReceivesAhead(op, step.times, step.patience);
   }
@@ -145,6 +148,7 @@ private:
   RankOp op;
   int64_t rank;
   OpBuilder builder;
+  LaunchOp judge;
   std::vector<Posted> posted;
   LaunchOp leader;              // the next launch runs beside it; else null
   DenseMap<Value, Value> slots; // value -> slot
@@ -267,8 +271,9 @@ private:
   /// `act(0, 1)`: what the task makes. Gradients of keys are of a slice of their own.
   std::string labelOf(TaskOp task, OpResult result) {
     CoordAttr coord = task.getUnit().getCoord();
-    if (std::optional<int64_t> slice = step.callee(task).slice[result.getResultNumber()])
-      coord = coord.with(coord.getMicrobatch(), *slice);
+    ArrayRef<std::optional<int64_t>> slices = step.callee(task).slice; // none of a body without groups
+    if (size_t number = result.getResultNumber(); number < slices.size() && slices[number])
+      coord = coord.with(coord.getMicrobatch(), *slices[number]);
     return (stringifyRole(typeOf(result).getRole()) + "(" + coord.str() + ")").str();
   }
 
@@ -296,6 +301,8 @@ private:
         task.getLoc(), task.getCallee(), task.getUnit(), inputs, results, scratch, callee.handed, task.getVersionAttr(),
         task.getJointAttr(), task.getShareAttr(), task.getBeside() ? builder.getDenseI64ArrayAttr({}) : nullptr);
     leader = task.getBeside() ? launch : nullptr;
+    if (callee.judges)
+      judge = launch;
     double time = step.times.of(task);
     for (Posted &one : posted)
       one.time += time;
@@ -482,6 +489,8 @@ LogicalResult Step::readCallee(TaskOp task) {
     return task.emitOpError() << "calls `" << task.getCallee() << "`, whose memory is not planned";
   Callee &callee = callees[task.getCalleeAttr()];
   callee.handed = function->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr);
+  BodyAttr identity = identityOf(function);
+  callee.judges = identity && identity.getVariant() == BodyVariant::judge;
   if (bytes.getInt() > 0)
     callee.scratch = TupleType::get(context, {RankedTensorType::get({bytes.getInt()}, IntegerType::get(context, 8))});
   callee.slice.resize(task.getNumResults());

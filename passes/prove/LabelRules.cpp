@@ -38,6 +38,7 @@ static constexpr GroupRule groupRules[] = {
     {GroupKind::starts, What::starts, LabelSpan::Tokens},
     {GroupKind::positions, What::positions, LabelSpan::Tokens},
     {GroupKind::rows, What::rows, LabelSpan::Tokens},
+    {GroupKind::undo, What::undo, LabelSpan::Piece},
 };
 
 static constexpr BodyRule bodyRules[] = {
@@ -63,6 +64,8 @@ static constexpr BodyRule bodyRules[] = {
     {Phase::U, BodyVariant::tie_fresh, Adds::Nothing, false, /*updated=*/true},
     {Phase::U, BodyVariant::copy, Adds::Nothing, false, /*updated=*/true},
     {Phase::U, BodyVariant::cut},
+    {Phase::U, BodyVariant::judge},
+    {Phase::U, BodyVariant::redo},
 };
 
 ArrayRef<What> pp::cargoOf(Role role) {

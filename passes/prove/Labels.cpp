@@ -78,6 +78,10 @@ std::string Label::str(const Pieces &pieces) const {
     return "a part of the attention of `" + std::string(what == What::part ? "F" : "B") + "(" + coord + ")`";
   case What::fresh:
     return "the new tied weights for " + pieces.describe(piece);
+  case What::undo:
+    return "what the update of " + pieces.describe(piece) + " was made from";
+  case What::doubtful:
+    return "what depends on an update that is not judged";
   case What::share:
     return "the gradient of the tied weights of " + pieces.describe(piece);
   default:

@@ -43,7 +43,9 @@ enum class What : uint8_t {
   share,
   norm,
   loss,
-  stats
+  stats,
+  undo,    ///< what an update was made from
+  doubtful ///< what depends on an update that is not judged yet
 };
 
 /// A value. Coordinates that a kind does not have are -1. `version`: of weights and optimizer states, after so many of

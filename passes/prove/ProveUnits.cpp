@@ -39,10 +39,14 @@ public:
   LogicalResult prove() {
     if (failed(proveRanks()))
       return failure();
-    for (auto rank : program.getOps<RankOp>())
-      for (auto launch : rank.getOps<LaunchOp>())
-        if (failed(record(launch)))
+    for (auto rank : program.getOps<RankOp>()) {
+      bool counts = !program.getRedo(); // else what is before the first judge runs once more
+      for (auto launch : rank.getOps<LaunchOp>()) {
+        if (counts && failed(record(launch)))
           return failure();
+        counts |= launch.getJudges();
+      }
+    }
     for (int64_t piece = 0; piece < pieces.size(); ++piece) {
       for (auto [shard, update] : llvm::enumerate(updates[piece]))
         if (pieces.trains(piece) && !update)

@@ -10,6 +10,10 @@
 // The programs are executed with labels for values: LabelRules.cpp says what each group of a body must hold and what it
 // makes. A sum's label is the set of its terms; additions are disjoint unions.
 //
+// Without a barrier (docs/barrier.md) a step judges the update before it. In the program that does it over, weights and
+// states are doubtful when it begins, and so is all that its first forwards make of them, wherever it travels. No label
+// that a unit needs is `doubtful`: the proof fails if anything of it is read behind the redo.
+//
 // One step is enough for all: it reads nothing that it, or the trainer, did not write, and when it ends every slot that
 // the trainer bound to a weight or an optimizer state holds the updated one. So the next step begins as this one did,
 // one version later, and a copy that stayed old, at a second home or in a ring, is an error at the end of this one.
@@ -18,6 +22,7 @@
 // way; so no order of execution changes a label.
 #include "analysis/Exchange.h"
 #include "analysis/Execution.h"
+#include "analysis/Optimizer.h"
 #include "analysis/Proof.h"
 #include "analysis/Vocabulary.h"
 #include "dialect/pipeline/Ranges.h"
@@ -61,7 +66,9 @@ public:
 
   void launched(int64_t rank, LaunchOp launch) override {
     if (succeeded(result))
-      result = execute(launch);
+      result = isDoubtful(rank, launch) ? executeDoubtful(launch) : execute(launch);
+    if (launch.getJudges() && stages[rank] == Stage::Doubt)
+      stages[rank] = Stage::Redo;
   }
   void posted(int64_t rank, PostOp post) override {
     Value written = post.writtenSlot();
@@ -103,8 +110,13 @@ private:
   LogicalResult result = success();
   DenseMap<Attribute, BodyLabels> bodies;        ///< by callee
   std::vector<std::pair<SlotOp, Label>> outputs; ///< what the trainer reads after the step, or the next step
-  bool makesLosses = false, keepsOld = false;    ///< keepsOld: versions of weights from before the step
-  int64_t reads = 0, weightReads = 0;            ///< checked, for the record
+  const bool late = !program.getForward() && !Optimizer(program).hasBarrier();
+  /// Of a rank of the program that does an update over: before the first judge, behind it, from the forwards on that
+  /// are done over.
+  enum class Stage : uint8_t { Doubt, Redo, Sure };
+  std::vector<Stage> stages = std::vector(size_t(program.getRanks()), program.getRedo() ? Stage::Doubt : Stage::Sure);
+  bool makesLosses = false, keepsOld = false; ///< keepsOld: versions of weights from before the step
+  int64_t reads = 0, weightReads = 0;         ///< checked, for the record
 
   void recordFacts() const {
     int64_t updates = 0, contributions = 0;
@@ -146,7 +158,8 @@ private:
                                      {BindingKind::source, What::source, true, false},
                                      {BindingKind::starts, What::starts, true, false},
                                      {BindingKind::positions, What::positions, true, false},
-                                     {BindingKind::rows, What::rows, true, false}};
+                                     {BindingKind::rows, What::rows, true, false},
+                                     {BindingKind::undo, What::undo, true, true}};
     auto *kind = llvm::find_if(kinds, [&](const Kind &kind) { return kind.kind == binding.getKind(); });
     Label label;
     label.what = kind->what;
@@ -157,12 +170,17 @@ private:
     label.shard = binding.getAhead() > 0 ? binding.getAhead() : binding.getShard();
     label.version = -binding.getBack();
     keepsOld |= binding.getBack() > 0;
+    if (kind->what == What::undo)
+      label.version = -1; // of the update before
     if (kind->before)
       values.of(slot).label = label;
+    if (program.getRedo() && (kind->what == What::weight || kind->what == What::opt) &&
+        values.pieces.trains(label.piece))
+      values.of(slot).label = doubtful();
     if (kind->before && kind->after && values.pieces.trains(label.piece))
       label.version += values.updates;
     if (kind->what == What::norm)
-      label.version = values.updates - 1;
+      label.version = late ? -1 : values.updates - 1;
     if (kind->what == What::grad)
       label.part = values.pieces.isCutOverMesh(label.piece);
     if (kind->after)
@@ -194,6 +212,44 @@ private:
     return success();
   }
 
+  //===-- Doubt -------------------------------------------------------------------------------------------------===//
+
+  static Label doubtful() {
+    Label label;
+    label.what = What::doubtful;
+    return label;
+  }
+
+  static bool isOfNorm(BodyAttr body) {
+    return llvm::is_contained({BodyVariant::norm, BodyVariant::norm_first, BodyVariant::judge}, body.getVariant());
+  }
+
+  /// Before the first judge of a step that does it over all but the norm is: what depends on weights is, and that what
+  /// does not is made once more.
+  bool isDoubtful(int64_t rank, LaunchOp launch) {
+    if (stages[rank] == Stage::Sure)
+      return false;
+    BodyAttr body = values.bodies.of(launch);
+    if (!body)
+      return false;
+    bool isOfRedo = llvm::is_contained({BodyVariant::redo, BodyVariant::tie_fresh}, body.getVariant());
+    if (stages[rank] == Stage::Redo && !isOfRedo)
+      stages[rank] = Stage::Sure;
+    return stages[rank] == Stage::Doubt && !isOfNorm(body);
+  }
+
+  LogicalResult executeDoubtful(LaunchOp launch) {
+    if (failed(readUnit(launch)))
+      return failure();
+    for (Value slot : launch.getResults())
+      if (failed(write(slot, doubtful(), launch)))
+        return failure();
+    for (int64_t tie : bodies.find(launch.getCalleeAttr())->second.ties)
+      if (tie >= 0)
+        values.of(launch.getInputs()[tie]).label = doubtful();
+    return success();
+  }
+
   //===-- Launches ----------------------------------------------------------------------------------------------===//
 
   struct Unit {
@@ -216,6 +272,8 @@ private:
     bool isUpdate = launch.getUnit().getPhase() == Phase::U;
     int64_t update = isUpdate ? std::max<int64_t>(coord.getMicrobatch(), 0) : updateOf(program, coord.getMicrobatch());
     Unit unit{it->second, values.pieces.find(coord), coord, update, isUpdate ? update : versionOf(program, launch)};
+    if (late && isUpdate && isOfUpdateBefore(launch, it->second.identity))
+      --unit.update, --unit.version;
     size_t reads = unit.body.inputs.size(), writes = llvm::count(unit.body.ties, -1);
     if (reads != launch.getInputs().size() || writes != launch.getResults().size())
       return emitError(launch.getLoc()) << "`@" << launch.getCallee() << "` reads " << reads << " slots and writes "
@@ -227,6 +285,11 @@ private:
       return unit;
     return emitError(launch.getLoc()) << "`" << launch.getUnit().str() << "` on rank " << rankOf(launch) << " runs `@"
                                       << launch.getCallee() << "`, which is not its body" << withLoops(launch);
+  }
+
+  /// Without a barrier the norm is that of the update before, and so is all that is done over of it.
+  bool isOfUpdateBefore(LaunchOp launch, BodyAttr body) const {
+    return isOfNorm(body) || body.getVariant() == BodyVariant::redo || stages[rankOf(launch)] == Stage::Redo;
   }
 
   /// The number of a value that skips parts, or of its gradient.
@@ -256,7 +319,7 @@ private:
     bool makes = (!input && !isCut) || unit.body.rule->updated;
     if ((group->what == What::weight || group->what == What::opt) && values.pieces.trains(unit.piece))
       label.version = unit.version + (makes && !isCopyOfOld(unit));
-    else if (group->what == What::fresh || group->what == What::norm)
+    else if (group->what == What::fresh || group->what == What::norm || group->what == What::undo)
       label.version = unit.update;
     if (group->span == LabelSpan::Piece && !(isCut && input))
       label.shard = unit.body.identity.getShard();
@@ -323,7 +386,9 @@ private:
     size_t part = 0;
     for (auto [number, slot, group] : llvm::enumerate(launch.getInputs(), unit->body.inputs)) {
       SlotState &state = values.of(slot);
-      if (Label wanted = labelOf(*unit, group, true); state.label != wanted || state.arriving)
+      bool isReplaced = unit->body.identity.getVariant() == BodyVariant::redo &&
+                        (group->what == What::weight || group->what == What::opt);
+      if (Label wanted = labelOf(*unit, group, true); (state.label != wanted && !isReplaced) || state.arriving)
         return values.tellWrongRead(launch, slot, wanted);
       ++reads;
       weightReads += group->what == What::weight;
@@ -419,6 +484,9 @@ private:
 
   /// What must have all its terms when it is read.
   LogicalResult checkWhole(LaunchOp launch, const Unit &unit, Value grad, Value norm) {
+    if (norm && llvm::is_contained({BodyVariant::judge, BodyVariant::redo}, unit.body.identity.getVariant()))
+      if (int64_t piece = values.missingInNorm(values.termsOf(values.of(norm))); piece >= 0)
+        return values.tellNormLacks(launch, norm, piece);
     if (!unit.body.rule->whole || !grad) // a piece with nothing but tied weights updates none by its gradient
       return success();
     const Terms &sum = values.termsOf(values.of(grad));
@@ -530,7 +598,7 @@ private:
 
   LogicalResult deliver(PostOp send, PostOp receive) {
     SlotState &from = values.of(send.getSlot()), &to = values.of(receive.getSlot());
-    if (from.arriving || !isCargo(from.label, send.getThing()))
+    if (from.arriving || (from.label.what != What::doubtful && !isCargo(from.label, send.getThing())))
       return values.tellWrongSend(send);
     to.label = from.label;
     if (from.label.isSum()) {

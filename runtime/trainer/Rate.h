@@ -1,9 +1,12 @@
-// The learning rate of each step.
+// The learning rate of each step: a warm-up, and the way down.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_RATE_H
 #define PP_RUNTIME_RATE_H
 
 #include "runtime/Program.h"
+#include <algorithm>
+#include <cmath>
+#include <numbers>
 
 namespace pp {
 
@@ -18,7 +21,34 @@ namespace pp {
 ///              (warm-up, stable, decay: Hu et al. 2024, MiniCPM)
 ///
 /// times `lr`. lag = 1 is how transformers counts: its first step has t = 0.
-[[nodiscard]] double learningRate(const OptimizerSpec &optimizer, double lr, int64_t step, int64_t last);
+[[nodiscard]] inline double learningRate(const OptimizerSpec &optimizer, double lr, int64_t step, int64_t last) {
+  using Rate = OptimizerSpec::Rate;
+  const double least = optimizer.minLr;
+  const int64_t t = step - optimizer.lag, warmup = optimizer.warmup;
+  auto above = [&](double share) { return lr * (least + (1 - least) * share); };
+  auto cosine = [&](double progress) {
+    return above(0.5 * (1 + std::cos(std::numbers::pi * std::clamp(progress, 0.0, 1.0))));
+  };
+  if (t < warmup) {
+    double share = double(t) / double(warmup);
+    return optimizer.rate == Rate::Wsd ? above(share) : lr * share;
+  }
+  const int64_t end = optimizer.decaySteps > 0 ? optimizer.decaySteps : last;
+  if (optimizer.rate == Rate::Constant || end <= warmup)
+    return lr;
+  const double progress = std::min(1.0, double(t - warmup) / double(end - warmup));
+  switch (optimizer.rate) {
+  case Rate::Cosine:
+    return cosine(progress);
+  case Rate::Linear:
+    return above(1 - progress);
+  case Rate::Wsd:
+    return cosine(double(t - end + optimizer.decay) / double(optimizer.decay));
+  case Rate::Constant:
+    break;
+  }
+  return lr;
+}
 
 } // namespace pp
 

@@ -86,6 +86,10 @@ Status Trainer::makeReady() {
     for (const UnitSpec &unit : program->units)
       rank.updateOf.push_back(int32_t(std::max<int64_t>(unit.microbatch, 0) /
                                       (unit.phase == "U" ? 1 : whole.microbatches / whole.updates)));
+  if (isLate() && !device.name().empty())
+    return invalid("`barrier = false` is for CPUs; on ", device.name(), " it is not supported yet");
+  if (isLate())
+    rank.judge = [this](double norm2) { return judge(norm2); };
   device.bind(rank);
   PP_TRY(fillArena());
   sums.resize(2 * whole.microbatches + 4 * whole.devices() + 6);
@@ -281,6 +285,12 @@ Status Trainer::train() {
     if (step == state.step + 1 && !options.grads.empty())
       PP_TRY(writeGradients(view, options.grads, 1 / summary.lossScale));
     bool last = step == lastStep;
+    if (isLate()) {
+      bool isJudged = false;
+      PP_TRY(endLate(step, mustBeJudged(step), isJudged, summary));
+      if (!isJudged)
+        continue;
+    }
     if (evalSteps && (last || (options.evalEvery && step % options.evalEvery == 0)))
       PP_TRY(evaluate(step, summary));
     if (speaks())
@@ -304,9 +314,8 @@ Status Trainer::train() {
   return options.logprobs.empty() ? Status() : writeLogprobs();
 }
 
-Status Trainer::trainStep(int64_t step, StepSummary &summary) {
-  double start = transport.now();
-  inputs.begin(step);
+/// What the kernels of the step read, by what is known of the steps before.
+void Trainer::setScalars(int64_t step, StepSummary &summary) {
   const OptimizerSpec &given = whole.optimizer;
   summary.lossScale = state.lossScale;
   rank.updates.clear();
@@ -334,12 +343,29 @@ Status Trainer::trainStep(int64_t step, StepSummary &summary) {
     if (whole.updates > 1)
       rank.updates.push_back(rank.optimizer);
   }
+}
+
+Status Trainer::trainStep(int64_t step, StepSummary &summary) {
+  double start = transport.now();
+  inputs.begin(step);
+  setScalars(step, summary);
   PP_TRY(runStep(step, inputs, summary));
+  if (isLate())
+    setScalars(step, summary); // the judge may have changed the scale of the loss
   summary.seconds = transport.now() - start;
   summary.tokens = inputs.counted();
-  if (!std::isfinite(summary.loss))
-    return settle(invalid("the loss of step ", step, " is ", summary.loss, "; a smaller --lr may help"));
-  return whole.scalesLoss() ? adaptScale(step, summary) : Status();
+  if (isLate())
+    return {};
+  PP_TRY(checkLoss(step, summary));
+  if (whole.scalesLoss())
+    summary.skipped = !std::isfinite(summary.norm);
+  return whole.scalesLoss() ? adaptScale(step, summary.skipped, summary.lossScale) : Status();
+}
+
+Status Trainer::checkLoss(int64_t step, const StepSummary &summary) {
+  return std::isfinite(summary.loss)
+             ? Status()
+             : settle(invalid("the loss of step ", step, " is ", summary.loss, "; a smaller --lr may help"));
 }
 
 /// Runs the emitted step, or the one that evaluates, on rows that are ready, with the rank's scalars.
@@ -364,20 +390,20 @@ Status Trainer::runStep(int64_t step, StepInputs &from, StepSummary &summary) {
   if (transport.received() > received && !rank.forward) // a graph that is replayed does not pass through the transport
     stepBytes = transport.received() - received;
   received = transport.received();
-  return summarize(summary);
+  PP_TRY(collect());
+  return isLate() && !rank.forward ? Status() : summarize(summary);
 }
 
 /// All ranks know the norm, so all choose the next step's scale alike.
-Status Trainer::adaptScale(int64_t step, StepSummary &summary) {
+Status Trainer::adaptScale(int64_t step, bool skipped, double scale) {
   bool adapts = whole.optimizer.scaleWindow > 0;
-  summary.skipped = !std::isfinite(summary.norm);
-  if (summary.skipped) {
+  if (skipped) {
     ++state.skipped;
     state.goodSteps = 0;
     state.lossScale /= adapts ? 2 : 1;
     if (adapts && state.lossScale < 1)
-      return settle(invalid("the gradients of step ", step, " are not finite, even with the loss scaled by ",
-                            summary.lossScale, "; a smaller --lr may help"));
+      return settle(invalid("the gradients of step ", step, " are not finite, even with the loss scaled by ", scale,
+                            "; a smaller --lr may help"));
   } else if (adapts && ++state.goodSteps == whole.optimizer.scaleWindow) {
     state.goodSteps = 0;
     state.lossScale *= 2;
@@ -387,7 +413,7 @@ Status Trainer::adaptScale(int64_t step, StepSummary &summary) {
 
 /// Each loss lives on one rank of each replica; its devices along `tensor` have the same, and the first counts it.
 /// Adding zeros moves it to all, and the microbatches are then added in their order.
-Status Trainer::summarize(StepSummary &summary) {
+Status Trainer::collect() {
   std::fill(sums.begin(), sums.end(), 0.0);
   double *norms = sums.data() + whole.microbatches, *further = norms + 2 * whole.devices();
   const bool counts = whole.mesh.coordinate(rank.device, Axis::Tensor) == 0;
@@ -405,7 +431,7 @@ Status Trainer::summarize(StepSummary &summary) {
     further[loss.microbatch] += isWide ? wide : double(narrow);
     sums.back() = 1;
   }
-  if (program->normOffset >= 0 && !rank.forward) {
+  if (program->normOffset >= 0 && !rank.forward && !isLate()) {
     PP_TRY(device.download(program->normOffset, &norms[2 * rank.device], sizeof(double)));
     norms[2 * rank.device + 1] = 1;
   }
@@ -420,6 +446,13 @@ Status Trainer::summarize(StepSummary &summary) {
     ends[2 * rank.device] = double(rank.routed.fewest + 1); // 0: a device without experts
     ends[2 * rank.device + 1] = double(rank.routed.most);
   }
+  return {};
+}
+
+/// Of what all ranks have collected.
+Status Trainer::summarize(StepSummary &summary) {
+  const double *norms = sums.data() + whole.microbatches, *further = norms + 2 * whole.devices(),
+               *routed = further + whole.microbatches;
   PP_TRY(transport.sum(sums));
   sumRouters(routed, summary);
   for (int64_t i = 0; i < whole.microbatches; ++i) {
@@ -528,6 +561,9 @@ Status Trainer::finish() {
                (its[6] - its[3] - its[4] - its[5]) / all);
       printf("\n");
     }
+    if (isLate())
+      printf("updates done over: %lld of %lld\n", static_cast<long long>(redone),
+             static_cast<long long>(lastStep - state.step));
     fflush(stdout);
   }
   return options.isTimed() ? finishTrace() : Status();

@@ -44,15 +44,34 @@ private:
   Status fillArena();
   Status train();
   Status trainStep(int64_t step, StepSummary &summary);
+  void setScalars(int64_t step, StepSummary &summary);
+  Status checkLoss(int64_t step, const StepSummary &summary);
   Status runStep(int64_t step, StepInputs &from, StepSummary &summary);
   Status openEvaluation();
   Status evaluate(int64_t step, StepSummary &summary);
   Status runForward(int64_t step, StepInputs &from, int64_t number, StepSummary &summary);
   Status checkForward(const char *option);
   Status writeLogprobs();
+  Status collect();
   Status summarize(StepSummary &summary);
   void sumRouters(const double *routed, StepSummary &summary) const;
-  Status adaptScale(int64_t step, StepSummary &summary);
+  Status adaptScale(int64_t step, bool skipped, double scale);
+
+  // Steps without a barrier (Judge.cpp).
+  struct Unsaid {
+    int64_t step;
+    StepSummary summary;
+    std::vector<double> sums; ///< of this rank
+  };
+  [[nodiscard]] bool isLate() const { return !whole.optimizer.barrier && whole.ranks > 1; }
+  [[nodiscard]] bool mustBeJudged(int64_t step) const;
+  pp_status_t judge(double norm2);
+  pp_status_t redo(bool again);
+  Status endLate(int64_t step, bool must, bool &isJudged, StepSummary &summary);
+  Status judgeNow(int64_t step);
+  Status sumLate(Unsaid &its);
+  Status sayLate(Unsaid &its);
+
   Status finish();
   Status finishTrace();
   Status gatherTraces(std::vector<RankTrace> &traces);
@@ -85,6 +104,12 @@ private:
   int64_t received = 0, stepBytes = 0; ///< bytes of messages so far, and of one step
   /// Losses by microbatch, each device's norm, further losses, what routers did, whether there are further losses.
   std::vector<double> sums;
+  std::deque<Unsaid> unsaid; ///< steps of which nothing is said yet; the last may be pending
+  OptimizerScalars judged;   ///< of the last of them
+  RunState before;           ///< it adapted the scale
+  bool isPending = false, isWrong = false, stops = false; ///< stops: the step runs up to its judge
+  int64_t redone = 0;                                     ///< updates
+  Status unscalable;                                      ///< the scale of the loss cannot be smaller
   bool together = false, mine = false;
   std::vector<std::string> remarks;
   WeightFiles files; ///< what --load or --resume names; under adapters the model

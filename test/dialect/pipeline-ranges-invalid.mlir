@@ -438,7 +438,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 // -----
 
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
-  // expected-error@+1 {{has arena of -64 bytes; expected 0 or more}}
+  // expected-error@+1 {{has arena of -64 bytes; expected 0 to 2305843009213693952}}
   pipeline.rank 0 arena -64 {
   }
 }
@@ -636,3 +636,75 @@ func.func private @f(%x: tensor<2xf32>) -> tensor<2xf32> {
   %y = nn.copy %x {pipeline.buffers = array<i64: 1>} : (tensor<2xf32>) -> tensor<2xf32>
   return %y : tensor<2xf32>
 }
+
+// -----
+
+// Passes have tables of ranks, microbatches, slices, and of all slices of microbatches of pieces: a text may not ask for
+// more than any program has units.
+// expected-error@+1 {{has 2147483648 microbatches; expected at most 20000000}}
+pipeline.program @p ranks 1 microbatches 2147483648 slices 0 attributes {train = {}} {
+}
+
+// -----
+
+// expected-error@+1 {{has 9223372036854775807 slices; expected at most 20000000}}
+pipeline.program @p ranks 1 microbatches 1 slices 9223372036854775807 attributes {train = {}} {
+}
+
+// -----
+
+// expected-error@+1 {{has 20000001 ranks; expected at most 20000000}}
+pipeline.program @p ranks 20000001 microbatches 1 slices 0 attributes {train = {}} {
+}
+
+// -----
+
+// expected-error@+1 {{has 2 pieces, 20000 microbatches and 1000 slices; expected at most 20000000 slices of microbatches of pieces}}
+pipeline.program @p ranks 1 microbatches 20000 slices 1000 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  pipeline.piece @s1 <stage 1> parts [["a", 1]] at <[0]>
+}
+
+// -----
+
+// The end of a slot or of a tensor in it must be a number, whatever the arena has.
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    // expected-error@+1 {{stands at byte 9223372036854775807; expected 0 to 2305843009213693952}}
+    %s = pipeline.slot act "a" offset 9223372036854775807 : !pipeline.slot<tuple<tensor<16xf32>>>
+  }
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    // expected-error@+1 {{stands at byte -64; expected 0 to 2305843009213693952}}
+    %s = pipeline.slot act "a" places [-64] : !pipeline.slot<tuple<tensor<16xf32>>>
+  }
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{has host memory of 9223372036854775807 bytes; expected 0 to 2305843009213693952}}
+  pipeline.rank 0 arena 64 host 9223372036854775807 {
+  }
+}
+
+// -----
+
+// What a cut unit's parts take must add up to the unit.
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  pipeline.rank 0 {
+    // expected-error@+1 {{does the share -1.000000e+00 : f64 of its unit; expected 0 to 1}}
+    pipeline.launch @s0.F <F stage 0 mb 0>() -> () share -1.0 : () -> ()
+  }
+}
+
+// -----
+
+// The number of a device is a product of sizes.
+// expected-error@+1 {{the mesh has more than 20000000 devices, the most that one may have}}
+#mesh = #pipeline.mesh<tensor 1, context 9223372036854775807, data 2, pipeline 1>

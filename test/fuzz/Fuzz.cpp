@@ -4,6 +4,7 @@
 // Every schedule that is drawn is compiled, proved and run for two steps; then mutants of its rank programs are proved
 // and run. What is proved must compute what one rank computes; what is refused must hang, compute something else, or
 // read what nobody wrote, or fall under a stricter rule that Judge.cpp gives a reason for.
+#include "test/fuzz/Inputs.h"
 #include "test/fuzz/Judge.h"
 #include "test/fuzz/Mutations.h"
 #include "llvm/ADT/StringExtras.h"
@@ -250,6 +251,8 @@ int report(const std::vector<Base> &bases) {
 } // namespace
 
 int main(int argc, char **argv) {
+  if (argc > 1 && llvm::StringRef(argv[1]) == "inputs")
+    return runInputs(argc - 2, argv + 2);
   cl::ParseCommandLineOptions(argc, argv, "pp-fuzz: the proofs of pp against execution\n");
   if (!only.empty() && !llvm::is_contained(mutationNames(), llvm::StringRef(only))) {
     llvm::errs() << "pp-fuzz: error: there is no mutation `" << only << "`\n";

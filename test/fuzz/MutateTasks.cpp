@@ -275,7 +275,7 @@ private:
     builder.create<LaunchOp>(launch.getLoc(), changed.getSymName(), launch.getUnit(), inputs, results,
                              launch.getScratch(), changed->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr),
                              launch.getVersionAttr(), launch.getJointAttr(), launch.getShareAttr(),
-                             launch.getBesideAttr());
+                             launch.getBesideAttr(), launch.getJudges());
     launch.erase();
     return true;
   }

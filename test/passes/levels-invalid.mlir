@@ -5,6 +5,7 @@
 // RUN: not pp-opt %s --split-input-file --pp-cut-sequences 2>&1 | FileCheck %s -DPASS=cut-sequences "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-cut-experts 2>&1 | FileCheck %s -DPASS=cut-experts "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-verify-units 2>&1 | FileCheck %s -DPASS=verify-units "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
+// RUN: not pp-opt %s --split-input-file --pp-verify-barrier 2>&1 | FileCheck %s -DPASS=verify-barrier "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-freeze-weights 2>&1 | FileCheck %s -DPASS=freeze-weights "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-fuse-units 2>&1 | FileCheck %s -DPASS=fuse-units "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-derive-tasks 2>&1 | FileCheck %s -DPASS=derive-tasks "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
@@ -19,6 +20,7 @@
 // RUN: not pp-opt %s --split-input-file --pp-project-ranks 2>&1 | FileCheck %s -DPASS=project-ranks "-DTAKES=the step" --check-prefix=STEP --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-interleave-units 2>&1 | FileCheck %s -DPASS=interleave-units "-DTAKES=programs of ranks" --check-prefix=RANKS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-plan-slots 2>&1 | FileCheck %s -DPASS=plan-slots "-DTAKES=programs of ranks" --check-prefix=RANKS --implicit-check-not=takes
+// RUN: not pp-opt %s --split-input-file --pp-derive-redo 2>&1 | FileCheck %s -DPASS=derive-redo "-DTAKES=programs of ranks" --check-prefix=RANKS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-prove-units 2>&1 | FileCheck %s -DPASS=prove-units "-DTAKES=programs of ranks" --check-prefix=RANKS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-prove-channels 2>&1 | FileCheck %s -DPASS=prove-channels "-DTAKES=programs of ranks" --check-prefix=RANKS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-prove-progress 2>&1 | FileCheck %s -DPASS=prove-progress "-DTAKES=programs of ranks" --check-prefix=RANKS --implicit-check-not=takes
