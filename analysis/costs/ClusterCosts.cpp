@@ -37,9 +37,12 @@ public:
     if (mesh)
       countCopies();
     for (auto function : program->getParentOfType<ModuleOp>().getOps<func::FuncOp>()) {
-      bodies[function.getName()] = function;
       double &cost = costs[function.getName()];
-      function.walk([&](nn::Kernel kernel) { cost += secondsOf(kernel); });
+      SmallVector<double> &ofOps = seconds[function.getName()];
+      for (Operation &op : function.getOps()) {
+        auto kernel = dyn_cast<nn::Kernel>(op);
+        cost += ofOps.emplace_back(kernel ? secondsOf(kernel) : 0);
+      }
       exchanges[function.getName()] = innerMessages(function, mesh);
     }
   }
@@ -61,16 +64,11 @@ public:
 
   SmallVector<OpTime> opTimes(int64_t rank, LaunchOp launch) const override {
     SmallVector<OpTime> times;
-    SmallVector<InnerMessage> messages = exchanges.lookup(launch.getCallee());
-    const InnerMessage *message = messages.begin();
-    for (Operation &op : bodies.lookup(launch.getCallee()).front().without_terminator()) {
-      OpTime &time = times.emplace_back();
-      if (message != messages.end() && message->op == &op) {
-        time = timeOf(rank, *message);
-        ++message;
-      } else if (auto kernel = dyn_cast<nn::Kernel>(op)) {
-        time.compute = secondsOf(kernel);
-      }
+    for (double compute : ArrayRef(seconds.find(launch.getCallee())->second).drop_back()) // of the terminator
+      times.push_back({compute, 0, 0, {}});
+    for (const InnerMessage &message : exchanges.lookup(launch.getCallee())) {
+      Operation *op = nn::Exchange(message.op);
+      times[std::distance(op->getBlock()->begin(), op->getIterator())] = timeOf(rank, message);
     }
     return times;
   }
@@ -268,8 +266,8 @@ private:
   ExpertLoad load;
   MeshAttr mesh; ///< null: each rank is one device
   int64_t ranksPerNode, nics;
-  llvm::StringMap<func::FuncOp> bodies;
-  llvm::StringMap<double> costs; ///< by body, without what is exchanged inside
+  llvm::StringMap<SmallVector<double>> seconds; ///< by body, of each op, 0 of what is exchanged
+  llvm::StringMap<double> costs;                ///< by body, without what is exchanged inside
   llvm::StringMap<SmallVector<InnerMessage>> exchanges;
   std::vector<int64_t> copiesOnNic;
 };
