@@ -3,6 +3,8 @@
 //
 // Before: func @s0.F(%x, %w) { %y = nn.linear %x, %w {pipeline.buffers = array<i64: 2, 0>}  return %y }
 // After:  i32 @s0.F(rank, p0, p1, p2, scratch) { s = pp_linear(rank, 0, p0, p1, null, p2); if (s) return s; return 0 }
+//
+// An exchange is posted where it stands, and completed before the next op without `pipeline.overlaps`, or at the end.
 #include "lowering/Bodies.h"
 #include "dialect/nn/Nn.h"
 
@@ -109,13 +111,13 @@ LogicalResult Bodies::lower(func::FuncOp function, ArrayRef<int64_t> turns, Body
     std::string name = body.name + (turns.size() > 1 ? ".turn" + std::to_string(i) : "");
     body.functions.push_back(calls.addFunction(name, body.begins.back() + 2, /*internal=*/true, function.getLoc()));
     CallChain chain(calls, body.functions.back());
-    complete(chain);
     for (int64_t left = length; left > 0;) {
       SmallVector<Operation *> run = op == ops.end() ? SmallVector<Operation *>() : listFrom(op, ops.end());
       left -= static_cast<int64_t>(run.size());
       if (run.empty() || left < 0)
         return function.emitOpError() << "has " << count << " ops, which do not run in these turns";
-      complete(chain);
+      if (!llvm::all_of(run, [](Operation *op) { return op->hasAttr(kOverlapsAttr); }))
+        complete(chain);
       if (failed(run.size() > 1 ? lowerList(run, chain, places, body) : lower(*op, chain, places, body)))
         return failure();
       std::advance(op, run.size());
@@ -208,7 +210,7 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, con
   return success();
 }
 
-/// A message of the devices of the rank, posted here and completed before the next op of the body. A sum is made in
+/// A message of the devices of the rank, posted here. A sum is made in
 /// place, in a copy of its operand where that is read later or belongs to another task.
 LogicalResult Bodies::lowerExchange(nn::Exchange exchange, CallChain &chain, Places &places, const Body &body) {
   Operation &op = *exchange;

@@ -13,7 +13,7 @@ namespace pp {
 
 /// A lowered body: `i32 @name(ptr rank, ptr <each pointer of its groups>, ptr scratch)`; of a group in a slot whose
 /// tensors lie apart a pointer for each of them. Where it runs in turn with another one, a function for each turn: what
-/// is posted as the last call of one is completed as the first of the next.
+/// is posted in one may be completed in a later one.
 struct Body {
   std::string name; ///< the body's, and a number where slots lie apart, or ops run, in more than one way
   llvm::SmallVector<mlir::LLVM::LLVMFuncOp> functions; ///< by turn

@@ -112,6 +112,8 @@ private:
     for (auto op = ops.begin(); op != ops.end(); ++op) {
       if (op->hasTrait<nn::View>())
         continue;
+      if (failed(checkCompleted(next)) || failed(checkBeside(*op)))
+        return failure();
       if (auto exchange = dyn_cast<nn::Exchange>(*op)) {
         if (failed(checkExchange(exchange, next)))
           return failure();
@@ -126,11 +128,17 @@ private:
         FailureOr<size_t> count = updates ? checkUpdates(op, ops.end(), call) : checkSums(op, ops.end(), call);
         if (failed(count))
           return failure();
-        std::advance(op, *count - 1);
+        for (size_t i = 1; i < *count; ++i)
+          if (failed(checkBeside(*++op)))
+            return failure();
       } else if (failed(checkOp(kernel, call))) {
         return failure();
       }
     }
+    if (failed(checkCompleted(next)))
+      return failure();
+    if (underWay)
+      return differs(underWay->op, "at its end", "`pp_complete` of what is exchanged", "none");
     if (next != calls.size())
       return differs(body, "behind its last op", "no call", "`" + calls[next].callee->getName() + "`");
     return checkReturned();
@@ -174,27 +182,63 @@ private:
     return checkCall(kernel, call, operands, expected);
   }
 
-  /// What is summed elsewhere than where it was made is copied there; then the message is posted and completed.
+  //===-- Exchanges ---------------------------------------------------------------------------------------------===//
+
+  struct Message {
+    Operation *op;
+    int64_t number;
+  };
+
+  /// Reads the completion of the message under way, if that is the next call.
+  LogicalResult checkCompleted(size_t &next) {
+    if (!underWay || next == calls.size() || calls[next].callee->getName() != "pp_complete")
+      return success();
+    Operation *op = underWay->op;
+    std::string where = ("body `@" + body.getSymName() + "`, `" + op->getName().getStringRef() + "`").str();
+    CallOperand expected[] = {CallOperand::of(CallAddress{0, 0}), CallOperand::of(underWay->number)};
+    underWay.reset();
+    return compareCalls(op->getLoc(), rank, where, "pp_complete", expected, calls[next++]);
+  }
+
+  /// The op exchanges nothing, writes nothing that the message under way sends, and does not touch what it brings.
+  LogicalResult checkBeside(Operation &op) {
+    if (!underWay)
+      return success();
+    auto meets = [&](Value a, Value b) {
+      Place one = places.lookup(a), other = places.lookup(b);
+      return one.pointer == other.pointer && one.offset < other.offset + other.bytes &&
+             other.offset < one.offset + one.bytes;
+    };
+    Value sent = underWay->op->getOperand(0), comes = underWay->op->getResult(0);
+    bool reads = llvm::any_of(op.getOperands(), [&](Value value) { return meets(value, comes); });
+    bool writes = llvm::any_of(op.getResults(), [&](Value value) { return meets(value, comes) || meets(value, sent); });
+    if (!reads && !writes && !isa<nn::Exchange>(op))
+      return success();
+    return differs(&op, "`" + op.getName().getStringRef() + "`",
+                   "`pp_complete` of message " + Twine(underWay->number) + " before it", "none");
+  }
+
+  /// What is summed elsewhere than where it was made is copied there; then the message is posted.
   LogicalResult checkExchange(nn::Exchange exchange, size_t &next) {
     Operation *op = exchange;
     std::string where = ("body `@" + body.getSymName() + "`, `" + op->getName().getStringRef() + "`").str();
     CallAddress from = addressOf(op->getOperand(0)), to = addressOf(op->getResult(0));
     bool sums = isa<nn::AllReduceOp>(op), copies = sums && !(from == to);
-    if (calls.size() - next < (copies ? 3 : 2))
+    if (calls.size() - next < (copies ? 2 : 1))
       return differs(op, "`" + op->getName().getStringRef() + "`", "a message", "no further calls");
     auto type = cast<RankedTensorType>(op->getResult(0).getType());
     if (copies && failed(checkCall(op, calls[next++], {CallOperand::of(from), CallOperand::of(to)},
                                    {"copy", type.getElementType(), {type.getNumElements()}, {}, {}})))
       return failure();
-    const ReadCall &post = calls[next++], &complete = calls[next++];
+    const ReadCall &post = calls[next++];
     int64_t number = post.operands.size() > 1 ? post.operands[1].number : -1;
     CallOperand self = CallOperand::of(CallAddress{0, 0}), message = CallOperand::of(number);
     bool scatters = exchange.getKind() == nn::ExchangeKind::reduce_scatter;
     auto [whole, shard] = scatters ? std::pair(from, to) : std::pair(to, sums ? CallAddress() : from);
     const CallOperand posted[] = {self, message, CallOperand::of(whole), CallOperand::of(shard)};
-    if (failed(compareCalls(op->getLoc(), rank, where, "pp_post_collective", posted, post)) ||
-        failed(compareCalls(op->getLoc(), rank, where, "pp_complete", {self, message}, complete)))
+    if (failed(compareCalls(op->getLoc(), rank, where, "pp_post_collective", posted, post)))
       return failure();
+    underWay = {op, number};
     return text.checkExchange(exchange, number);
   }
 
@@ -321,6 +365,7 @@ private:
   SmallVector<int64_t> firsts; ///< by pointer: its first argument; last, that of the scratch memory
   llvm::DenseMap<Value, Place> places;
   std::vector<ReadCall> calls;
+  std::optional<Message> underWay; ///< posted and not yet completed
 };
 
 } // namespace

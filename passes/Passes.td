@@ -181,6 +181,15 @@ def JoinUnits : PpPass<"join-units", "step"> {
   }];
 }
 
+def HideExchanges : PpPass<"hide-exchanges", "step"> {
+  let summary = "ops of a body stand behind an exchange that they do not need, as many as hide it";
+  let description = [{
+    `%dw = linear_dw; %dx = linear_dx; %s = all_reduce %dx` ~~> `%dx = linear_dx; %s = all_reduce %dx; %dw = linear_dw`.
+    So a body computes while it waits for its own message. By the cluster's times, or, without one, by the arithmetic
+    and the bytes of the ops. `pp-compile --interleave=false` leaves it out.
+  }];
+}
+
 def InterleaveUnits : PpPass<"interleave-units", "ranks"> {
   let summary = "in which turns the ops of two launches run that stand side by side";
   let description = [{
@@ -201,9 +210,10 @@ def VerifyOps : PpModulePass<"verify-ops"> {
 def PlanBodies : PpModulePass<"plan-bodies"> {
   let summary = "give every value inside a task function a place in its slots or its scratch memory";
   let description = [{
-    `%1 = nn.linear ..` ~~> the same with `pipeline.buffers`, and `pipeline.scratch_bytes` on the function. Of an I also
-    `pipeline.handed`: what waits for W and lies where a tensor of the stash lay, because it is that tensor or nobody
-    reads that one any more.
+    `%1 = nn.linear ..` ~~> the same with `pipeline.buffers`, and `pipeline.scratch_bytes` on the function. An op behind
+    an exchange that touches none of its memory gets `pipeline.overlaps`: it runs while the message is under way. Of an
+    I also `pipeline.handed`: what waits for W and lies where a tensor of the stash lay, because it is that tensor or
+    nobody reads that one any more.
   }];
 }
 

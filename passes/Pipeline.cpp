@@ -52,6 +52,9 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
     manager.addPass(createJoinUnits());
   if (until == Until::Step)
     return;
+  // Before memory is planned, for what is held back lives longer.
+  if (changes.interleave)
+    manager.addPass(createHideExchanges());
   // Memory inside a task, so that a launch knows how much scratch it needs.
   manager.addPass(createPlanBodies());
   // One program per rank.

@@ -8,8 +8,9 @@
 //
 // On a mesh the devices of a rank have the same nodes; peers and groups are devices. A launch whose body exchanges
 // values is a chain of nodes: the kernels up to an exchange, the exchange as a collective of its group, the kernels
-// behind it. The nodes of kernels share the launch's time by their flops. A cluster's costs and a profile's count
-// exchanges as part of a task, so these durations then hold the time of exchanges, too.
+// behind it. Kernels that overlap with an exchange wait for what it waits for, and who follows waits for both. The
+// nodes of kernels share the launch's time by their flops. A cluster's costs and a profile's count exchanges as part of
+// a task, so these durations then hold the time of exchanges, too.
 #include "analysis/Messages.h"
 #include "report/Names.h"
 #include "report/Output.h"
@@ -101,6 +102,7 @@ Message attribute(StringRef name, StringRef value) { return Message().text(1, na
 struct Stretch {
   double flops = 0;
   bool computes = false;
+  bool overlaps = false; ///< with the exchange before it
   std::optional<InnerMessage> exchange;
 };
 
@@ -187,8 +189,12 @@ ArrayRef<Stretch> DeviceWriter::stretchesOf(LaunchOp op) {
           all.emplace_back();
         }
       } else if (auto kernel = dyn_cast<nn::Kernel>(inner)) {
+        bool overlaps = inner->hasAttr(kOverlapsAttr);
+        if (all.back().computes && all.back().overlaps && !overlaps)
+          all.emplace_back();
         all.back().flops += kernel.flops();
         all.back().computes = true;
+        all.back().overlaps = overlaps;
       }
     });
   if (all.size() == 1) // a launch is a node, if it computes or not
@@ -206,8 +212,12 @@ void DeviceWriter::launch(LaunchOp op, const Span &span) {
          nodesOfKernels = llvm::count_if(parts, [](auto &part) { return part.computes; });
   for (const Stretch &part : parts)
     flops += part.flops;
+  SmallVector<uint64_t> beforeExchange;
   for (const Stretch &part : parts) {
     if (part.computes) {
+      uint64_t exchange = last;
+      if (part.overlaps)
+        before = beforeExchange;
       double share = flops > 0 ? part.flops / flops : 1 / nodesOfKernels, time = share * (span.end - span.start);
       Message node = begin(op.getUnit().cell(), Compute);
       node.number(StartMicros, std::llround(start * perTime)).number(DurationMicros, std::llround(time * perTime));
@@ -217,10 +227,13 @@ void DeviceWriter::launch(LaunchOp op, const Span &span) {
       node.text(Attribute, attribute("task", op.getCallee()).str());
       frame(node, *os);
       before = {last};
+      if (part.overlaps)
+        before.push_back(exchange);
       start += time;
     }
     if (part.exchange) {
       std::vector<int64_t> members = line(device, part.exchange->axes);
+      beforeExchange = before;
       size_t block = llvm::find(members, device) - members.begin(), size = part.exchange->members;
       collective(part.exchange->str(), numberOf(nn::Exchange(part.exchange->op).getKind()), part.exchange->bytes(),
                  timeline.messages.size() + ++exchanges, ArrayRef(members).slice(block / size * size, size));

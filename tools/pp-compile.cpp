@@ -40,8 +40,8 @@ cl::opt<bool> fuse("fuse",
                    cl::desc("run I and W as one B where they stand side by side with no message between them (true)"),
                    cl::init(true), cl::cat(pp::codeOptions()));
 cl::opt<bool> interleave("interleave",
-                         cl::desc("run two units of one `together` op by op in turn, so that what the devices of a "
-                                  "rank exchange in one hides behind the other (true)"),
+                         cl::desc("compute while the devices of a rank exchange something: what that exchange does not "
+                                  "need, and ops of the other unit of a `together` (true)"),
                          cl::init(true), cl::cat(pp::codeOptions()));
 cl::opt<bool> hoist("hoist", cl::desc("send weights earlier where that makes the simulated step shorter"),
                     cl::cat(pp::codeOptions()));

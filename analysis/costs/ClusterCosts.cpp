@@ -10,7 +10,7 @@
 // On a mesh a rank stands for its first device. A message between nodes loads a NIC as often as devices of the rank use
 // that NIC for copies of it. A sum over n devices, g of them on a node, is a reduce-scatter and an all-gather: each
 // brings B (n - 1) / n, and on a node of N devices N / g groups share the NICs; of the latency at most 2 log2 n steps.
-// What devices exchange inside a unit adds as much to its time.
+// What devices exchange inside a unit takes as long, and the ops behind it that do not overlap (PlanWaits.cpp) wait.
 //
 // The products of experts are one for each expert, of its share of the rows: one with few rows takes as long as its
 // matrix is read.
@@ -21,6 +21,7 @@
 #include "dialect/nn/Bytes.h"
 #include "llvm/ADT/StringMap.h"
 #include <cmath>
+#include <map>
 
 using namespace mlir;
 using namespace pp;
@@ -37,36 +38,30 @@ public:
     if (mesh)
       countCopies();
     for (auto function : program->getParentOfType<ModuleOp>().getOps<func::FuncOp>()) {
-      double &cost = costs[function.getName()];
-      SmallVector<double> &ofOps = seconds[function.getName()];
+      Body &body = bodies[function.getName()];
       for (Operation &op : function.getOps()) {
         auto kernel = dyn_cast<nn::Kernel>(op);
-        cost += ofOps.emplace_back(kernel ? secondsOf(kernel) : 0);
+        body.times.push_back({kernel ? secondsOf(kernel) : 0, 0, 0, {}, op.hasAttr(kOverlapsAttr)});
       }
-      exchanges[function.getName()] = innerMessages(function, mesh);
+      body.messages = innerMessages(function, mesh);
     }
   }
 
   mutable bool fails = false; ///< an error was said
 
-  double of(int64_t rank, LaunchOp launch) const override {
-    double cost = costs.lookup(launch.getCallee());
-    for (const InnerMessage &message : exchanges.lookup(launch.getCallee()))
-      cost += timeOf(rank, message).all();
-    return cost;
-  }
+  double of(int64_t rank, LaunchOp launch) const override { return timesOf(rank, launch, {}).length(); }
 
   BesideTimes ofBoth(int64_t rank, LaunchOp first, LaunchOp second) const override {
-    ArrayRef<int64_t> turns = first.getBeside().value_or(ArrayRef<int64_t>());
-    return turns.empty() ? CostModel::ofBoth(rank, first, second)
-                         : runInTurns(turns, opTimes(rank, first), opTimes(rank, second));
+    return first.getBeside() && !first.getBeside()->empty() ? timesOf(rank, first, second)
+                                                            : CostModel::ofBoth(rank, first, second);
   }
 
-  SmallVector<OpTime> opTimes(int64_t rank, LaunchOp launch) const override {
-    SmallVector<OpTime> times;
-    for (double compute : ArrayRef(seconds.find(launch.getCallee())->second).drop_back()) // of the terminator
-      times.push_back({compute, 0, 0, {}});
-    for (const InnerMessage &message : exchanges.lookup(launch.getCallee())) {
+  SmallVector<OpTime> opTimes(int64_t rank, StringRef name) const override {
+    auto found = bodies.find(name);
+    if (found == bodies.end() || found->second.times.empty())
+      return {};
+    SmallVector<OpTime> times(ArrayRef(found->second.times).drop_back()); // of the terminator
+    for (const InnerMessage &message : found->second.messages) {
       Operation *op = nn::Exchange(message.op);
       times[std::distance(op->getBlock()->begin(), op->getIterator())] = timeOf(rank, message);
     }
@@ -90,6 +85,25 @@ public:
   }
 
 private:
+  struct Body {
+    SmallVector<OpTime> times; ///< of its ops, the terminator too; without what is exchanged inside
+    SmallVector<InnerMessage> messages;
+  };
+
+  /// Of a launch and, if there is one, another in turn with it.
+  const BesideTimes &timesOf(int64_t rank, LaunchOp first, LaunchOp second) const {
+    auto keyOf = [](Attribute attribute) { return attribute ? attribute.getAsOpaquePointer() : nullptr; };
+    auto [found, isNew] = known.try_emplace({rank, keyOf(first.getCalleeAttr()),
+                                             keyOf(second ? second.getCalleeAttr() : FlatSymbolRefAttr()),
+                                             keyOf(second ? first.getBesideAttr() : DenseI64ArrayAttr())});
+    if (!isNew)
+      return found->second;
+    SmallVector<OpTime> times = opTimes(rank, first.getCallee());
+    found->second = second ? runInTurns(*first.getBeside(), times, opTimes(rank, second.getCallee()))
+                           : BesideTimes{{0, 0}, {runAlone(times), 0}};
+    return found->second;
+  }
+
   /// What one message is to a link: how many times its bytes pass it, and how long that takes.
   struct Load {
     double volume = 0, seconds = 0;
@@ -266,9 +280,9 @@ private:
   ExpertLoad load;
   MeshAttr mesh; ///< null: each rank is one device
   int64_t ranksPerNode, nics;
-  llvm::StringMap<SmallVector<double>> seconds; ///< by body, of each op, 0 of what is exchanged
-  llvm::StringMap<double> costs;                ///< by body, without what is exchanged inside
-  llvm::StringMap<SmallVector<InnerMessage>> exchanges;
+  llvm::StringMap<Body> bodies;
+  /// By rank, both bodies and their turns.
+  mutable std::map<std::tuple<int64_t, const void *, const void *, const void *>, BesideTimes> known;
   std::vector<int64_t> copiesOnNic;
 };
 

@@ -42,8 +42,8 @@ public:
   virtual double of(int64_t rank, pipeline::LaunchOp launch) const = 0;
   /// When a launch and the one beside it begin and end; here one after the other.
   virtual BesideTimes ofBoth(int64_t rank, pipeline::LaunchOp first, pipeline::LaunchOp second) const;
-  /// How long each op of the launch's body takes on this rank; empty where only the whole is known.
-  virtual llvm::SmallVector<OpTime> opTimes(int64_t rank, pipeline::LaunchOp launch) const { return {}; }
+  /// How long each op of the task body of this name takes on this rank; empty where only the whole is known.
+  virtual llvm::SmallVector<OpTime> opTimes(int64_t rank, llvm::StringRef body) const { return {}; }
   /// `ranks` are sender and receiver (`kind` is send; one of them may be kHost), or the members of a collective as a
   /// ring (PostOp::ringOrder).
   virtual Route route(pipeline::PostKind kind, llvm::ArrayRef<int64_t> ranks, int64_t bytes) const;

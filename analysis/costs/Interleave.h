@@ -3,7 +3,7 @@
 #ifndef PP_ANALYSIS_INTERLEAVE_H
 #define PP_ANALYSIS_INTERLEAVE_H
 
-#include "mlir/IR/Attributes.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/SmallVector.h"
 
 namespace pp {
@@ -12,7 +12,8 @@ namespace pp {
 /// is on its way beside that.
 struct OpTime {
   double compute = 0, transfer = 0, latency = 0;
-  mlir::Attribute axes; ///< null: it exchanges nothing
+  mlir::Attribute axes;  ///< null: it exchanges nothing
+  bool overlaps = false; ///< it runs while its body's message is under way (kOverlapsAttr)
   double all() const { return compute + transfer + latency; }
 };
 
@@ -23,13 +24,22 @@ struct BesideTimes {
 };
 
 /// Runs the ops in these turns, as `beside` of pipeline.launch has them: one op computes at a time, messages over the
-/// same axes go one after the other, and a body waits for its message before its next op, or at its end.
+/// same axes go one after the other, and a body waits for its message before the next op that does not overlap with it,
+/// or at its end.
 BesideTimes runInTurns(llvm::ArrayRef<int64_t> turns, llvm::ArrayRef<OpTime> first, llvm::ArrayRef<OpTime> second);
 
-/// Turns in which both end early. A body computes until it waits for a message; then the other does, until that waits,
-/// too, or the message is there and the first has more left. The shorter of what comes of beginning with either, and of
-/// one after the other where that is as short. A turn of 0 ops only waits for the body's last message.
+/// Turns in which both end early: the best of all orders where bodies are short, near it where they are long; one after
+/// the other where that is as short. A turn of 0 ops only waits for the body's last message.
 llvm::SmallVector<int64_t> chooseTurns(llvm::ArrayRef<OpTime> first, llvm::ArrayRef<OpTime> second);
+
+/// How long one body takes alone.
+double runAlone(llvm::ArrayRef<OpTime> ops);
+
+/// Of a body without a cluster: arithmetic and bytes in one ratio for all ops; messages take one unit of time each.
+llvm::SmallVector<OpTime> guessedTimes(mlir::func::FuncOp body);
+
+/// Messages of these bodies come to take as long together as the bodies compute.
+void scaleMessages(llvm::ArrayRef<llvm::SmallVector<OpTime> *> bodies);
 
 } // namespace pp
 

@@ -1,5 +1,6 @@
 // Verifiers, names of results and locations of the `pipeline` dialect.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/nn/Nn.h"
 #include "dialect/pipeline/Ranges.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/DialectImplementation.h"
@@ -240,6 +241,11 @@ LogicalResult PipelineDialect::verifyOperationAttribute(Operation *op, NamedAttr
     auto places = dyn_cast<DenseI64ArrayAttr>(value);
     return places && places.size() == 2 * op->getNumResults() ? success()
                                                               : refuse("a pointer and an offset for each result");
+  }
+  if (name == kOverlapsAttr) {
+    if (op->getNumResults() == 0 || isa<nn::Exchange>(op))
+      return op->emitOpError() << "has `" << name << "`, which is of an op that computes";
+    return isa<UnitAttr>(value) ? success() : refuse("nothing");
   }
   if (name == kPlannedAttr && isa<ProgramOp>(op))
     return isa<UnitAttr>(value) ? success() : refuse("nothing");

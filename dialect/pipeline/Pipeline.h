@@ -74,6 +74,9 @@ inline constexpr llvm::StringLiteral kScratchAttr = "pipeline.scratch_bytes";
 inline constexpr llvm::StringLiteral kHandedAttr = "pipeline.handed";
 /// Of an op of a task function: pointer of the signature and byte offset for each result. -1 is the scratch memory.
 inline constexpr llvm::StringLiteral kBuffersAttr = "pipeline.buffers";
+/// Of an op of a task function: it runs while what was exchanged last before it is still on its way. Without this an
+/// op waits for that message first.
+inline constexpr llvm::StringLiteral kOverlapsAttr = "pipeline.overlaps";
 /// Of a program whose units the planner has put in order: its tasks may be halves of those that the schedule wrote.
 inline constexpr llvm::StringLiteral kPlannedAttr = "pipeline.planned";
 

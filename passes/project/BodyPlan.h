@@ -54,6 +54,10 @@ private:
   llvm::SmallVector<mlir::Operation *> readersOf(mlir::Value value) const;
   void copyParts();
   void mergeViews(mlir::Operation &op);
+  // PlanWaits.cpp
+  int64_t landingOf(mlir::Operation &exchange) const;
+  void keepUnderWay(mlir::Operation &op);
+  void markOverlaps();
   // HandStash.cpp
   bool isPending(unsigned position) const {
     return pending && position >= pending->first && position < pending->first + pending->payload.size();

@@ -7,7 +7,6 @@
 // Times are those of the program's cluster. Without one an op takes as long as its arithmetic and its bytes, in one
 // ratio for all, and a message as long as a rank computes between two of them on average.
 #include "analysis/costs/Costs.h"
-#include "dialect/nn/Bytes.h"
 #include "mlir/IR/SymbolTable.h"
 #include "passes/Passes.h"
 #include <map>
@@ -22,32 +21,6 @@ using namespace pp;
 using namespace pp::pipeline;
 
 namespace {
-
-/// Of a body without a cluster; messages take one unit of time.
-SmallVector<OpTime> guessedTimes(func::FuncOp body) {
-  constexpr double flopsPerByte = 16;
-  SmallVector<OpTime> times;
-  for (Operation &op : body.front().without_terminator()) {
-    OpTime &time = times.emplace_back();
-    if (auto exchange = dyn_cast<nn::Exchange>(op))
-      time = {0, 1, 0, op.getAttr("axes") ? op.getAttr("axes") : Attribute(UnitAttr::get(op.getContext()))};
-    else if (auto kernel = dyn_cast<nn::Kernel>(op))
-      time.compute = kernel.flops() + flopsPerByte * static_cast<double>(nn::bytesOf(kernel));
-  }
-  return times;
-}
-
-void scaleMessages(SmallVector<OpTime> &first, SmallVector<OpTime> &second) {
-  double compute = 0, messages = 0;
-  for (const SmallVector<OpTime> *times : {&first, &second})
-    for (const OpTime &time : *times) {
-      compute += time.compute;
-      messages += time.transfer;
-    }
-  for (SmallVector<OpTime> *times : {&first, &second})
-    for (OpTime &time : *times)
-      time.transfer *= messages > 0 ? compute / messages : 0;
-}
 
 struct InterleaveUnits : public pp::impl::InterleaveUnitsBase<InterleaveUnits> {
   void runOnPrograms() override {
@@ -67,7 +40,8 @@ struct InterleaveUnits : public pp::impl::InterleaveUnitsBase<InterleaveUnits> {
     std::map<std::pair<const void *, const void *>, DenseI64ArrayAttr> chosen; // by both bodies
     auto number = static_cast<int64_t>(rank.getRank());
     auto timesOf = [&](LaunchOp launch) {
-      return costs ? costs->opTimes(number, launch) : guessedTimes(symbols.lookup<func::FuncOp>(launch.getCallee()));
+      return costs ? costs->opTimes(number, launch.getCallee())
+                   : guessedTimes(symbols.lookup<func::FuncOp>(launch.getCallee()));
     };
     for (auto first : rank.getOps<LaunchOp>()) {
       LaunchOp second = first.follower();
@@ -78,7 +52,7 @@ struct InterleaveUnits : public pp::impl::InterleaveUnitsBase<InterleaveUnits> {
       if (!turns) {
         SmallVector<OpTime> one = timesOf(first), other = timesOf(second);
         if (!costs)
-          scaleMessages(one, other);
+          scaleMessages({&one, &other});
         turns = DenseI64ArrayAttr::get(rank.getContext(), chooseTurns(one, other));
       }
       first.setBesideAttr(turns);

@@ -294,10 +294,13 @@ LogicalResult BodyPlan::run() {
       return failure();
   if (failed(placeResults()))
     return failure();
-  for (Operation &op : body.front())
+  for (Operation &op : body.front()) {
     tieAllowed(op);
+    keepUnderWay(op);
+  }
   handOn();
   write();
+  markOverlaps();
   return success();
 }
 

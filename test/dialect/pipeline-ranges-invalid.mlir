@@ -639,6 +639,22 @@ func.func private @f(%x: tensor<2xf32>) -> tensor<2xf32> {
 
 // -----
 
+func.func private @f(%x: tensor<2xf32>) -> tensor<2xf32> {
+  // expected-error@+1 {{expected nothing in `pipeline.overlaps`, got 1 : i64}}
+  %y = nn.copy %x {pipeline.overlaps = 1 : i64} : (tensor<2xf32>) -> tensor<2xf32>
+  return %y : tensor<2xf32>
+}
+
+// -----
+
+func.func private @f(%x: tensor<2xf32>) -> tensor<2xf32> {
+  // expected-error@+1 {{has `pipeline.overlaps`, which is of an op that computes}}
+  %y = nn.all_reduce %x over <tensor> {pipeline.overlaps} : (tensor<2xf32>) -> tensor<2xf32>
+  return %y : tensor<2xf32>
+}
+
+// -----
+
 // Passes have tables of ranks, microbatches, slices, and of all slices of microbatches of pieces: a text may not ask for
 // more than any program has units.
 // expected-error@+1 {{has 2147483648 microbatches; expected at most 20000000}}

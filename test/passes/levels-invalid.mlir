@@ -17,6 +17,7 @@
 // RUN: not pp-opt %s --split-input-file --pp-hoist-moves 2>&1 | FileCheck %s -DPASS=hoist-moves "-DTAKES=the step" --check-prefix=STEP --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-verify-limits 2>&1 | FileCheck %s -DPASS=verify-limits "-DTAKES=the step" --check-prefix=STEP --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-join-units 2>&1 | FileCheck %s -DPASS=join-units "-DTAKES=the step" --check-prefix=STEP --implicit-check-not=takes
+// RUN: not pp-opt %s --split-input-file --pp-hide-exchanges 2>&1 | FileCheck %s -DPASS=hide-exchanges "-DTAKES=the step" --check-prefix=STEP --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-project-ranks 2>&1 | FileCheck %s -DPASS=project-ranks "-DTAKES=the step" --check-prefix=STEP --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-interleave-units 2>&1 | FileCheck %s -DPASS=interleave-units "-DTAKES=programs of ranks" --check-prefix=RANKS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-plan-slots 2>&1 | FileCheck %s -DPASS=plan-slots "-DTAKES=programs of ranks" --check-prefix=RANKS --implicit-check-not=takes

@@ -459,6 +459,73 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"beside", {{"schedule", "1f1b_overlap"}, {"ranks", "2"}, {"mesh.tensor", "2"}}}),
     [](const auto &info) { return std::string(info.param.name); });
 
+/// The bodies that rank 0 launches.
+std::vector<func::FuncOp> launchedBodies(Proved &proved) {
+  std::vector<func::FuncOp> bodies;
+  RankOp rank = *proved.program().getOps<RankOp>().begin();
+  for (func::FuncOp body : proved.module->getOps<func::FuncOp>())
+    if (llvm::any_of(rank.getOps<LaunchOp>(), [&](LaunchOp launch) { return launch.getCallee() == body.getName(); }))
+      bodies.push_back(body);
+  return bodies;
+}
+
+/// The error of the lowering of rank 0 as the program is now.
+std::string errorOfRank(Proved &proved) {
+  llvm::LLVMContext context;
+  std::unique_ptr<llvm::Module> lowered;
+  return errorOf(proved.context.get(), [&] { return lowerRank(*proved.module, 0, context, lowered); });
+}
+
+// Each op that waits for what is exchanged before it is told not to: it touches memory of the message.
+TEST(LoweredExchanges, AnOpThatDoesNotWaitForWhatItTouchesIsFound) {
+  for (const char *option : {"mesh.tensor", "mesh.context"}) {
+    Proved proved = compile({"", {{"schedule", "1f1b"}, {"ranks", "1"}, {option, "2"}}});
+    ASSERT_TRUE(proved.module);
+    EXPECT_EQ(errorOfRank(proved), "");
+    size_t waits = 0, overlaps = 0;
+    for (func::FuncOp body : launchedBodies(proved)) {
+      Operation *message = nullptr;
+      for (Operation &op : body.front().without_terminator()) {
+        overlaps += op.hasAttr(kOverlapsAttr);
+        if (message && !op.hasAttr(kOverlapsAttr) && !op.hasTrait<nn::View>() && !isa<nn::Exchange>(op)) {
+          op.setAttr(kOverlapsAttr, UnitAttr::get(op.getContext()));
+          std::string error = errorOfRank(proved);
+          EXPECT_TRUE(StringRef(error).contains("expected `pp_complete` of message")) << error;
+          op.removeAttr(kOverlapsAttr);
+          ++waits;
+        }
+        if (!op.hasAttr(kOverlapsAttr))
+          message = isa<nn::Exchange>(op) ? &op : nullptr;
+      }
+    }
+    EXPECT_GE(waits, 4u) << option;
+    EXPECT_GE(overlaps, 8u) << option;
+  }
+}
+
+// What an op makes while a message is under way comes to lie where that is sent from, or where it comes.
+TEST(LoweredExchanges, AnOpThatWritesOverWhatIsUnderWayIsFound) {
+  Proved proved = compile({"", {{"schedule", "1f1b"}, {"ranks", "1"}, {"mesh.tensor", "2"}}});
+  ASSERT_TRUE(proved.module);
+  size_t made = 0;
+  for (func::FuncOp body : launchedBodies(proved)) {
+    Operation *message = nullptr;
+    for (Operation &op : body.front().without_terminator()) {
+      if (isa<nn::Exchange>(op))
+        message = &op;
+      if (!message || !op.hasAttr(kOverlapsAttr) || op.getNumResults() != 1 || op.hasTrait<nn::View>() ||
+          bufferOf(op.getResult(0)).first != -1)
+        continue;
+      Attribute kept = op.getAttr(kBuffersAttr);
+      op.setAttr(kBuffersAttr, message->getAttr(kBuffersAttr));
+      EXPECT_TRUE(StringRef(errorOfRank(proved)).contains("this is a fault of pp-compile")) << body.getSymName().str();
+      op.setAttr(kBuffersAttr, kept);
+      ++made;
+    }
+  }
+  EXPECT_GE(made, 2u);
+}
+
 // Both bodies are right by themselves, and post one message while it is under way.
 TEST(LoweredTurns, OneMessageInBothBodiesIsFound) {
   Proved proved = compile({"", {{"schedule", "1f1b_overlap"}, {"ranks", "1"}, {"mesh.tensor", "2"}}});
