@@ -19,8 +19,8 @@ using namespace pp::pipeline;
 
 /// What of the program needs a barrier, as the end of a sentence; empty if nothing.
 static StringRef reasonOf(ProgramOp program) {
-  if (program.getMeshAttr())
-    return "a mesh";
+  if (MeshAttr mesh = program.getMeshAttr(); mesh && mesh.getZero() > 0)
+    return "`zero` above 0";
   if (program.countUpdates() > 1)
     return "several updates a step";
   if (program.getTarget() == "cuda")

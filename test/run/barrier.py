@@ -18,7 +18,10 @@ ALL = (("zb_h2", 2, 5, ("threads",), dict(precision="f64")), ("1f1b", 4, 8, ("th
        ("gpipe", 4, 6, ("threads",), {}), ("slimpipe", 2, 4, ("threads",), {}),
        ("1f1b_recompute", 2, 4, ("threads",), dict(precision="f64")),
        ("1f1b", 2, 4, ("threads",), dict(model="gpt2", precision="bf16")),
-       ("zb_h2", 4, 8, ("threads",), dict(optimizer="sgd")))
+       ("zb_h2", 4, 8, ("threads",), dict(optimizer="sgd")),
+       ("zb_h2", 2, 4, ("threads", "mpi"), {"mesh.tensor": 2, "mesh.sequence": "true"}),
+       ("zb_v", 2, 4, ("threads",), {"mesh.data": 2, "mesh.context": 2, "precision": "f64"}),
+       ("1f1b", 2, 4, ("mpi",), {"mesh.data": 2, "model": "gpt2", "precision": "bf16"}))
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 
 
@@ -70,20 +73,20 @@ class Judge:
         return programs, lines
 
     def clipped(self, schedule, ranks, microbatches, transports, **values):
-        name = f"{schedule}_{ranks}_{microbatches}"
+        name = "_".join([schedule, str(ranks), str(microbatches), *(key[5:] for key in values if key[:5] == "mesh.")])
         more = dict(schedule=schedule, microbatches=microbatches, **values)
         norms = []
         for often, clip in CLIPS.items():
             if clip is None:  # between the norms of the run without clipping
                 clip = sorted(norms)[len(norms) // 2] * 1.0001
-            programs, lines = self.steps(f"{name}_{often}", f"{schedule} on {ranks}, {often} clipped", ranks,
+            programs, lines = self.steps(f"{name}_{often}", f"{name}, {often} clipped", ranks,
                                          transports, clip=clip, **more)
             if often == "never":
                 norms = [line[2] for line in lines]
             clips = sum(line[2] > clip for line in lines)
-            self.tally.check(self.over == clips, f"{schedule} on {ranks}, {often}: {self.over} updates are done over")
+            self.tally.check(self.over == clips, f"{name}, {often}: {self.over} updates are done over")
             self.tally.check(0 < clips < STEPS if often == "sometimes" else clips == STEPS * (often == "always"),
-                             f"{schedule} on {ranks}, {often}: {clips} of {STEPS} steps are clipped")
+                             f"{name}, {often}: {clips} of {STEPS} steps are clipped")
         return programs
 
     def between(self, programs, ranks, transport):
@@ -142,6 +145,7 @@ class Judge:
 
     def refused(self):
         for why, values in (("several updates a step", dict(schedule="pipedream_2bw", ranks=2, microbatches=4)),
+                            ("`zero` above 0", {"schedule": "1f1b", "ranks": 2, "mesh.data": 2, "mesh.zero": 1}),
                             ("is cut over ranks", dict(schedule="fsdp", ranks=2, microbatches=4)),
                             ("mixtures of experts", dict(schedule="1f1b", ranks=2, microbatches=4, model="mixtral")),
                             ("has no option `barrier`", dict(schedule="1f1b", ranks=2, optimizer="muon"))):
@@ -163,6 +167,7 @@ def main():
     judge.between(last, 4, "threads")
     judge.clipped("1f1b", 2, 4, ("mpi",), precision="f64")
     judge.clipped("interleaved", 2, 4, ("threads",))
+    judge.clipped("1f1b", 2, 4, ("threads",), **{"mesh.tensor": 2, "mesh.data": 2})
     for schedule, ranks, microbatches, transports, more in ALL if every else ():
         judge.clipped(schedule, ranks, microbatches, transports, **more)
     for window in (2, 4) if every else (2,):
