@@ -129,4 +129,12 @@ private:
 
 } // namespace
 
+int64_t pp::mostWorkOf(const PlanProblem &problem) {
+  std::vector<int64_t> work(problem.ranks, 0);
+  for (const PlanStage &stage : problem.stages)
+    for (int64_t kind = 0; kind < problem.kinds(); ++kind)
+      work[stage.rank] += stage.time[kind] * problem.microbatches;
+  return *std::max_element(work.begin(), work.end());
+}
+
 int64_t pp::lowerBoundOf(const PlanProblem &problem) { return PlanBounds(problem).run(); }

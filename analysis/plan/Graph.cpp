@@ -41,10 +41,11 @@ PlanGraph::PlanGraph(const PlanProblem &problem, bool isReversed) : limits(probl
     }
 }
 
-std::optional<PlanStarts> pp::startsOf(const PlanGraph &graph, const PlanOrder &order) {
+std::optional<PlanStarts> pp::startsOf(const PlanGraph &graph, const PlanOrder &order, std::vector<int64_t> begins) {
   PlanStarts starts(graph.size(), -1);
   std::vector<size_t> next(graph.ranks(), 0);
-  std::vector<int64_t> clock(graph.ranks(), 0), open;
+  std::vector<int64_t> clock = std::move(begins), open;
+  clock.resize(graph.ranks(), 0);
   for (int64_t rank = 0; rank < graph.ranks(); ++rank)
     open.push_back(rank);
   int64_t done = 0;
@@ -89,6 +90,20 @@ int64_t pp::makespanOf(const PlanGraph &graph, const PlanStarts &starts) {
   for (int64_t unit = 0; unit < graph.size(); ++unit)
     end = std::max(end, starts[unit] + graph.time[unit]);
   return end;
+}
+
+int64_t pp::periodsOf(const PlanGraph &graph, const PlanOrder &order) {
+  std::vector<int64_t> begins(graph.ranks(), 0);
+  int64_t before = 0, end = 0;
+  for (int64_t step = 0; step < 2 * kPlanPeriods; ++step) {
+    PlanStarts starts = *startsOf(graph, order, begins);
+    for (int64_t rank = 0; rank < graph.ranks(); ++rank)
+      if (!order[rank].empty())
+        begins[rank] = starts[order[rank].back()] + graph.time[order[rank].back()];
+    end = *std::max_element(begins.begin(), begins.end());
+    before = step < kPlanPeriods ? end : before;
+  }
+  return end - before;
 }
 
 std::vector<int64_t> pp::peaksOf(const PlanGraph &graph, const PlanOrder &order) {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/plan/Planner.h"
 #include <algorithm>
+#include <tuple>
 
 using namespace pp;
 
@@ -74,7 +75,9 @@ private:
   std::optional<Plan> best;
   PlanDraws draws;
 
-  bool isDone() const { return best && best->makespan <= bound; }
+  bool isDone() const {
+    return best && (problem.hasBarrier ? best->makespan <= bound : best->periods <= kPlanPeriods * mostWorkOf(problem));
+  }
 
   bool fits(const PlanOrder &order) const {
     std::vector<int64_t> peaks = peaksOf(graph, order);
@@ -88,15 +91,21 @@ private:
     std::optional<PlanStarts> starts = startsOf(graph, order);
     if (!starts)
       return;
-    int64_t makespan = makespanOf(graph, *starts);
-    std::vector<int64_t> peaks = peaksOf(graph, order);
-    auto highest = [](const std::vector<int64_t> &peaks) { return *std::max_element(peaks.begin(), peaks.end()); };
-    if (!best || std::pair(makespan, highest(peaks)) < std::pair(best->makespan, highest(best->peaks)))
-      best = {order, seed, makespan, std::move(peaks)};
+    Plan plan = {order, seed, makespanOf(graph, *starts), problem.hasBarrier ? 0 : periodsOf(graph, order),
+                 peaksOf(graph, order)};
+    auto rankOf = [](const Plan &plan) {
+      return std::tuple(plan.periods, plan.makespan, *std::max_element(plan.peaks.begin(), plan.peaks.end()));
+    };
+    if (!best || rankOf(plan) < rankOf(*best))
+      best = std::move(plan);
   }
 
   void offerJustified(const std::string &name, const PlanOrder &order) {
-    if (!isDone() && fits(order) && startsOf(graph, order))
+    if (isDone() || !fits(order) || !startsOf(graph, order))
+      return;
+    if (!problem.hasBarrier) // what is shorter alone need not be where many follow each other
+      offer(name, order);
+    if (!isDone())
       offer(name.find(" + J") == std::string::npos ? name + " + J" : name, justify(graph, reversed, order, rounds));
   }
 

@@ -12,9 +12,9 @@ namespace pp {
 
 struct Plan {
   PlanOrder order;
-  std::string seed; ///< where it comes from: `repetend 2 + J`
-  int64_t makespan = 0;
-  std::vector<int64_t> peaks; ///< by rank
+  std::string seed;                  ///< where it comes from: `repetend 2 + J`
+  int64_t makespan = 0, periods = 0; ///< periods: as periodsOf has them, 0 with a barrier
+  std::vector<int64_t> peaks;        ///< by rank
 };
 
 /// An order that the planner starts from, whether it fits the memory or not.
@@ -33,6 +33,8 @@ std::optional<Plan> planOrder(const PlanProblem &problem, const std::vector<Plan
 
 /// No order has a shorter makespan within the limits.
 int64_t lowerBoundOf(const PlanProblem &problem);
+/// No order has a shorter period: what the rank with most work computes in a step.
+int64_t mostWorkOf(const PlanProblem &problem);
 
 /// One pass of justification: every unit starts as early as the units placed before it allow, into gaps where memory
 /// has room. No unit starts later than in `starts`, which must be of an order that fits the memory.

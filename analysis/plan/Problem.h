@@ -23,9 +23,10 @@ struct PlanStage {
 };
 
 /// Stages in model order. `isSplit`: backwards are I and W; else I stands for the whole backward and there is no W.
+/// `hasBarrier`: a step ends on all ranks before the next one begins, so the makespan counts; else the period of many.
 struct PlanProblem {
   int64_t ranks = 0, microbatches = 0;
-  bool isSplit = true;
+  bool isSplit = true, hasBarrier = true;
   std::vector<PlanStage> stages;
   std::vector<int64_t> limits; ///< by rank
 
@@ -70,15 +71,20 @@ private:
   int64_t chains;
 };
 
-/// When the units start if every rank runs its list as soon as it can; nothing if they wait for each other for ever, or
-/// a unit is missing.
-std::optional<PlanStarts> startsOf(const PlanGraph &graph, const PlanOrder &order);
+/// When the units start if every rank runs its list as soon as it can, from 0 or its time in `begins` on; nothing if
+/// they wait for each other for ever, or a unit is missing.
+std::optional<PlanStarts> startsOf(const PlanGraph &graph, const PlanOrder &order, std::vector<int64_t> begins = {});
 
 /// The units of each rank by start, then by number.
 PlanOrder orderOf(const PlanGraph &graph, const PlanStarts &starts);
 
 /// The end of the last unit.
 int64_t makespanOf(const PlanGraph &graph, const PlanStarts &starts);
+
+/// How long kPlanPeriods steps take together, one behind the other on each rank and without a barrier, after as many
+/// that are not counted. The order completes.
+constexpr int64_t kPlanPeriods = 4;
+int64_t periodsOf(const PlanGraph &graph, const PlanOrder &order);
 
 /// By rank: the largest sum of what is allocated. Ranks are serial, so this follows from the order alone.
 std::vector<int64_t> peaksOf(const PlanGraph &graph, const PlanOrder &order);
