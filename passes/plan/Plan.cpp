@@ -3,7 +3,6 @@
 #include "passes/plan/Plan.h"
 #include "analysis/Proof.h"
 #include "analysis/lives/Scratch.h"
-#include "passes/plan/PlanProblem.h"
 #include "llvm/Support/Format.h"
 #include "llvm/Support/FormatVariadic.h"
 #include <algorithm>
@@ -38,6 +37,7 @@ public:
     isProfile = !costs.empty() && costs != "units" && costs != "cluster" && !costs.contains('=');
   }
   LogicalResult run();
+  FailureOr<PlanModel> model();
   FailureOr<Trial> tryOut(OwningOpRef<ModuleOp> module, bool fuse) const;
   OwningOpRef<ModuleOp> copy() const { return program->getParentOfType<ModuleOp>().clone(); }
   void remark();
@@ -65,6 +65,8 @@ private:
 
   bool fits(const Trial &trial) const { return trial.peak() + beside <= limit; }
   void offer(const Trial &trial, const std::string &seed, std::optional<std::pair<PlanProblem, PlanOrder>> order);
+  LogicalResult start();
+  FailureOr<std::pair<TimedProblem, PlanOrder>> read(bool isSplit) const;
   LogicalResult planHalves(bool isSplit);
   LogicalResult planTimed(const TimedProblem &timed, const PlanOrder &seed);
   LogicalResult planWith(PlanEffort effort, PlanProblem problem, const PlanOrder &seed);
@@ -146,20 +148,29 @@ LogicalResult PlanRun::planWith(PlanEffort effort, PlanProblem problem, const Pl
   return success();
 }
 
-LogicalResult PlanRun::planHalves(bool isSplit) {
+/// The problem with whole backwards or with halves, and the order as written.
+FailureOr<std::pair<TimedProblem, PlanOrder>> PlanRun::read(bool isSplit) const {
   OwningOpRef<ModuleOp> module = copy();
   auto orderOf = [&](const PlanProblem &problem) { return readPlanOrder(programOf(*module), problem); };
-  auto plan = [&](ProgramOp compiled) {
+  auto readFrom = [&](ProgramOp compiled) {
     std::unique_ptr<CostModel> costs = makeCosts(compiled, request.changes.costs);
     TimedProblem timed = readPlanProblem(compiled, *costs, isSplit, limit - beside, orderOf);
-    return planTimed(timed, orderOf(timed.problem));
+    PlanOrder order = orderOf(timed.problem);
+    return std::pair(std::move(timed), std::move(order));
   };
   if (!isSplit)
-    return plan(programOf(*written->module));
+    return readFrom(programOf(*written->module));
   splitBackwards(programOf(*module));
   // A profile has times of what ran: of fused units where there were any.
   FailureOr<Trial> halves = tryOut(OwningOpRef<ModuleOp>(module->clone()), /*fuse=*/isProfile);
-  return failed(halves) ? failure() : plan(programOf(*halves->module));
+  if (failed(halves))
+    return failure();
+  return readFrom(programOf(*halves->module));
+}
+
+LogicalResult PlanRun::planHalves(bool isSplit) {
+  auto problem = read(isSplit);
+  return failed(problem) ? failure() : planTimed(problem->first, problem->second);
 }
 
 std::string pp::planTime(double time, bool isUnitTime) {
@@ -169,7 +180,8 @@ std::string pp::planTime(double time, bool isUnitTime) {
   return llvm::formatv("{0} {1}", llvm::format("%.4g", time * (time < 1e-3 ? 1e6 : time < 1 ? 1e3 : 1)), unit).str();
 }
 
-LogicalResult PlanRun::run() {
+/// Compiles the program as written, and sets the limit.
+LogicalResult PlanRun::start() {
   if (failed(checkPlannable(program)))
     return failure();
   auto name = program.getTrain().getAs<StringAttr>("schedule");
@@ -184,6 +196,12 @@ LogicalResult PlanRun::run() {
     limit = written->peak();
   else
     beside = written->scratch;
+  return success();
+}
+
+LogicalResult PlanRun::run() {
+  if (failed(start()))
+    return failure();
   offer(*written, given, std::nullopt);
   bool isWhole = hasWholeBackwards(program);
   if (isWhole && failed(planHalves(/*isSplit=*/false)))
@@ -198,6 +216,27 @@ LogicalResult PlanRun::run() {
   if (best->order)
     writePlanOrder(program, best->order->first, best->order->second);
   return success();
+}
+
+FailureOr<PlanModel> PlanRun::model() {
+  if (failed(start()))
+    return failure();
+  PlanModel model;
+  for (bool isSplit : {false, true}) {
+    if (!isSplit && !hasWholeBackwards(program))
+      continue;
+    auto problem = read(isSplit);
+    if (failed(problem))
+      return failure();
+    model.forms.push_back(std::move(problem->first));
+  }
+  for (auto piece : program.getOps<PieceOp>()) {
+    std::vector<std::string> &parts = model.parts.emplace_back();
+    for (Attribute part : piece.getParts())
+      if (StringRef name = cast<StringAttr>(cast<ArrayAttr>(part)[0]); !llvm::is_contained(parts, name))
+        parts.push_back(name.str());
+  }
+  return model;
 }
 
 void PlanRun::remark() {
@@ -226,6 +265,10 @@ LogicalResult pp::planProgram(ModuleOp module, const PlanRequest &request) {
 FailureOr<PlanOutcome> pp::planOutcome(ModuleOp module, const PlanRequest &request) {
   PlanRun run(programOf(module), request);
   return failed(run.run()) ? FailureOr<PlanOutcome>(failure()) : run.outcome();
+}
+
+FailureOr<PlanModel> pp::planModel(ModuleOp module, const PlanRequest &request) {
+  return PlanRun(programOf(module), request).model();
 }
 
 FailureOr<PlanOutcome> pp::outcomeAsWritten(ModuleOp module, const PlanRequest &request) {

@@ -151,6 +151,7 @@ public:
     times.assign(pieces.size(), {0, 0, 0});
     delays.assign(pieces.size(), {0, 0});
     again.assign(pieces.size(), 0);
+    host.assign(pieces.size(), 0);
   }
 
   TimedProblem run() {
@@ -171,9 +172,11 @@ public:
       stage.backward = std::llround(delays[s][1] / tick);
       balance(stage);
     }
-    TimedProblem timed = {std::move(problem), tick, {}};
+    TimedProblem timed = {std::move(problem), tick, {}, {}};
     for (double time : again)
       timed.again.push_back(static_cast<int64_t>(time / tick));
+    for (double time : host)
+      timed.host.push_back(static_cast<int64_t>(time / tick));
     return timed;
   }
 
@@ -185,6 +188,7 @@ private:
   PlanProblem problem;
   std::vector<std::array<double, 3>> times;  ///< by stage
   std::vector<double> again;                 ///< by stage: of R, a part of its backward's
+  std::vector<double> host;                  ///< by stage: of its stash to host memory
   std::vector<std::array<double, 2>> delays; ///< by stage: of messages to the next, to the previous one
 
   bool isWork(LaunchOp launch) const { return launch.getUnit().getPhase() != Phase::U; }

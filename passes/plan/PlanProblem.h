@@ -31,6 +31,7 @@ struct TimedProblem {
   PlanProblem problem;
   double tick = 1;            ///< in the costs' unit of time
   std::vector<int64_t> again; ///< by stage: the time of R
+  std::vector<int64_t> host;  ///< by stage: how long its stash is on the way to host memory, or back; 0 if it stays
 
   /// No order that the simulator may see is shorter: R may also run while its rank waits for a gradient.
   int64_t lowerBound() const;
