@@ -16,6 +16,8 @@ namespace {
 
 /// How often an order is planned anew with less memory, where the memory plan needs more than the planner thought.
 constexpr int kAttempts = 6;
+/// Stashes in host memory come back so many units before their backward at most.
+constexpr int64_t kFarthest = 3;
 
 ProgramOp programOf(ModuleOp module) { return *module.getOps<ProgramOp>().begin(); }
 
@@ -50,12 +52,18 @@ private:
   std::string given;              ///< the name of the schedule
   bool isProfile;                 ///< costs are of what ran, and nothing else has any
 
+  /// An order, and how early stashes come back in it.
+  struct Found {
+    PlanProblem problem;
+    PlanOrder order;
+    int64_t ahead;
+  };
   /// The best so far.
   struct Best {
     double makespan, step, bubble;
     int64_t peak;
     std::string seed;
-    std::optional<std::pair<PlanProblem, PlanOrder>> order; ///< nothing: as written
+    std::optional<Found> found; ///< nothing: as written
   };
   std::optional<Best> best;
   double bound = INFINITY;
@@ -64,12 +72,12 @@ private:
   std::vector<double> work;
 
   bool fits(const Trial &trial) const { return trial.peak() + beside <= limit; }
-  void offer(const Trial &trial, const std::string &seed, std::optional<std::pair<PlanProblem, PlanOrder>> order);
+  void offer(const Trial &trial, const std::string &seed, std::optional<Found> found);
   LogicalResult start();
   FailureOr<std::pair<TimedProblem, PlanOrder>> read(bool isSplit) const;
   LogicalResult planHalves(bool isSplit);
   LogicalResult planTimed(const TimedProblem &timed, const PlanOrder &seed);
-  LogicalResult planWith(PlanEffort effort, PlanProblem problem, const PlanOrder &seed);
+  LogicalResult planWith(PlanEffort effort, int64_t ahead, PlanProblem problem, const PlanOrder &seed);
 };
 
 } // namespace
@@ -105,12 +113,11 @@ FailureOr<Trial> PlanRun::tryOut(OwningOpRef<ModuleOp> module, bool fuse) const 
   return trial;
 }
 
-void PlanRun::offer(const Trial &trial, const std::string &seed,
-                    std::optional<std::pair<PlanProblem, PlanOrder>> order) {
+void PlanRun::offer(const Trial &trial, const std::string &seed, std::optional<Found> found) {
   // Sums of times in another order differ in their last bits.
   bool isBetter = !best || trial.makespan < best->makespan * (1 - 1e-9);
   if (fits(trial) && isBetter)
-    best = {trial.makespan, trial.step, trial.bubble, trial.peak() + beside, seed, std::move(order)};
+    best = {trial.makespan, trial.step, trial.bubble, trial.peak() + beside, seed, std::move(found)};
 }
 
 /// High effort offers what normal effort does, too: what is shorter to the planner need not be shorter when simulated.
@@ -123,23 +130,25 @@ LogicalResult PlanRun::planTimed(const TimedProblem &timed, const PlanOrder &see
   if (bound >= request.worthBelow)
     return success();
   for (PlanEffort effort : {PlanEffort::Normal, PlanEffort::High})
-    if (effort <= request.effort && failed(planWith(effort, timed.problem, seed)))
-      return failure();
+    for (int64_t ahead = 1; ahead <= (hasOffloads(program) ? kFarthest : 1); ++ahead)
+      if (effort <= request.effort && failed(planWith(effort, ahead, timed.problem, seed)))
+        return failure();
   return success();
 }
 
 /// Where the memory plan of an order is above the limit, the rank gets less to plan with.
-LogicalResult PlanRun::planWith(PlanEffort effort, PlanProblem problem, const PlanOrder &seed) {
+LogicalResult PlanRun::planWith(PlanEffort effort, int64_t ahead, PlanProblem problem, const PlanOrder &seed) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     std::optional<Plan> plan = planOrder(problem, {{given, seed}}, effort);
     if (!plan)
       return success();
     OwningOpRef<ModuleOp> module = copy();
-    writePlanOrder(programOf(*module), problem, plan->order);
+    writePlanOrder(programOf(*module), problem, plan->order, ahead);
     FailureOr<Trial> trial = tryOut(std::move(module), /*fuse=*/true);
     if (failed(trial))
       return failure();
-    offer(*trial, plan->seed, std::pair(problem, plan->order));
+    std::string early = ahead > 1 ? ", stashes " + std::to_string(ahead) + " units early" : "";
+    offer(*trial, plan->seed + early, Found{problem, plan->order, ahead});
     if (fits(*trial))
       return success();
     for (int64_t rank = 0; rank < problem.ranks; ++rank)
@@ -213,8 +222,8 @@ LogicalResult PlanRun::run() {
                                << ") on every rank; `" << given << "` as written needs " << written->peak() + beside
                                << " bytes (" << formatBytes(written->peak() + beside) << ")";
   bound = std::min(bound, best->makespan); // its bytes are those of another order's memory plan
-  if (best->order)
-    writePlanOrder(program, best->order->first, best->order->second);
+  if (best->found)
+    writePlanOrder(program, best->found->problem, best->found->order, best->found->ahead);
   return success();
 }
 

@@ -47,15 +47,26 @@ std::string StageCut::described(const Saving &saving) const {
 
 /// One microbatch after the other: the order that needs the least memory, from which the planner starts.
 Replacement StageCut::replacement(const SearchSizes &sizes) const {
-  std::string n = std::to_string(places.size());
-  std::string text = "schedule one_by_one(ranks p, microbatches m) {\n  stage s of " + n + " at [" +
-                     listed(places, ", ") + "][s] layers [" + listed(layers, ", ") + "][s]\n";
+  std::string text = "schedule one_by_one(ranks p, microbatches m) {\n  stage s of " + std::to_string(places.size()) +
+                     " at [" + listed(places, ", ") + "][s] layers [" + listed(layers, ", ") + "][s]\n";
   for (auto [s, saving] : llvm::enumerate(savings))
     if (saving.kind == Saving::Parts || saving.kind == Saving::Whole)
       text += "  recompute " + llvm::join(saving.parts, ", ") + (saving.kind == Saving::Parts ? " of " : "") +
               "stage(" + std::to_string(s) + ")\n";
-  text += "  for i in microbatches {\n    for s in 0 .. " + n + " { F(s, i) }\n    for s in reversed(0 .. " + n +
-          ") { B(s, i) }\n  }\n}\n";
+  text += "  for i in microbatches {\n";
+  auto add = [&](size_t s, const std::string &action) {
+    text += "    on " + std::to_string(places[s]) + " { " + action + " }\n";
+  };
+  for (size_t s = 0; s < places.size(); ++s) {
+    std::string stage = "(" + std::to_string(s) + ", i)", host = " host(" + std::to_string(places[s]) + ")";
+    add(s, "F" + stage + (savings[s].kind == Saving::Host ? " move stash" + stage + " to" + host : ""));
+  }
+  for (size_t s = places.size(); s-- > 0;) {
+    std::string stage = "(" + std::to_string(s) + ", i)", rank = std::to_string(places[s]);
+    std::string back = "move stash" + stage + " from host(" + rank + ") to " + rank + " ";
+    add(s, (savings[s].kind == Saving::Host ? back : "") + "B" + stage);
+  }
+  text += "  }\n}\n";
   return {text, "one_by_one", {{"ranks", sizes.ranks}, {"microbatches", sizes.microbatches}}};
 }
 

@@ -77,6 +77,8 @@ void Searcher::findSavings(const StageCut &cut, const PlanModel &plain) {
   if (SavingEffect effect = effectOf(*model); effect.time > 0)
     addPartSets(cut, plain, effect);
   savings.push_back(whole);
+  if (hasHost)
+    savings.push_back({Saving::Host, {}});
 }
 
 /// The cut with the savings that the planner's model finds best, best first; as it is, where all its orders fit.
@@ -93,8 +95,17 @@ std::vector<StageCut> Searcher::savingCuts(const StageCut &cut, const PlanModel 
       its.push_back(saving);
     }
   std::vector<StageCut> cuts;
-  for (const SavingModels::Choice &choice : SavingModels(std::move(models), sizes.microbatches).choose(kChoices))
-    cuts.push_back(savingCut(cut, its, choice, plain.parts));
+  auto choose = [&] {
+    for (const SavingModels::Choice &choice : SavingModels(models, sizes.microbatches).choose(kChoices))
+      if (StageCut made = savingCut(cut, its, choice, plain.parts); !llvm::is_contained(cuts, made))
+        cuts.push_back(std::move(made));
+  };
+  bool isLastHost = its.back().kind == Saving::Host;
+  choose();
+  if (isLastHost) { // how long moves take the simulator knows better: what is best without them is judged, too
+    models.pop_back();
+    choose();
+  }
   return cuts;
 }
 

@@ -71,6 +71,9 @@ LogicalResult Searcher::judgeWritten() {
         sizes.layers = std::max(sizes.layers, cast<IntegerAttr>(cast<ArrayAttr>(part)[1]).getInt() + 1);
     if (auto schedule = program.getTrain().getAs<StringAttr>("schedule"))
       name = schedule.str();
+    DictionaryAttr cluster = program.getClusterAttr();
+    bool isByCluster = request.changes.costs.empty() || request.changes.costs == "cluster";
+    hasHost = isByCluster && cluster && cluster.contains("host");
     request.proofs.memoryLimit = memoryLimitOf(program, request.proofs.memoryLimit);
     return LogicalResult(outcome = outcomeAsWritten(module, request));
   };

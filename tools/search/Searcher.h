@@ -36,6 +36,7 @@ private:
   llvm::raw_ostream &os;
   SearchSizes sizes;
   bool isOwnLimit = false;
+  bool hasHost = false;           ///< the costs say how fast a host's memory is
   std::string written;            ///< what the baseline takes
   std::vector<SearchRow> rows;    ///< by step
   std::vector<std::string> fails; ///< what the compiler said, by candidate
