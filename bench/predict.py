@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-"""Predicts training steps on two ranks from a profile of other runs, and holds them against measured ones."""
+"""Predicts training steps on two ranks, or what a plan gains, from profiles, and holds them against measured ones."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: bench/predict.py [-c PP_COMPILE] [--rounds N] [--steps N] [--transport threads|mpi] [-D name=value]..
-#                         [SCHEDULE..]
+#                         [--gains] [SCHEDULE..]
 # Each round runs every program twice, first with --profile, then measured: so the run that is predicted is not the one
 # that was profiled. Per round the step predicted by `--costs` is divided by the measured one; the table has the median
 # of these ratios and their range. Beside it the same over the profiled run's own step: what the model errs by, without
 # what the machine's speed has changed by between the two runs. One thread a rank. Peak bytes: what the plan says a rank
 # allocates, against the pages of it that the run has touched.
+#
+# --gains: what --plan and --search gain over the schedule as written. The plan is made with a profile of the program as
+# written, and the gain is predicted from that profile alone. --search takes no profile, so it chooses by its cluster, and
+# the gain is predicted from profiles of both programs. Then both run in turn, so many rounds; the measured gain is the
+# median of the rounds' ratios.
 import argparse, json, os, re, statistics, subprocess, sys, tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -52,6 +57,101 @@ class Program:
         return stats["step"] * 1e3, profiled * 1e3, measured * 1e3, planned, arena
 
 
+PLAN, SEARCH = ["--plan", "--memory-limit=4GB"], ["--cluster=cpu", "--search"]
+# By name: the schedule as written, what else its program needs, and what finds a better one.
+GAINS = {
+    "one microbatch after the other, planned": ("slow_b", [], PLAN),
+    "the same with halves of backwards, planned": ("slow_iw", ["--fuse=false"], PLAN),
+    "two stages a rank, one microbatch after the other, planned": ("slow_loop", [], PLAN),
+    "1F1B, 7 layers, vocabulary 8192, in 160 MB, searched": (
+        "1f1b", ["-D", "layers=7", "-D", "vocab=8192"], [*SEARCH, "--memory-limit=160MB"]),
+    "1F1B, 6 layers, vocabulary 16384, in 230 MB, searched": (
+        "1f1b", ["-D", "layers=6", "-D", "vocab=16384"], [*SEARCH, "--memory-limit=230MB"]),
+    "1F1B in 75 MB, searched": ("1f1b", [], [*SEARCH, "--memory-limit=75MB"]),
+}
+SLOW = """
+schedule slow_b(ranks p, microbatches m) {
+  stage s of p at s
+  for i in microbatches { for s in 0 .. p { F(s, i) } for s in reversed(0 .. p) { B(s, i) } }
+}
+schedule slow_iw(ranks p, microbatches m) {
+  stage s of p at s
+  for i in microbatches { for s in 0 .. p { F(s, i) } for s in reversed(0 .. p) { I(s, i) W(s, i) } }
+}
+schedule slow_loop(ranks p, microbatches m) {
+  stage s of 2 * p at s % p
+  for i in microbatches { for s in 0 .. 2 * p { F(s, i) } for s in reversed(0 .. 2 * p) { B(s, i) } }
+}
+"""
+
+
+class Gain:
+    """A program as written and one that --plan or --search makes of it."""
+
+    def __init__(self, arguments, folder, number, name, case):
+        schedule, more, finds = case
+        base = os.path.join(folder, f"case{number}")
+        with open(os.path.join(ROOT, "examples", "train.pipe")) as file:
+            text = file.read()
+        if f'"{schedule}"' not in text:
+            text = text.replace("schedule choose schedule {", f'schedule choose schedule {{ "{schedule}" {schedule}'
+                                "(ranks, microbatches)") + SLOW
+        with open(base + ".pipe", "w") as file:
+            file.write(text)
+        given = [word for key, value in dict(SIZES, schedule=schedule).items() for word in ("-D", f"{key}={value}")]
+        written = [arguments.compiler, base + ".pipe", *given, *[word for D in arguments.D for word in ("-D", D)], *more]
+        launch = ["mpirun", "-n", "2", "--oversubscribe"] if arguments.transport == "mpi" else []
+        end = ["--in-process"] if arguments.transport != "mpi" else []
+        self.steps = ["--data", "random", "--steps", str(arguments.steps)]
+        call([*written, "-o", base + ".written"])
+        self.runs = [[*launch, base + ".written", *end]]
+        profile = base + ".written.profile"
+        call([*self.runs[0], *self.steps, "--profile", profile])
+        costs = [f"--costs={profile}"]
+        searches = "--search" in finds
+        found = [*written, *finds, *([] if searches else costs)]
+        call([*found, "-o", base + ".found"])
+        self.runs.append([*launch, base + ".found", *end])
+        stats = [json.loads(call([*written, *costs, "--emit=stats"]))]
+        if searches:
+            call([*found, "--emit=pipe", "-o", base + ".planned.pipe"])
+            with open(base + ".planned.pipe") as file:
+                called = re.search("write `schedule (.*?)` in `train`", file.read())[1]
+            with open(base + ".chosen.pipe", "w") as file:
+                file.write(f'import "{base}.planned.pipe"\n' + text.replace(
+                    "schedule choose schedule {", f'schedule choose schedule {{ "found" {called}'))
+            print(f"{name}: {called}", file=sys.stderr)
+            call([*self.runs[1], *self.steps, "--profile", base + ".found.profile"])
+            found = [written[0], base + ".chosen.pipe", *written[2:], "-D", "schedule=found",
+                     f"--costs={base}.found.profile"]
+        stats.append(json.loads(call([*found, "--emit=stats"])))
+        self.predicted = stats[0]["step"] / stats[1]["step"]
+        self.log = base + ".log"
+
+    def round(self):
+        """The steps as written and as found, in ms, one run after the other."""
+        both = []
+        for run in self.runs:
+            call([*run, *self.steps, "--log", self.log])
+            with open(self.log) as log:
+                both.append(statistics.median(json.loads(line)["seconds"] for line in list(log)[2:]) * 1e3)
+        return both
+
+
+def gains(arguments, folder):
+    print("| case | as written ms | found ms | gain predicted | measured | range | measured / predicted |\n"
+          "|---|---:|---:|---:|---:|---|---:|", flush=True)
+    cases = [(name, case) for name, case in GAINS.items() if not arguments.schedules or name in arguments.schedules]
+    for number, (name, case) in enumerate(cases):
+        gain = Gain(arguments, folder, number, name, case)
+        rounds = [gain.round() for _ in range(arguments.rounds)]
+        ratios = [written / found for written, found in rounds]
+        measured = statistics.median(ratios)
+        columns = [*[f"{statistics.median(its):.1f}" for its in zip(*rounds)], f"{gain.predicted:.3f}",
+                   f"{measured:.3f}", f"{min(ratios):.3f} to {max(ratios):.3f}", f"{measured / gain.predicted:.3f}"]
+        print(f"| {name} | " + " | ".join(columns) + " |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-c", "--compiler", default=os.path.join(ROOT, "build", "bin", "pp-compile"))
@@ -60,9 +160,13 @@ def main():
     parser.add_argument("--transport", choices=("threads", "mpi"), default="threads")
     parser.add_argument("-D", action="append", default=[], metavar="NAME=VALUE",
                         help="with these there have to be two devices, as -D ranks=1 -D mesh.tensor=2 single")
-    parser.add_argument("schedules", nargs="*", metavar="SCHEDULE",
-                        default=["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "weipipe_interleave"])
+    parser.add_argument("--gains", action="store_true", help="what --plan and --search gain, in place of single steps")
+    parser.add_argument("schedules", nargs="*", metavar="SCHEDULE", help="or, with --gains, the name of a case")
     arguments = parser.parse_args()
+    if arguments.gains:
+        with tempfile.TemporaryDirectory() as folder:
+            return gains(arguments, folder)
+    arguments.schedules = arguments.schedules or ["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "weipipe_interleave"]
     print("| schedule | predicted ms | measured ms | predicted / measured | range | predicted / profiled | range | "
           "peak bytes |\n"
           "|---|---:|---:|---:|---|---:|---|---|")

@@ -28,7 +28,7 @@ public:
     writeRecomputed();
     Block &body = program.getBody().front();
     bool ordered = false;
-    body.walk([&](TransferOp) { ordered = true; });
+    body.walk([&](TransferOp transfer) { ordered |= !isOffload(transfer); });
     if (ordered)
       writeOrder(body);
     else
@@ -109,6 +109,16 @@ private:
     }
   }
 
+  static std::string place(PlaceAttr place) {
+    std::string rank = std::to_string(place.getRanks().front());
+    return place.getLayout() == Layout::host ? "host(" + rank + ")" : rank;
+  }
+
+  /// Between a rank and its host's memory.
+  static bool isOffload(TransferOp op) {
+    return op.getTo().getLayout() == Layout::host || (op.getFrom() && op.getFrom()->getLayout() == Layout::host);
+  }
+
   static bool isAgain(Operation &op) {
     auto unit = dyn_cast<UnitOp>(op);
     return unit && unit.getUnit().getPhase() == Phase::R;
@@ -118,19 +128,20 @@ private:
     if (auto unit = dyn_cast<UnitOp>(op))
       return unit.getUnit().str();
     if (auto transfer = dyn_cast<TransferOp>(op))
-      return ("move " + transfer.getThing().str() + " from " + Twine(transfer.getFrom()->getRanks().front()) + " to " +
-              Twine(transfer.getTo().getRanks().front()))
-          .str();
+      return "move " + transfer.getThing().str() + " from " + place(*transfer.getFrom()) + " to " +
+             place(transfer.getTo());
     std::string inside;
     for (Operation &member : op->getRegion(0).front())
       inside += " " + text(&member);
     return "together {" + inside + " }";
   }
 
-  /// The rank of a unit, or of units together; -1 for messages.
+  /// The rank of a unit, of units together, or of a move to host memory and back; -1 for messages.
   static int64_t rankOf(Operation *op) {
     if (auto together = dyn_cast<TogetherOp>(op))
       op = &together.getBody().front().front();
+    if (auto transfer = dyn_cast<TransferOp>(op); transfer && isOffload(transfer))
+      return transfer.getTo().getRanks().front();
     auto unit = dyn_cast<UnitOp>(op);
     return unit ? unit.getRanks().front() : -1;
   }

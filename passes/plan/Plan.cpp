@@ -4,7 +4,6 @@
 #include "analysis/Optimizer.h"
 #include "analysis/Proof.h"
 #include "analysis/lives/Scratch.h"
-#include "passes/plan/PlanProblem.h"
 #include "llvm/Support/Format.h"
 #include "llvm/Support/FormatVariadic.h"
 #include <algorithm>
@@ -18,6 +17,8 @@ namespace {
 
 /// How often an order is planned anew with less memory, where the memory plan needs more than the planner thought.
 constexpr int kAttempts = 6;
+/// Stashes in host memory come back so many units before their backward at most.
+constexpr int64_t kFarthest = 3;
 
 ProgramOp programOf(ModuleOp module) { return *module.getOps<ProgramOp>().begin(); }
 
@@ -41,6 +42,7 @@ public:
     isProfile = !costs.empty() && costs != "units" && costs != "cluster" && !costs.contains('=');
   }
   LogicalResult run();
+  FailureOr<PlanModel> model();
   FailureOr<Trial> tryOut(OwningOpRef<ModuleOp> module, bool fuse) const;
   OwningOpRef<ModuleOp> copy() const { return program->getParentOfType<ModuleOp>().clone(); }
   void remark();
@@ -54,12 +56,18 @@ private:
   std::string given;              ///< the name of the schedule
   bool isProfile;                 ///< costs are of what ran, and nothing else has any
 
+  /// An order, and how early stashes come back in it.
+  struct Found {
+    PlanProblem problem;
+    PlanOrder order;
+    int64_t ahead;
+  };
   /// The best so far.
   struct Best {
     double makespan, step, bubble, period;
     int64_t peak;
     std::string seed;
-    std::optional<std::pair<PlanProblem, PlanOrder>> order; ///< nothing: as written
+    std::optional<Found> found; ///< nothing: as written
   };
   std::optional<Best> best;
   double bound = INFINITY, periodBound = INFINITY;
@@ -68,10 +76,12 @@ private:
   std::vector<double> work;
 
   bool fits(const Trial &trial) const { return trial.peak() + beside <= limit; }
-  void offer(const Trial &trial, const std::string &seed, std::optional<std::pair<PlanProblem, PlanOrder>> order);
+  void offer(const Trial &trial, const std::string &seed, std::optional<Found> found);
+  LogicalResult start();
+  FailureOr<std::pair<TimedProblem, PlanOrder>> read(bool isSplit) const;
   LogicalResult planHalves(bool isSplit);
   LogicalResult planTimed(const TimedProblem &timed, const PlanOrder &seed);
-  LogicalResult planWith(PlanEffort effort, PlanProblem problem, const PlanOrder &seed);
+  LogicalResult planWith(PlanEffort effort, int64_t ahead, PlanProblem problem, const PlanOrder &seed);
 };
 
 } // namespace
@@ -110,14 +120,13 @@ FailureOr<Trial> PlanRun::tryOut(OwningOpRef<ModuleOp> module, bool fuse) const 
   return trial;
 }
 
-void PlanRun::offer(const Trial &trial, const std::string &seed,
-                    std::optional<std::pair<PlanProblem, PlanOrder>> order) {
+void PlanRun::offer(const Trial &trial, const std::string &seed, std::optional<Found> found) {
   // Sums of times in another order differ in their last bits.
   auto isLess = [](double a, double b) { return a < b * (1 - 1e-9); };
   bool isBetter = !best || isLess(trial.period, best->period) ||
                   (!isLess(best->period, trial.period) && isLess(trial.makespan, best->makespan));
   if (fits(trial) && isBetter)
-    best = {trial.makespan, trial.step, trial.bubble, trial.period, trial.peak() + beside, seed, std::move(order)};
+    best = {trial.makespan, trial.step, trial.bubble, trial.period, trial.peak() + beside, seed, std::move(found)};
 }
 
 /// High effort offers what normal effort does, too: what is shorter to the planner need not be shorter when simulated.
@@ -131,23 +140,25 @@ LogicalResult PlanRun::planTimed(const TimedProblem &timed, const PlanOrder &see
   if (bound >= request.worthBelow)
     return success();
   for (PlanEffort effort : {PlanEffort::Normal, PlanEffort::High})
-    if (effort <= request.effort && failed(planWith(effort, timed.problem, seed)))
-      return failure();
+    for (int64_t ahead = 1; ahead <= (hasOffloads(program) ? kFarthest : 1); ++ahead)
+      if (effort <= request.effort && failed(planWith(effort, ahead, timed.problem, seed)))
+        return failure();
   return success();
 }
 
 /// Where the memory plan of an order is above the limit, the rank gets less to plan with.
-LogicalResult PlanRun::planWith(PlanEffort effort, PlanProblem problem, const PlanOrder &seed) {
+LogicalResult PlanRun::planWith(PlanEffort effort, int64_t ahead, PlanProblem problem, const PlanOrder &seed) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     std::optional<Plan> plan = planOrder(problem, {{given, seed}}, effort);
     if (!plan)
       return success();
     OwningOpRef<ModuleOp> module = copy();
-    writePlanOrder(programOf(*module), problem, plan->order);
+    writePlanOrder(programOf(*module), problem, plan->order, ahead);
     FailureOr<Trial> trial = tryOut(std::move(module), /*fuse=*/true);
     if (failed(trial))
       return failure();
-    offer(*trial, plan->seed, std::pair(problem, plan->order));
+    std::string early = ahead > 1 ? ", stashes " + std::to_string(ahead) + " units early" : "";
+    offer(*trial, plan->seed + early, Found{problem, plan->order, ahead});
     if (fits(*trial))
       return success();
     for (int64_t rank = 0; rank < problem.ranks; ++rank)
@@ -156,21 +167,30 @@ LogicalResult PlanRun::planWith(PlanEffort effort, PlanProblem problem, const Pl
   return success();
 }
 
-LogicalResult PlanRun::planHalves(bool isSplit) {
+/// The problem with whole backwards or with halves, and the order as written.
+FailureOr<std::pair<TimedProblem, PlanOrder>> PlanRun::read(bool isSplit) const {
   OwningOpRef<ModuleOp> module = copy();
   auto orderOf = [&](const PlanProblem &problem) { return readPlanOrder(programOf(*module), problem); };
-  auto plan = [&](ProgramOp compiled) {
+  auto readFrom = [&](ProgramOp compiled) {
     std::unique_ptr<CostModel> costs = makeCosts(compiled, request.changes.costs);
     TimedProblem timed = readPlanProblem(compiled, *costs, isSplit, limit - beside, orderOf);
     timed.problem.hasBarrier = hasBarrier;
-    return planTimed(timed, orderOf(timed.problem));
+    PlanOrder order = orderOf(timed.problem);
+    return std::pair(std::move(timed), std::move(order));
   };
   if (!isSplit)
-    return plan(programOf(*written->module));
+    return readFrom(programOf(*written->module));
   splitBackwards(programOf(*module));
   // A profile has times of what ran: of fused units where there were any.
   FailureOr<Trial> halves = tryOut(OwningOpRef<ModuleOp>(module->clone()), /*fuse=*/isProfile);
-  return failed(halves) ? failure() : plan(programOf(*halves->module));
+  if (failed(halves))
+    return failure();
+  return readFrom(programOf(*halves->module));
+}
+
+LogicalResult PlanRun::planHalves(bool isSplit) {
+  auto problem = read(isSplit);
+  return failed(problem) ? failure() : planTimed(problem->first, problem->second);
 }
 
 std::string pp::planTime(double time, bool isUnitTime) {
@@ -180,7 +200,8 @@ std::string pp::planTime(double time, bool isUnitTime) {
   return llvm::formatv("{0} {1}", llvm::format("%.4g", time * (time < 1e-3 ? 1e6 : time < 1 ? 1e3 : 1)), unit).str();
 }
 
-LogicalResult PlanRun::run() {
+/// Compiles the program as written, and sets the limit.
+LogicalResult PlanRun::start() {
   if (failed(checkPlannable(program)))
     return failure();
   auto name = program.getTrain().getAs<StringAttr>("schedule");
@@ -195,6 +216,12 @@ LogicalResult PlanRun::run() {
     limit = written->peak();
   else
     beside = written->scratch;
+  return success();
+}
+
+LogicalResult PlanRun::run() {
+  if (failed(start()))
+    return failure();
   offer(*written, given, std::nullopt);
   bool isWhole = hasWholeBackwards(program);
   if (isWhole && failed(planHalves(/*isSplit=*/false)))
@@ -206,9 +233,30 @@ LogicalResult PlanRun::run() {
                                << ") on every rank; `" << given << "` as written needs " << written->peak() + beside
                                << " bytes (" << formatBytes(written->peak() + beside) << ")";
   bound = std::min(bound, best->makespan); // its bytes are those of another order's memory plan
-  if (best->order)
-    writePlanOrder(program, best->order->first, best->order->second);
+  if (best->found)
+    writePlanOrder(program, best->found->problem, best->found->order, best->found->ahead);
   return success();
+}
+
+FailureOr<PlanModel> PlanRun::model() {
+  if (failed(start()))
+    return failure();
+  PlanModel model;
+  for (bool isSplit : {false, true}) {
+    if (!isSplit && !hasWholeBackwards(program))
+      continue;
+    auto problem = read(isSplit);
+    if (failed(problem))
+      return failure();
+    model.forms.push_back(std::move(problem->first));
+  }
+  for (auto piece : program.getOps<PieceOp>()) {
+    std::vector<std::string> &parts = model.parts.emplace_back();
+    for (Attribute part : piece.getParts())
+      if (StringRef name = cast<StringAttr>(cast<ArrayAttr>(part)[0]); !llvm::is_contained(parts, name))
+        parts.push_back(name.str());
+  }
+  return model;
 }
 
 void PlanRun::remark() {
@@ -241,6 +289,10 @@ LogicalResult pp::planProgram(ModuleOp module, const PlanRequest &request) {
 FailureOr<PlanOutcome> pp::planOutcome(ModuleOp module, const PlanRequest &request) {
   PlanRun run(programOf(module), request);
   return failed(run.run()) ? FailureOr<PlanOutcome>(failure()) : run.outcome();
+}
+
+FailureOr<PlanModel> pp::planModel(ModuleOp module, const PlanRequest &request) {
+  return PlanRun(programOf(module), request).model();
 }
 
 FailureOr<PlanOutcome> pp::outcomeAsWritten(ModuleOp module, const PlanRequest &request) {

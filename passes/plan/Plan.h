@@ -7,6 +7,7 @@
 #include "analysis/plan/Planner.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "passes/Passes.h"
+#include "passes/plan/PlanProblem.h"
 #include <cmath>
 
 namespace pp {
@@ -37,6 +38,13 @@ struct PlanOutcome {
 mlir::LogicalResult planProgram(mlir::ModuleOp module, const PlanRequest &request);
 /// The same of a module of one program, without the remark.
 mlir::FailureOr<PlanOutcome> planOutcome(mlir::ModuleOp module, const PlanRequest &request);
+
+/// What the planner knows of a program before it plans.
+struct PlanModel {
+  std::vector<TimedProblem> forms;             ///< with whole backwards, where there are only such, and with halves
+  std::vector<std::vector<std::string>> parts; ///< by stage: of the model
+};
+mlir::FailureOr<PlanModel> planModel(mlir::ModuleOp module, const PlanRequest &request);
 
 /// Compiles, proves and simulates the program as it is. Whether it fits the memory is the caller's to judge.
 mlir::FailureOr<PlanOutcome> outcomeAsWritten(mlir::ModuleOp module, const PlanRequest &request);

@@ -44,6 +44,16 @@ static LogicalResult checkUnit(const Pieces &pieces, UnitOp unit) {
   return success();
 }
 
+/// A stash leaves its rank for host memory, or comes back.
+static bool isOffload(TransferOp op) {
+  if (op.getThing().getRole() != Role::stash || !op.getFrom())
+    return false;
+  PlaceAttr from = *op.getFrom(), to = op.getTo();
+  return from.getRanks() == to.getRanks() && (from.getLayout() == Layout::host) != (to.getLayout() == Layout::host);
+}
+
+bool pp::hasOffloads(ProgramOp program) { return llvm::any_of(program.getOps<TransferOp>(), isOffload); }
+
 LogicalResult pp::checkPlannable(ProgramOp program) {
   Pieces pieces(program);
   if (program.getSlices() > 0)
@@ -58,6 +68,8 @@ LogicalResult pp::checkPlannable(ProgramOp program) {
       if (failed(piece < 0 ? success() : checkPiece(pieces, piece)) || failed(checkUnit(pieces, unit)))
         return failure();
     } else if (auto transfer = dyn_cast<TransferOp>(op)) {
+      if (isOffload(transfer))
+        continue;
       return refusePlan(&op) << "the schedule moves `" << transfer.getThing().str() << "`" << withLoops(&op);
     } else if (isa<TogetherOp>(op)) {
       return refusePlan(&op) << "the schedule has a `together`" << withLoops(&op);
@@ -105,33 +117,92 @@ PlanOrder pp::readPlanOrder(ProgramOp program, const PlanProblem &problem) {
   return order;
 }
 
-void pp::writePlanOrder(ProgramOp program, const PlanProblem &problem, const PlanOrder &order) {
-  Pieces pieces(program);
+namespace {
+
+/// Writes the list of each rank, with R before backwards of stages that recompute, and with stashes that leave right
+/// behind their forward and come back `ahead` units before their backward.
+class PlanOrderWriter {
+public:
+  PlanOrderWriter(ProgramOp program, const PlanProblem &problem, int64_t ahead)
+      : problem(problem), pieces(program), ahead(ahead), builder(OpBuilder::atBlockEnd(&program.getBody().front())) {
+    for (Operation &op : llvm::make_early_inc_range(program.getBody().front())) {
+      if (auto unit = dyn_cast<UnitOp>(op))
+        read(unit);
+      else if (auto transfer = dyn_cast<TransferOp>(op))
+        offloads.insert({pieces.find(transfer.getThing().getCoord()), transfer.getLoc()});
+      if (isa<UnitOp, TransferOp, LimitOp>(op))
+        op.erase();
+    }
+  }
+
+  void write(int64_t rank, const std::vector<int64_t> &list) {
+    std::map<size_t, std::vector<int64_t>> leave, come; // behind, before this place of the list
+    std::map<std::pair<int64_t, int64_t>, size_t> forwards;
+    for (auto [place, unit] : llvm::enumerate(list)) {
+      std::pair<int64_t, int64_t> of = {problem.stageOf(unit), problem.microbatchOf(unit)};
+      if (problem.kindOf(unit) == kPlanF)
+        forwards[of] = place;
+      size_t next = problem.kindOf(unit) == kPlanI && offloads.count(of.first) ? forwards[of] + 2 + ahead : SIZE_MAX;
+      if (place >= next) { // a unit runs while it leaves
+        leave[forwards[of]].push_back(unit);
+        come[place - ahead].push_back(unit);
+      }
+    }
+    for (auto [place, unit] : llvm::enumerate(list)) {
+      for (int64_t user : come[place])
+        createMove(rank, user, Layout::host, Layout::full);
+      createUnits(rank, unit);
+      for (int64_t user : leave[place])
+        createMove(rank, user, Layout::full, Layout::host);
+    }
+  }
+
+private:
+  const PlanProblem &problem;
+  Pieces pieces;
+  int64_t ahead;
+  OpBuilder builder;
   std::map<std::tuple<int64_t, int64_t, bool>, Location> locations; // stage, microbatch, forward
   std::set<int64_t> again;
-  for (UnitOp unit : llvm::make_early_inc_range(program.getOps<UnitOp>())) {
+  std::map<int64_t, Location> offloads; ///< by stage
+
+  void read(UnitOp unit) {
     CoordAttr coord = unit.getUnit().getCoord();
-    if (unit.getUnit().getPhase() == Phase::R)
-      again.insert(pieces.find(coord));
-    locations.insert(
-        {{pieces.find(coord), coord.getMicrobatch(), unit.getUnit().getPhase() == Phase::F}, unit.getLoc()});
-    unit.erase();
+    int64_t stage = pieces.find(coord);
+    Phase phase = unit.getUnit().getPhase();
+    if (phase == Phase::R)
+      again.insert(stage);
+    locations.insert({{stage, coord.getMicrobatch(), phase == Phase::F}, unit.getLoc()});
   }
-  for (LimitOp limit : llvm::make_early_inc_range(program.getOps<LimitOp>()))
-    limit.erase();
-  OpBuilder builder = OpBuilder::atBlockEnd(&program.getBody().front());
-  program->setAttr(kPlannedAttr, builder.getUnitAttr());
+
+  CoordAttr coordOf(int64_t unit) {
+    return pieces.op(problem.stageOf(unit)).getCoord().with(problem.microbatchOf(unit), -1);
+  }
+
+  void createUnits(int64_t rank, int64_t unit) {
+    int64_t kind = problem.kindOf(unit), stage = problem.stageOf(unit);
+    Location at = locations.at({stage, problem.microbatchOf(unit), kind == kPlanF});
+    if (kind == kPlanI && again.count(stage))
+      createUnit(builder, at, Phase::R, coordOf(unit), rank);
+    Phase phase = kind == kPlanF ? Phase::F : kind == kPlanW ? Phase::W : problem.isSplit ? Phase::I : Phase::B;
+    createUnit(builder, at, phase, coordOf(unit), rank);
+  }
+
+  void createMove(int64_t rank, int64_t unit, Layout from, Layout to) {
+    MLIRContext *context = builder.getContext();
+    auto place = [&](Layout layout) { return PlaceAttr::get(context, ArrayRef(rank), layout); };
+    builder.create<TransferOp>(offloads.at(problem.stageOf(unit)), ThingAttr::get(context, Role::stash, coordOf(unit)),
+                               place(from), place(to), builder.getDenseI64ArrayAttr({rank}));
+  }
+};
+
+} // namespace
+
+void pp::writePlanOrder(ProgramOp program, const PlanProblem &problem, const PlanOrder &order, int64_t ahead) {
+  PlanOrderWriter writer(program, problem, ahead);
+  program->setAttr(kPlannedAttr, UnitAttr::get(program.getContext()));
   for (auto [rank, list] : llvm::enumerate(order))
-    for (int64_t unit : list) {
-      int64_t kind = problem.kindOf(unit), stage = problem.stageOf(unit), microbatch = problem.microbatchOf(unit);
-      auto createAs = [&](Phase phase) {
-        createUnit(builder, locations.at({stage, microbatch, kind == kPlanF}), phase,
-                   pieces.op(stage).getCoord().with(microbatch, -1), static_cast<int64_t>(rank));
-      };
-      if (kind == kPlanI && again.count(stage))
-        createAs(Phase::R);
-      createAs(kind == kPlanF ? Phase::F : kind == kPlanW ? Phase::W : problem.isSplit ? Phase::I : Phase::B);
-    }
+    writer.write(static_cast<int64_t>(rank), list);
 }
 
 //===-- The problem of a compiled program -----------------------------------------------------------------------===//
@@ -142,7 +213,7 @@ namespace {
 class PlanProblemReader {
 public:
   PlanProblemReader(ProgramOp program, const CostModel &costs, bool isSplit)
-      : program(program), costs(costs), pieces(program), sample(program.getMicrobatches() / 2) {
+      : program(program), costs(costs), pieces(program), samples(pieces.size(), program.getMicrobatches() / 2) {
     problem.ranks = program.getRanks();
     problem.microbatches = program.getMicrobatches();
     problem.isSplit = isSplit;
@@ -151,6 +222,8 @@ public:
     times.assign(pieces.size(), {0, 0, 0});
     delays.assign(pieces.size(), {0, 0});
     again.assign(pieces.size(), 0);
+    host.assign(pieces.size(), 0);
+    readOffloads();
   }
 
   TimedProblem run() {
@@ -171,9 +244,11 @@ public:
       stage.backward = std::llround(delays[s][1] / tick);
       balance(stage);
     }
-    TimedProblem timed = {std::move(problem), tick, {}};
+    TimedProblem timed = {std::move(problem), tick, {}, {}};
     for (double time : again)
       timed.again.push_back(static_cast<int64_t>(time / tick));
+    for (double time : host)
+      timed.host.push_back(static_cast<int64_t>(time / tick));
     return timed;
   }
 
@@ -181,17 +256,42 @@ private:
   ProgramOp program;
   const CostModel &costs;
   Pieces pieces;
-  int64_t sample;
+  std::vector<int64_t> samples; ///< by stage: the microbatch that stands for all
   PlanProblem problem;
   std::vector<std::array<double, 3>> times;  ///< by stage
   std::vector<double> again;                 ///< by stage: of R, a part of its backward's
+  std::vector<double> host;                  ///< by stage: of its stash to host memory
   std::vector<std::array<double, 2>> delays; ///< by stage: of messages to the next, to the previous one
 
   bool isWork(LaunchOp launch) const { return launch.getUnit().getPhase() != Phase::U; }
   bool isSample(LaunchOp launch) const {
-    return isWork(launch) && launch.getUnit().getCoord().getMicrobatch() == sample;
+    return isWork(launch) && launch.getUnit().getCoord().getMicrobatch() == samples[stageOf(launch)];
   }
   int64_t stageOf(LaunchOp launch) const { return pieces.find(launch.getUnit().getCoord()); }
+
+  /// Where stashes wait in host memory, one of those that do stands for all. While a stash leaves or comes, another
+  /// unit runs on its rank, and two of them are there: each F and each I of the stage allocates both for that time.
+  void readOffloads() {
+    std::map<int64_t, std::map<int64_t, int64_t>> moved; // by stage and microbatch: bytes
+    for (auto rank : program.getOps<RankOp>())
+      for (auto post : rank.getOps<PostOp>()) {
+        if (!post.isHost() || post.getKind() != PostKind::send || post.getSlot().getDefiningOp<SlotOp>().getHost())
+          continue;
+        CoordAttr coord = post.getThing().getCoord();
+        moved[pieces.find(coord)][coord.getMicrobatch()] += bytesOf(post);
+        Route route = costs.route(PostKind::send, {static_cast<int64_t>(rank.getRank()), kHost}, bytesOf(post));
+        double &time = host[pieces.find(coord)];
+        time = std::max(time, route.transfer + route.latency);
+      }
+    for (auto &[piece, its] : moved) {
+      auto [microbatch, bytes] = *std::next(its.begin(), static_cast<int64_t>(its.size() / 2));
+      samples[piece] = microbatch;
+      for (int64_t kind : {kPlanF, kPlanI}) {
+        problem.stages[piece].alloc[kind] += bytes;
+        problem.stages[piece].free[kind] += bytes;
+      }
+    }
+  }
 
   void readTimes(RankOp rank) {
     double microbatches = problem.microbatches;

@@ -21,9 +21,13 @@ void splitBackwards(pipeline::ProgramOp program);
 /// The order of the actions' units. `isSplit`: there are no whole backwards.
 PlanOrder readPlanOrder(pipeline::ProgramOp program, const PlanProblem &problem);
 
+/// Whether stashes of the program wait in host memory.
+bool hasOffloads(pipeline::ProgramOp program);
+
 /// Replaces the units by those of the order and drops the limits. A unit keeps its location; one half of a backward
-/// that was whole has that of the whole.
-void writePlanOrder(pipeline::ProgramOp program, const PlanProblem &problem, const PlanOrder &order);
+/// that was whole has that of the whole. A stage of which a stash waits in host memory sends every stash there that has
+/// the time: it leaves right behind its forward, comes back `ahead` units before its backward, and is there meanwhile.
+void writePlanOrder(pipeline::ProgramOp program, const PlanProblem &problem, const PlanOrder &order, int64_t ahead);
 
 /// A problem and what its ticks are. Where a stage recomputes, R is a part of its backward: the order has it right
 /// before that.
@@ -31,6 +35,7 @@ struct TimedProblem {
   PlanProblem problem;
   double tick = 1;            ///< in the costs' unit of time
   std::vector<int64_t> again; ///< by stage: the time of R
+  std::vector<int64_t> host;  ///< by stage: how long its stash is on the way to host memory, or back; 0 if it stays
 
   /// No order that the simulator may see is shorter: R may also run while its rank waits for a gradient.
   int64_t lowerBound() const;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "tools/search/Candidates.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
 #include <algorithm>
 
 using namespace pp;
@@ -22,35 +23,56 @@ std::string StageCut::describe() const {
   bool isEven = *std::max_element(layers.begin(), layers.end()) == *std::min_element(layers.begin(), layers.end());
   if (!isEven)
     text += ", layers " + listed(layers, " ");
-  auto count = std::count(again.begin(), again.end(), true);
-  if (count == static_cast<int64_t>(again.size()))
-    text += ", all recomputed";
-  else if (count > 0) {
-    std::vector<int64_t> stages;
-    for (size_t s = 0; s < again.size(); ++s)
-      if (again[s])
-        stages.push_back(static_cast<int64_t>(s));
-    text += ", recomputed " + listed(stages, " ");
+  for (auto [s, saving] : llvm::enumerate(savings)) {
+    auto first = llvm::find(savings, saving) - savings.begin();
+    if (saving.kind != Saving::None && first == static_cast<int64_t>(s))
+      text += ", " + described(saving);
   }
   return text;
 }
 
+/// `recomputed 0 1`, `recomputed attn post of 2`, `all in host memory`: the stages with this saving.
+std::string StageCut::described(const Saving &saving) const {
+  std::vector<int64_t> stages;
+  for (auto [s, its] : llvm::enumerate(savings))
+    if (its == saving)
+      stages.push_back(static_cast<int64_t>(s));
+  std::string list = stages.size() == savings.size() ? "all" : listed(stages, " ");
+  if (saving.kind == Saving::Host)
+    return list + " in host memory";
+  if (saving.kind == Saving::Parts)
+    return "recomputed " + llvm::join(saving.parts, " ") + " of " + list;
+  return stages.size() == savings.size() ? "all recomputed" : "recomputed " + list;
+}
+
 /// One microbatch after the other: the order that needs the least memory, from which the planner starts.
 Replacement StageCut::replacement(const SearchSizes &sizes) const {
-  std::string n = std::to_string(places.size());
-  std::string text = "schedule one_by_one(ranks p, microbatches m) {\n  stage s of " + n + " at [" +
-                     listed(places, ", ") + "][s] layers [" + listed(layers, ", ") + "][s]\n";
-  for (size_t s = 0; s < again.size(); ++s)
-    if (again[s])
-      text += "  recompute stage(" + std::to_string(s) + ")\n";
-  text += "  for i in microbatches {\n    for s in 0 .. " + n + " { F(s, i) }\n    for s in reversed(0 .. " + n +
-          ") { B(s, i) }\n  }\n}\n";
+  std::string text = "schedule one_by_one(ranks p, microbatches m) {\n  stage s of " + std::to_string(places.size()) +
+                     " at [" + listed(places, ", ") + "][s] layers [" + listed(layers, ", ") + "][s]\n";
+  for (auto [s, saving] : llvm::enumerate(savings))
+    if (saving.kind == Saving::Parts || saving.kind == Saving::Whole)
+      text += "  recompute " + llvm::join(saving.parts, ", ") + (saving.kind == Saving::Parts ? " of " : "") +
+              "stage(" + std::to_string(s) + ")\n";
+  text += "  for i in microbatches {\n";
+  auto add = [&](size_t s, const std::string &action) {
+    text += "    on " + std::to_string(places[s]) + " { " + action + " }\n";
+  };
+  for (size_t s = 0; s < places.size(); ++s) {
+    std::string stage = "(" + std::to_string(s) + ", i)", host = " host(" + std::to_string(places[s]) + ")";
+    add(s, "F" + stage + (savings[s].kind == Saving::Host ? " move stash" + stage + " to" + host : ""));
+  }
+  for (size_t s = places.size(); s-- > 0;) {
+    std::string stage = "(" + std::to_string(s) + ", i)", rank = std::to_string(places[s]);
+    std::string back = "move stash" + stage + " from host(" + rank + ") to " + rank + " ";
+    add(s, (savings[s].kind == Saving::Host ? back : "") + "B" + stage);
+  }
+  text += "  }\n}\n";
   return {text, "one_by_one", {{"ranks", sizes.ranks}, {"microbatches", sizes.microbatches}}};
 }
 
 static StageCut evenCut(const std::string &family, std::vector<int64_t> places, const SearchSizes &sizes) {
   auto stages = static_cast<int64_t>(places.size());
-  StageCut cut = {family, std::move(places), {}, std::vector<bool>(stages, false)};
+  StageCut cut = {family, std::move(places), {}, std::vector<Saving>(stages)};
   for (int64_t s = 0; s < stages; ++s)
     cut.layers.push_back(sizes.layers / stages + (s < sizes.layers % stages ? 1 : 0));
   return cut;
@@ -74,16 +96,12 @@ std::vector<StageCut> pp::evenCuts(const SearchSizes &sizes) {
   return cuts;
 }
 
-std::vector<StageCut> pp::recomputeVariants(const StageCut &cut, int64_t ranks) {
-  std::vector<StageCut> variants;
-  for (int64_t upTo : {int64_t(0), (ranks + 1) / 2, ranks}) {
-    StageCut variant = cut;
-    for (size_t s = 0; s < cut.places.size(); ++s)
-      variant.again[s] = cut.places[s] < upTo;
-    if (!llvm::is_contained(variants, variant))
-      variants.push_back(variant);
-  }
-  return variants;
+StageCut pp::savingCut(const StageCut &cut, const std::vector<Saving> &savings, const SavingModels::Choice &choice,
+                       const std::vector<std::vector<std::string>> &held) {
+  StageCut made = cut;
+  for (size_t s = 0; s < choice.size(); ++s)
+    made.savings[s] = savings[choice[s]].of(held[s]);
+  return made;
 }
 
 std::optional<StageCut> pp::shiftedCut(const StageCut &cut, llvm::ArrayRef<double> work, int64_t ranks) {

@@ -4,7 +4,7 @@
 #define PP_TOOLS_SEARCH_CANDIDATES_H
 
 #include "frontend/Frontend.h"
-#include "llvm/ADT/STLFunctionalExtras.h"
+#include "tools/search/Savings.h"
 
 namespace pp {
 
@@ -17,10 +17,11 @@ struct SearchSizes {
 struct StageCut {
   std::string family;                  ///< `V`
   std::vector<int64_t> places, layers; ///< by stage
-  std::vector<bool> again;             ///< by stage: recomputed
+  std::vector<Saving> savings;         ///< by stage
   bool operator==(const StageCut &) const = default;
 
   std::string describe() const;
+  std::string described(const Saving &saving) const;
   /// As a schedule of the language.
   Replacement replacement(const SearchSizes &sizes) const;
 };
@@ -28,8 +29,9 @@ struct StageCut {
 /// One stage on each rank, loops of several, and waves: a V is one of them. Their layers are as even as can be.
 std::vector<StageCut> evenCuts(const SearchSizes &sizes);
 
-/// Nothing recomputed, the stages of the first half of the ranks, all.
-std::vector<StageCut> recomputeVariants(const StageCut &cut, int64_t ranks);
+/// The cut where each stage does what it can of one of the savings. `held`: by stage, the parts of the model in it.
+StageCut savingCut(const StageCut &cut, const std::vector<Saving> &savings, const SavingModels::Choice &choice,
+                   const std::vector<std::vector<std::string>> &held);
 
 /// A layer from the rank that has most to do, by the times of its stages, to the one that has least; nothing if that
 /// rank has no layer to give.

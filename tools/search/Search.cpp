@@ -1,8 +1,7 @@
 // The loop of --search: candidates one by one, with the planner inside and the simulator as the judge.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-//   even cuts of every placement, some recomputed -> layers shifted from the slowest rank, as long as that gains
-//   -> schedules of the library that are taken as they are -> the table
+//   even cuts of every placement, improved (Improve.cpp) -> schedules of the library as they are -> the table
 //
 // What cannot be among the ten best by its lower bound is not planned.
 #include "tools/search/Search.h"
@@ -11,10 +10,8 @@
 #include "passes/plan/PlanProblem.h"
 #include "tools/Forms.h"
 #include "tools/FrontendFlags.h"
-#include "tools/search/Candidates.h"
+#include "tools/search/Searcher.h"
 #include "llvm/Support/FormatVariadic.h"
-#include "llvm/Support/Process.h"
-#include <atomic>
 #include <csignal>
 
 using namespace mlir;
@@ -28,57 +25,15 @@ cl::opt<bool> searchOption("search",
                            cl::cat(codeOptions()));
 
 constexpr size_t kShown = 10;
-constexpr int kShifts = 6; ///< of layers, one after the other
 
-std::atomic<bool> isInterrupted = false;
-
-/// A candidate that was judged.
-struct SearchRow {
-  std::string what;
-  PlanOutcome outcome;
-  SearchResult result;
-};
-
-class Searcher {
-public:
-  Searcher(llvm::MemoryBufferRef source, const FrontendOptions &options, const PlanRequest &request,
-           PrepareModule prepare, llvm::raw_ostream &os)
-      : source(source), options(options), request(request), prepare(prepare), os(os) {}
-
-  FailureOr<SearchResult> run();
-
-private:
-  using Judge = llvm::function_ref<FailureOr<PlanOutcome>(ModuleOp)>;
-  llvm::MemoryBufferRef source;
-  FrontendOptions options;
-  PlanRequest request;
-  PrepareModule prepare;
-  llvm::raw_ostream &os;
-  SearchSizes sizes;
-  bool isOwnLimit = false;
-  std::string written;            ///< what the baseline takes
-  std::vector<SearchRow> rows;    ///< by step
-  std::vector<std::string> fails; ///< what the compiler said, by candidate
-  int tried = 0;
-  bool isShown = llvm::sys::Process::StandardErrIsDisplayed();
-
-  FailureOr<PlanOutcome> judge(const std::optional<Replacement> &replacement, bool says, Judge with,
-                               std::string *why = nullptr);
-  LogicalResult judgeWritten();
-  std::optional<PlanOutcome> judgeCut(const StageCut &cut);
-  void judgeLibrary(const LibrarySchedule &schedule);
-  void offer(const std::string &what, const PlanOutcome &outcome, SearchResult result);
-  void shiftLayers(StageCut cut, PlanOutcome outcome);
-  void progress(const std::string &what);
-  void print() const;
-};
 } // namespace
+
+std::atomic<bool> Searcher::isInterrupted = false;
 
 bool pp::wantsSearch() { return searchOption; }
 
 /// Compiles in a context of its own. `says`: its errors are the user's; else the first of them goes to `why`.
-FailureOr<PlanOutcome> Searcher::judge(const std::optional<Replacement> &replacement, bool says, Judge with,
-                                       std::string *why) {
+LogicalResult Searcher::compile(const std::optional<Replacement> &replacement, bool says, Use use, std::string *why) {
   DialectRegistry registry;
   registry.insert<func::FuncDialect, nn::NnDialect, PipelineDialect>();
   MLIRContext context(registry);
@@ -101,13 +56,14 @@ FailureOr<PlanOutcome> Searcher::judge(const std::optional<Replacement> &replace
   OwningOpRef<ModuleOp> module = importPipe(manager, &context, its);
   if (!module || failed(prepare(*module)))
     return failure();
-  return with(*module);
+  return use(*module);
 }
 
 /// The baseline, from which the sizes come, and the limit where none is given.
 LogicalResult Searcher::judgeWritten() {
   std::string name;
-  auto with = [&](ModuleOp module) -> FailureOr<PlanOutcome> {
+  FailureOr<PlanOutcome> outcome;
+  auto use = [&](ModuleOp module) {
     ProgramOp program = *module.getOps<ProgramOp>().begin();
     sizes = {static_cast<int64_t>(program.getRanks()), static_cast<int64_t>(program.getMicrobatches()), 0};
     for (auto piece : program.getOps<PieceOp>())
@@ -115,11 +71,13 @@ LogicalResult Searcher::judgeWritten() {
         sizes.layers = std::max(sizes.layers, cast<IntegerAttr>(cast<ArrayAttr>(part)[1]).getInt() + 1);
     if (auto schedule = program.getTrain().getAs<StringAttr>("schedule"))
       name = schedule.str();
+    DictionaryAttr cluster = program.getClusterAttr();
+    bool isByCluster = request.changes.costs.empty() || request.changes.costs == "cluster";
+    hasHost = isByCluster && cluster && cluster.contains("host");
     request.proofs.memoryLimit = memoryLimitOf(program, request.proofs.memoryLimit);
-    return outcomeAsWritten(module, request);
+    return LogicalResult(outcome = outcomeAsWritten(module, request));
   };
-  FailureOr<PlanOutcome> outcome = judge(std::nullopt, /*says=*/true, with);
-  if (failed(outcome))
+  if (failed(compile(std::nullopt, /*says=*/true, use)))
     return failure();
   isOwnLimit = request.proofs.memoryLimit < 0;
   if (isOwnLimit)
@@ -132,53 +90,46 @@ LogicalResult Searcher::judgeWritten() {
   return success();
 }
 
-/// Keeps what fits, by step; the first of equals.
-void Searcher::offer(const std::string &what, const PlanOutcome &outcome, SearchResult result) {
-  if (outcome.peak > request.proofs.memoryLimit)
+/// Keeps what fits, by step; the first of equals. Of stages that are equal but for what they save, one with a step.
+void Searcher::offer(const std::string &what, const PlanOutcome &outcome, SearchResult result,
+                     std::optional<StageCut> cut) {
+  bool isThere = llvm::any_of(rows, [&](const SearchRow &row) {
+    return cut && row.cut && cut->places == row.cut->places && cut->layers == row.cut->layers &&
+           std::abs(outcome.step - row.outcome.step) < 1e-9 * outcome.step;
+  });
+  if (outcome.peak > request.proofs.memoryLimit || isThere)
     return;
   auto at = llvm::upper_bound(rows, outcome.step * (1 + 1e-9),
                               [](double step, const SearchRow &row) { return step < row.outcome.step * (1 + 1e-9); });
-  rows.insert(at, {what, outcome, std::move(result)});
+  rows.insert(at, {what, outcome, std::move(result), std::move(cut)});
   if (rows.size() > kShown)
     rows.pop_back();
 }
 
-std::optional<PlanOutcome> Searcher::judgeCut(const StageCut &cut) {
+/// Nothing if the step cannot be shorter than the tenth best and than `below`.
+std::optional<PlanOutcome> Searcher::judgeCut(const StageCut &cut, std::string *why, double below) {
+  for (const SearchRow &row : rows)
+    if (row.cut == cut)
+      return row.outcome;
   progress(cut.describe());
-  std::string why;
   PlanRequest limited = request;
-  limited.worthBelow = rows.size() < kShown ? INFINITY : rows.back().outcome.step;
+  limited.worthBelow = std::min(below, rows.size() < kShown ? INFINITY : rows.back().outcome.step);
   Replacement replacement = cut.replacement(sizes);
-  auto plan = [&](ModuleOp module) { return planOutcome(module, limited); };
-  FailureOr<PlanOutcome> outcome = judge(replacement, /*says=*/false, plan, &why);
-  if (failed(outcome)) {
-    fails.push_back(cut.describe() + ": " + why);
+  FailureOr<PlanOutcome> outcome;
+  auto use = [&](ModuleOp module) { return LogicalResult(outcome = planOutcome(module, limited)); };
+  if (failed(compile(replacement, /*says=*/false, use, why)) || outcome->bound >= limited.worthBelow ||
+      outcome->step >= below)
     return std::nullopt;
-  }
-  bool isPlanned = outcome->bound < limited.worthBelow;
-  if (isPlanned)
-    offer(cut.describe() + ": " + outcome->seed, *outcome, {replacement, true, request.proofs.memoryLimit, ""});
-  return isPlanned ? std::optional(*outcome) : std::nullopt;
-}
-
-/// One layer after the other from the rank that has most to do, while the step gets shorter.
-void Searcher::shiftLayers(StageCut cut, PlanOutcome outcome) {
-  for (int shift = 0; shift < kShifts && !isInterrupted; ++shift) {
-    std::optional<StageCut> next = shiftedCut(cut, outcome.work, sizes.ranks);
-    std::optional<PlanOutcome> made = next ? judgeCut(*next) : std::nullopt;
-    if (!made || made->step >= outcome.step)
-      return;
-    cut = *next;
-    outcome = *made;
-  }
+  offer(cut.describe() + ": " + outcome->seed, *outcome, {replacement, true, request.proofs.memoryLimit, ""}, cut);
+  return *outcome;
 }
 
 void Searcher::judgeLibrary(const LibrarySchedule &schedule) {
   std::string call = schedule.call(sizes), why;
   progress(call);
-  auto asIs = [&](ModuleOp module) { return outcomeAsWritten(module, request); };
-  FailureOr<PlanOutcome> outcome = judge(schedule.replacement(sizes), /*says=*/false, asIs, &why);
-  if (failed(outcome)) {
+  FailureOr<PlanOutcome> outcome;
+  auto asIs = [&](ModuleOp module) { return LogicalResult(outcome = outcomeAsWritten(module, request)); };
+  if (failed(compile(schedule.replacement(sizes), /*says=*/false, asIs, &why))) {
     fails.push_back(call + ": " + why);
     return;
   }
@@ -228,9 +179,9 @@ FailureOr<SearchResult> Searcher::run() {
     std::signal(SIGINT, SIG_DFL); // a second one ends the process
   });
   for (const StageCut &even : evenCuts(sizes))
-    for (const StageCut &cut : recomputeVariants(even, sizes.ranks))
-      if (std::optional<PlanOutcome> outcome = isInterrupted ? std::nullopt : judgeCut(cut))
-        shiftLayers(cut, *outcome);
+    if (!isInterrupted)
+      improve(even);
+  polish();
   for (const LibrarySchedule &schedule : librarySchedules(sizes))
     if (!isInterrupted)
       judgeLibrary(schedule);
