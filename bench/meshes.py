@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures steps on meshes beside one device of one thread; what --compile takes; what `together` hides: --overlap."""
+"""Measures steps on meshes beside one device of one thread; what --compile takes; what hides exchanges: --overlap."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: bench/meshes.py [-c PP_COMPILE] [--rounds 5] [--folder build/meshes] [--only WORD] [-D name=value]..
@@ -9,10 +9,11 @@
 # need two cores that do nothing else.
 # --compile: 64 layers of llama as 1F1B of 512 microbatches on 64 ranks, the executable with the programs of all ranks,
 # with meshes beside none. Processor seconds and peak bytes of pp-compile; a ratio is the median over rounds.
-# --overlap: one rank of two devices (tensor 2), forwards and backwards side by side, beside one after the other and
-# both as simulated. Every message is on its way for a fixed time (--delay of the program), which takes no core. One
-# constant is calibrated: the speed of the cluster's device, by a step without delay. `link / compute`: all messages of
-# a step one after the other, by the step without delay. Nothing hides those of the first forward and last backward.
+# --overlap: one rank of two devices (tensor 2), with `1f1b_overlap`, whose forwards and backwards run side by side, and
+# with `1f1b`: exchanges hidden behind what does not need them, beside waited for (--interleave=false), and both as
+# simulated. Every message is on its way for a fixed time (--delay of the program), which takes no core. One constant is
+# calibrated: the speed of the cluster's device, by a step without delay. `link / compute`: all messages of a step one
+# after the other, by the step without delay. Nothing hides those of the first forward.
 import argparse, json, os, statistics, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "test", "run"))
 import harness
@@ -58,6 +59,7 @@ def compiles(arguments):
 
 
 OVERLAP = """import "std/models/llama.pipe"
+import "std/1f1b.pipe"
 import "std/1f1b_overlap.pipe"
 cluster here(speed = 1, latency = 0) {
   nodes      1
@@ -67,9 +69,9 @@ cluster here(speed = 1, latency = 0) {
   efficiency gemm = 0.8, attention = 0.4, bandwidth = 0.8
   inside     bandwidth = 1e15, latency = latency
 }
-train overlap(microbatches = 16, speed = 1, latency = 0) {
+train overlap(microbatches = 16, speed = 1, latency = 0, schedule = "") {
   model     llama(layers = 4, hidden = 512, heads = 8, ffn = 1408, vocab = 256)
-  schedule  one_f_one_b_overlap(1, microbatches)
+  schedule  choose schedule { "1f1b_overlap" one_f_one_b_overlap(1, microbatches) "1f1b" one_f_one_b(1, microbatches) }
   data      microbatch = 1, sequence = 256
   mesh      tensor = 2
   cluster   here(speed, latency)
@@ -77,12 +79,12 @@ train overlap(microbatches = 16, speed = 1, latency = 0) {
   precision f32
 }
 """
-KINDS = {"in turn": "true", "one after the other": "false"}
+KINDS = {"hidden": "true", "waited for": "false"}
 
 
 def compile_overlap(arguments, kind, speed, latency, *options):
     return harness.call([arguments.compiler, arguments.source, f"--interleave={KINDS[kind]}", f"-Dspeed={speed}",
-                         f"-Dlatency={latency}", *options]).stdout
+                         f"-Dlatency={latency}", f"-Dschedule={arguments.schedule}", *options]).stdout
 
 
 def predict(arguments, kind, speed, latency):
@@ -96,6 +98,11 @@ def run_delayed(program, text, delay):
 
 
 def overlaps(arguments):
+    for arguments.schedule in ("1f1b_overlap", "1f1b"):
+        overlap(arguments)
+
+
+def overlap(arguments):
     """Steps and predictions for several times of messages."""
     text = harness.write_text(arguments.folder)
     arguments.source = os.path.join(arguments.folder, "overlap.pipe")
@@ -103,14 +110,15 @@ def overlaps(arguments):
         file.write(OVERLAP)
     os.environ["PP_THREADS"] = harness.ENVIRONMENT["PP_THREADS"] = "1"
     programs = {kind: os.path.join(arguments.folder, kind.replace(" ", "_")) for kind in KINDS}
-    last = "one after the other"
+    last = "waited for"
     compile_overlap(arguments, last, 1, 0, "-o", programs[last])
     plain = statistics.median(run_delayed(programs[last], text, 0) for _ in range(arguments.rounds))
     nothing = predict(arguments, last, 1, 0)
     speed = nothing / plain
     messages = round((predict(arguments, last, 1, 0.1) - nothing) / 0.2)  # a sum passes the link twice
-    print(f"a step without delay {plain:.3f} s, {messages} messages; calibrated speed {speed:.3f}\n")
-    print("| link / compute | delay ms | in turn s | predicted | one after the other s | predicted | in turn / larger |"
+    print(f"{arguments.schedule}: a step without delay {plain:.3f} s, {messages} messages; "
+          f"calibrated speed {speed:.3f}\n")
+    print("| link / compute | delay ms | hidden s | predicted | waited for s | predicted | hidden / larger |"
           "\n|---:|---:|---:|---:|---:|---:|---:|")
     for share in (0.25, 0.5, 0.75, 1, 1.5):
         delay = plain * share / messages
@@ -123,8 +131,9 @@ def overlaps(arguments):
                 its.append(run_delayed(programs[kind], text, delay))
         cells = [cell for kind in KINDS for cell in
                  ("%.3f" % statistics.median(seconds[kind]), "%.3f" % predicted[kind])]
-        larger = statistics.median(seconds["in turn"]) / (plain * max(1, share))
+        larger = statistics.median(seconds["hidden"]) / (plain * max(1, share))
         print(f"| {share:.2f} | {delay * 1e3:.2f} | {' | '.join(cells)} | {larger:.2f} |", flush=True)
+    print()
 
 
 def main():
@@ -134,7 +143,7 @@ def main():
     parser.add_argument("--folder", default=os.path.join(harness.ROOT, "build", "meshes"))
     parser.add_argument("--only", default="", help="rows whose name has this word, beside one device")
     parser.add_argument("--compile", action="store_true", help="compile, and run nothing")
-    parser.add_argument("--overlap", action="store_true", help="units side by side, beside one after the other")
+    parser.add_argument("--overlap", action="store_true", help="exchanges hidden, beside waited for")
     parser.add_argument("-D", action="append", default=[], metavar="NAME=VALUE")
     arguments = parser.parse_args()
     os.makedirs(arguments.folder, exist_ok=True)
