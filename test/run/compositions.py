@@ -15,7 +15,7 @@ from gradients import TOLERANCE, TRAINED, Runner, difference
 
 SCHEDULES = ("gpipe", "1f1b", "gpipe_offload", "bpipe", "1f1b_recompute", "1f1b_vocabulary", "1f1b_overlap",
              "interleaved", "looped_bfs",
-             "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "dualpipe_v", "hanayo", "weipipe",
+             "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "dualpipe", "dualpipe_v", "hanayo", "weipipe",
              "weipipe_prefetch", "weipipe_naive", "wzb1", "wzb2", "tawpipe", "fsdp", "data_parallel", "zero1", "zero2",
              "replicated_1f1b", "replicated_zero1", "terapipe", "slimpipe", "slimpipe/exchange=true",
              "slimpipe/vocabulary=true", "slimpipe_interleaved/exchange=true", "ring_attention",
