@@ -175,8 +175,8 @@ TEST(Planner, exactSearchFindsKnownOptima) {
   EXPECT_EQ(planOrder(problemOf({"V", 4, 4, 1, 1.4, .6, .05, 2}), {})->makespan, ticks(20.4));
 }
 
-/// What a forward allocates and frees itself does not keep the next ones away: with 3 bytes at a time, of which 2 stay, two
-/// microbatches fit in 5, and not one.
+/// What a forward allocates and frees itself does not keep the next ones away: with 3 bytes at a time, of which 2 stay,
+/// two microbatches fit in 5, and not one.
 TEST(Planner, boundHoldsWhereUnitsFreeBytesThemselves) {
   for (const char *placement : {"one", "V"})
     for (int64_t limit : {5, 6, 7}) {
