@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: bench/predict.py [-c PP_COMPILE] [--rounds N] [--steps N] [--transport threads|mpi] [-D name=value]..
-#                         [--gains] [SCHEDULE..]
+#                         [--calm SECONDS] [--gains] [SCHEDULE..]
 # Each round runs every program twice, first with --profile, then measured: so the run that is predicted is not the one
 # that was profiled. Per round the step predicted by `--costs` is divided by the measured one; the table has the median
 # of these ratios and their range. Beside it the same over the profiled run's own step: what the model errs by, without
@@ -11,16 +11,47 @@
 # allocates, against the pages of it that the run has touched.
 #
 # --gains: what --plan and --search gain over the schedule as written. The plan is made with a profile of the program as
-# written, and the gain is predicted from that profile alone. --search takes no profile, so it chooses by its cluster, and
-# the gain is predicted from profiles of both programs. Then both run in turn, so many rounds; the measured gain is the
-# median of the rounds' ratios.
-import argparse, json, os, re, statistics, subprocess, sys, tempfile
+# written, and the gain is predicted from that profile alone. --search takes no profile, so it chooses by its cluster,
+# and the gain is predicted from profiles of both programs. Then both run in turn, so many rounds; the measured gain is
+# the median of the rounds' ratios.
+import argparse, json, os, re, resource, statistics, subprocess, sys, tempfile, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SIZES = dict(ranks=2, microbatches=8, layers=4, hidden=256, heads=4, ffn=704, vocab=2048, sequence=128, microbatch=2)
 ENVIRONMENT = dict(os.environ, PP_THREADS="1", OMP_NUM_THREADS="1", OMPI_ALLOW_RUN_AS_ROOT="1",
                    OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_mpi_yield_when_idle="1",
                    OMPI_MCA_btl_vader_single_copy_mechanism="none")
+
+
+OTHERS = 0.1  # cores that others may use beside a run with --calm
+
+
+def busy():
+    """Seconds that all cores have worked so far, but for this script's ended children."""
+    with open("/proc/stat") as file:
+        user, nice, system, _, _, *interrupts = map(int, file.readline().split()[1:])
+    own = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK") - own.ru_utime - own.ru_stime
+
+
+def others(action):
+    """What the action returns, and how many cores others have used meanwhile."""
+    begin, before = time.monotonic(), busy()
+    said = action()
+    return said, (busy() - before) / (time.monotonic() - begin)
+
+
+def calm_call(arguments, command):
+    """With --calm SECONDS: waits until nobody else uses the cores, and runs again if somebody did meanwhile."""
+    until = time.monotonic() + arguments.calm
+    while arguments.calm:
+        if others(lambda: time.sleep(0.5))[1] < OTHERS:
+            said, used = others(lambda: call(command))
+            if used < OTHERS:
+                return said
+        if time.monotonic() > until:
+            raise SystemExit(f"others have used more than {OTHERS} cores beside every run for {arguments.calm} seconds")
+    return call(command)
 
 
 def call(command, **more):
@@ -32,7 +63,7 @@ def call(command, **more):
 
 class Program:
     def __init__(self, arguments, folder, schedule):
-        self.path, self.schedule = os.path.join(folder, schedule), schedule
+        self.path, self.schedule, self.arguments = os.path.join(folder, schedule), schedule, arguments
         self.compile = [arguments.compiler, os.path.join(ROOT, "examples", "train.pipe"),
                         *[word for key, value in dict(SIZES, schedule=schedule).items()
                           for word in ("-D", f"{key}={value}")],
@@ -44,8 +75,8 @@ class Program:
 
     def round(self):
         """Milliseconds of a step, predicted, profiled and measured; peak bytes by rank, planned and touched."""
-        call([*self.train, "--profile", self.path + ".profile"])
-        said = call([*self.train, "--log", self.path + ".log"])
+        calm_call(self.arguments, [*self.train, "--profile", self.path + ".profile"])
+        said = calm_call(self.arguments, [*self.train, "--log", self.path + ".log"])
         stats = json.loads(call([*self.compile, "--emit=stats", f"--costs={self.path}.profile"]))
         with open(self.path + ".profile") as profile:
             profiled = json.load(profile)["seconds"]
@@ -98,15 +129,15 @@ class Gain:
                                 "(ranks, microbatches)") + SLOW
         with open(base + ".pipe", "w") as file:
             file.write(text)
-        given = [word for key, value in dict(SIZES, schedule=schedule).items() for word in ("-D", f"{key}={value}")]
-        written = [arguments.compiler, base + ".pipe", *given, *[word for D in arguments.D for word in ("-D", D)], *more]
+        defines = [*(f"{key}={value}" for key, value in dict(SIZES, schedule=schedule).items()), *arguments.D]
+        written = [arguments.compiler, base + ".pipe", *[word for its in defines for word in ("-D", its)], *more]
         launch = ["mpirun", "-n", "2", "--oversubscribe"] if arguments.transport == "mpi" else []
         end = ["--in-process"] if arguments.transport != "mpi" else []
         self.steps = ["--data", "random", "--steps", str(arguments.steps)]
         call([*written, "-o", base + ".written"])
         self.runs = [[*launch, base + ".written", *end]]
         profile = base + ".written.profile"
-        call([*self.runs[0], *self.steps, "--profile", profile])
+        calm_call(arguments, [*self.runs[0], *self.steps, "--profile", profile])
         costs = [f"--costs={profile}"]
         searches = "--search" in finds
         found = [*written, *finds, *([] if searches else costs)]
@@ -121,18 +152,18 @@ class Gain:
                 file.write(f'import "{base}.planned.pipe"\n' + text.replace(
                     "schedule choose schedule {", f'schedule choose schedule {{ "found" {called}'))
             print(f"{name}: {called}", file=sys.stderr)
-            call([*self.runs[1], *self.steps, "--profile", base + ".found.profile"])
+            calm_call(arguments, [*self.runs[1], *self.steps, "--profile", base + ".found.profile"])
             found = [written[0], base + ".chosen.pipe", *written[2:], "-D", "schedule=found",
                      f"--costs={base}.found.profile"]
         stats.append(json.loads(call([*found, "--emit=stats"])))
         self.predicted = stats[0]["step"] / stats[1]["step"]
-        self.log = base + ".log"
+        self.log, self.arguments = base + ".log", arguments
 
     def round(self):
         """The steps as written and as found, in ms, one run after the other."""
         both = []
         for run in self.runs:
-            call([*run, *self.steps, "--log", self.log])
+            calm_call(self.arguments, [*run, *self.steps, "--log", self.log])
             with open(self.log) as log:
                 both.append(statistics.median(json.loads(line)["seconds"] for line in list(log)[2:]) * 1e3)
         return both
@@ -160,6 +191,8 @@ def main():
     parser.add_argument("--transport", choices=("threads", "mpi"), default="threads")
     parser.add_argument("-D", action="append", default=[], metavar="NAME=VALUE",
                         help="with these there have to be two devices, as -D ranks=1 -D mesh.tensor=2 single")
+    parser.add_argument("--calm", type=int, default=0, metavar="SECONDS",
+                        help="wait so long for a run beside which nobody else used the cores")
     parser.add_argument("--gains", action="store_true", help="what --plan and --search gain, in place of single steps")
     parser.add_argument("schedules", nargs="*", metavar="SCHEDULE", help="or, with --gains, the name of a case")
     arguments = parser.parse_args()

@@ -37,6 +37,11 @@ private:
     return sender.rank == problem.stages[to].rank ? 0 : from < to ? sender.forward : sender.backward;
   }
 
+  /// Of what a forward allocates: what is there until the backward.
+  static int64_t staysOf(const PlanStage &stage) {
+    return std::max<int64_t>(0, stage.alloc[kPlanF] - stage.free[kPlanF]);
+  }
+
   template <typename Fn> void eachArrow(int64_t unit, Fn fn) const { // (from, delay)
     int64_t kind = problem.kindOf(unit), s = problem.stageOf(unit), i = problem.microbatchOf(unit);
     if (kind == kPlanF && s > 0)
@@ -48,7 +53,8 @@ private:
     if (i > 0)
       fn(problem.unit(kind, s, i - 1), 0);
     const PlanStage &stage = problem.stages[s];
-    int64_t fit = stage.alloc[kPlanF] > 0 ? problem.limits[stage.rank] / stage.alloc[kPlanF] : 0;
+    int64_t stays = staysOf(stage), room = problem.limits[stage.rank] - stage.alloc[kPlanF];
+    int64_t fit = stays > 0 && room >= 0 ? room / stays + 1 : 0;
     if (kind == kPlanF && fit > 0 && i >= fit)
       fn(problem.unit(stage.free[kPlanI] > 0 || !problem.isSplit ? kPlanI : kPlanW, s, i - fit), 0);
   }
@@ -118,7 +124,8 @@ private:
       for (int64_t t = s + 1; t < stages; ++t)
         untilI += problem.stages[t].time[kPlanF] + problem.stages[t].time[kPlanI] + delay(t - 1, t) + delay(t, t - 1);
       double late = problem.isSplit ? stage.free[kPlanW] : 0, own = stage.alloc[kPlanI];
-      filled += static_cast<double>(stage.alloc[kPlanF]) * untilI + late * (problem.isSplit ? stage.time[kPlanW] : 0) +
+      double stays = staysOf(stage), passes = stage.alloc[kPlanF] - staysOf(stage);
+      filled += stays * untilI + passes * stage.time[kPlanF] + late * (problem.isSplit ? stage.time[kPlanW] : 0) +
                 own * static_cast<double>(stage.time[kPlanI]);
     }
     if (filled <= 0 || problem.limits[rank] <= 0)

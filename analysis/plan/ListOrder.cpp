@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Admission: a microbatch that is not the oldest with allocations to make on the rank may allocate only what leaves
-// room for all of those. So the oldest microbatch can always finish, and then the next: it gets back as much as that
-// one needs, for microbatches are equal.
+// room for all of those, and for the most that one unit frees itself. So the oldest microbatch can always finish, and
+// then the next: it gets back as much as that one needs, for microbatches are equal.
 #include "analysis/plan/Planner.h"
 #include <algorithm>
 #include <queue>
@@ -17,13 +17,15 @@ public:
   ListScheduler(const PlanProblem &problem, const PlanGraph &graph, const PlanPriorities &priorities)
       : problem(problem), graph(graph), priorities(priorities), starts(graph.size(), -1), order(graph.ranks()),
         chains(graph.ranks()), next(problem.chains(), 0), used(graph.ranks(), 0), freeFrom(graph.ranks(), 0),
-        freed(graph.ranks(), 0), oldest(graph.ranks(), 0), needs(graph.ranks()) {
+        freed(graph.ranks(), 0), oldest(graph.ranks(), 0), passing(graph.ranks(), 0), needs(graph.ranks()) {
     for (int64_t chain = 0; chain < problem.chains(); ++chain)
       chains[graph.rank[chain]].push_back(chain);
     for (int64_t rank = 0; rank < graph.ranks(); ++rank) {
       int64_t each = 0;
-      for (int64_t chain : chains[rank])
-        each += graph.alloc[chain];
+      for (int64_t chain : chains[rank]) {
+        each += lastingOf(chain);
+        passing[rank] = std::max(passing[rank], graph.alloc[chain] - lastingOf(chain));
+      }
       needs[rank].assign(problem.microbatches, each);
     }
   }
@@ -50,11 +52,14 @@ private:
   std::vector<std::vector<int64_t>> chains; ///< by rank
   std::vector<int64_t> next;                ///< by chain: the microbatch that is next
   /// By rank: bytes allocated; until when it is busy; what its running unit frees; the oldest microbatch that still
-  /// allocates.
-  std::vector<int64_t> used, freeFrom, freed, oldest;
-  std::vector<std::vector<int64_t>> needs; ///< by rank and microbatch: allocations not made yet
+  /// allocates for later units; the most that a unit allocates and frees itself.
+  std::vector<int64_t> used, freeFrom, freed, oldest, passing;
+  std::vector<std::vector<int64_t>> needs; ///< by rank and microbatch: allocations for later units, not made yet
   std::priority_queue<Wake, std::vector<Wake>, std::greater<>> wakes;
   int64_t done = 0;
+
+  /// What the unit allocates for later units.
+  int64_t lastingOf(int64_t unit) const { return std::max<int64_t>(0, graph.alloc[unit] - graph.free[unit]); }
 
   /// When the inputs are there; nothing if a unit before it has not started.
   std::optional<int64_t> arrivalOf(int64_t unit) const {
@@ -72,8 +77,8 @@ private:
     int64_t alloc = graph.alloc[unit];
     if (alloc == 0)
       return true;
-    int64_t o = oldest[rank], others = problem.microbatchOf(unit) == o ? 0 : needs[rank][o];
-    return used[rank] + alloc + others <= graph.limits[rank];
+    int64_t o = oldest[rank], others = problem.microbatchOf(unit) == o ? 0 : needs[rank][o] + passing[rank];
+    return used[rank] + std::max(alloc, lastingOf(unit) + others) <= graph.limits[rank];
   }
 
   void decide(int64_t rank, int64_t now) {
@@ -113,7 +118,7 @@ private:
     ++next[graph.chainOf(unit)];
     ++done;
     used[rank] += graph.alloc[unit];
-    needs[rank][microbatch] -= graph.alloc[unit];
+    needs[rank][microbatch] -= lastingOf(unit);
     while (oldest[rank] + 1 < problem.microbatches && needs[rank][oldest[rank]] == 0)
       ++oldest[rank];
     freed[rank] = graph.free[unit];

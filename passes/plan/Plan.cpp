@@ -140,7 +140,7 @@ LogicalResult PlanRun::planTimed(const TimedProblem &timed, const PlanOrder &see
   if (bound >= request.worthBelow)
     return success();
   for (PlanEffort effort : {PlanEffort::Normal, PlanEffort::High})
-    for (int64_t ahead = 1; ahead <= (hasOffloads(program) ? kFarthest : 1); ++ahead)
+    for (int64_t ahead = 0; ahead <= (hasOffloads(program) ? kFarthest : 0); ++ahead)
       if (effort <= request.effort && failed(planWith(effort, ahead, timed.problem, seed)))
         return failure();
   return success();
@@ -157,7 +157,7 @@ LogicalResult PlanRun::planWith(PlanEffort effort, int64_t ahead, PlanProblem pr
     FailureOr<Trial> trial = tryOut(std::move(module), /*fuse=*/true);
     if (failed(trial))
       return failure();
-    std::string early = ahead > 1 ? ", stashes " + std::to_string(ahead) + " units early" : "";
+    std::string early = ahead > 0 ? ", stashes " + std::to_string(ahead) + " early" : "";
     offer(*trial, plan->seed + early, Found{problem, plan->order, ahead});
     if (fits(*trial))
       return success();

@@ -15,6 +15,9 @@ mlir::LogicalResult checkPlannable(pipeline::ProgramOp program);
 /// Whether all backwards of the program are whole.
 bool hasWholeBackwards(pipeline::ProgramOp program);
 
+/// The planner's kind of a unit of this phase.
+int64_t planKindOf(pipeline::Phase phase);
+
 /// Replaces every backward by its two halves, one behind the other.
 void splitBackwards(pipeline::ProgramOp program);
 

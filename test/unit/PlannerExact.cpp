@@ -175,6 +175,25 @@ TEST(Planner, exactSearchFindsKnownOptima) {
   EXPECT_EQ(planOrder(problemOf({"V", 4, 4, 1, 1.4, .6, .05, 2}), {})->makespan, ticks(20.4));
 }
 
+/// What a forward allocates and frees itself does not keep the next ones away: with 3 bytes at a time, of which 2 stay,
+/// two microbatches fit in 5, and not one.
+TEST(Planner, boundHoldsWhereUnitsFreeBytesThemselves) {
+  for (const char *placement : {"one", "V"})
+    for (int64_t limit : {5, 6, 7}) {
+      PlanProblem problem = problemOf({placement, 2, 4, 1, 1, 1, 0.05, 1});
+      for (PlanStage &stage : problem.stages) {
+        stage.alloc = {3, 1, 0};
+        stage.free = {1, 1, 2};
+      }
+      problem.limits.assign(2, limit * (placement[0] == 'V' ? 2 : 1));
+      std::optional<Plan> plan = planOrder(problem, {});
+      ASSERT_TRUE(plan);
+      std::optional<int64_t> best = ExactSearch(problem, plan->makespan).run();
+      EXPECT_LE(lowerBoundOf(problem), *best);
+      EXPECT_LE(static_cast<double>(plan->makespan), 1.08 * static_cast<double>(*best));
+    }
+}
+
 /// How plans of a grid compare with the optima.
 struct Tally {
   int cases = 0, byBound = 0, bySearch = 0, planned = 0, improved = 0; ///< the last two: optimal

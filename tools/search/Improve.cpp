@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   a cut -> the savings of each stage that the model finds best, judged -> a layer goes from the slowest rank to the
-//   fastest, with savings of its own, as long as that gains
+//   fastest, with savings of its own, as long as that gains; once without host memory, once with it
 //   the best of all -> one saving changed, or one layer in another stage, judged, as long as that gains
 #include "analysis/Proof.h"
 #include "tools/search/Searcher.h"
@@ -85,27 +85,22 @@ void Searcher::findSavings(const StageCut &cut, const PlanModel &plain) {
 std::vector<StageCut> Searcher::savingCuts(const StageCut &cut, const PlanModel &plain) {
   if (SavingModels({plain}, sizes.microbatches).isEnough())
     return {cut};
+  isShort = true;
   if (savings.empty())
     findSavings(cut, plain);
   std::vector<PlanModel> models = {plain};
   std::vector<Saving> its = {{}};
-  for (const Saving &saving : llvm::drop_begin(savings))
+  for (const Saving &saving : llvm::drop_begin(savings)) {
+    if (saving.kind == Saving::Host && !usesHost)
+      continue;
     if (FailureOr<PlanModel> model = modelWith(cut, saving, plain); succeeded(model)) {
       models.push_back(std::move(*model));
       its.push_back(saving);
     }
-  std::vector<StageCut> cuts;
-  auto choose = [&] {
-    for (const SavingModels::Choice &choice : SavingModels(models, sizes.microbatches).choose(kChoices))
-      if (StageCut made = savingCut(cut, its, choice, plain.parts); !llvm::is_contained(cuts, made))
-        cuts.push_back(std::move(made));
-  };
-  bool isLastHost = its.back().kind == Saving::Host;
-  choose();
-  if (isLastHost) { // how long moves take the simulator knows better: what is best without them is judged, too
-    models.pop_back();
-    choose();
   }
+  std::vector<StageCut> cuts;
+  for (const SavingModels::Choice &choice : SavingModels(std::move(models), sizes.microbatches).choose(kChoices))
+    cuts.push_back(savingCut(cut, its, choice, plain.parts));
   return cuts;
 }
 
@@ -130,8 +125,17 @@ std::optional<std::pair<StageCut, PlanOutcome>> Searcher::judgeSavings(const Sta
   return best;
 }
 
-/// One layer after the other from the rank that has most to do, while the step gets shorter.
+/// With recomputation alone and, if that is needed, also with stashes in host memory: the model sees moves roughly.
 void Searcher::improve(const StageCut &even) {
+  isShort = usesHost = false;
+  shiftLayers(even);
+  usesHost = hasHost;
+  if (isShort && hasHost)
+    shiftLayers(even);
+}
+
+/// One layer after the other from the rank that has most to do, while the step gets shorter.
+void Searcher::shiftLayers(const StageCut &even) {
   auto best = judgeSavings(even);
   size_t reported = fails.size();
   for (int shift = 0; shift < kShifts && best && !isInterrupted; ++shift) {

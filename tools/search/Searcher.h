@@ -36,11 +36,12 @@ private:
   llvm::raw_ostream &os;
   SearchSizes sizes;
   bool isOwnLimit = false;
-  bool hasHost = false;           ///< the costs say how fast a host's memory is
-  std::string written;            ///< what the baseline takes
-  std::vector<SearchRow> rows;    ///< by step
-  std::vector<std::string> fails; ///< what the compiler said, by candidate
-  std::vector<Saving> savings;    ///< none, sets of parts, all; found when they are needed
+  bool isShort = false, usesHost = false; ///< memory, for some cut so far; stashes may wait in host memory
+  bool hasHost = false;                   ///< the costs say how fast a host's memory is
+  std::string written;                    ///< what the baseline takes
+  std::vector<SearchRow> rows;            ///< by step
+  std::vector<std::string> fails;         ///< what the compiler said, by candidate
+  std::vector<Saving> savings;            ///< none, sets of parts, all; found when they are needed
   int tried = 0;
   static std::atomic<bool> isInterrupted;
   bool isShown; ///< on a terminal: how far it is
@@ -59,6 +60,7 @@ private:
   std::vector<StageCut> savingCuts(const StageCut &cut, const PlanModel &plain);
   std::optional<std::pair<StageCut, PlanOutcome>> judgeSavings(const StageCut &cut);
   void improve(const StageCut &even);
+  void shiftLayers(const StageCut &even);
   std::vector<StageCut> neighbours(const StageCut &cut, const PlanModel &plain) const;
   void polish();
   void progress(const std::string &what);
