@@ -13,8 +13,8 @@
 
 namespace pp {
 
-using ChecksumTables = std::array<std::array<uint32_t, 256>, 8>;
-/// Table k has the remainder of each byte with k zero bytes behind it: eight bytes are looked up at a time.
+using ChecksumTables = std::array<std::array<uint32_t, 256>, 16>;
+/// Table k has the remainder of each byte with k zero bytes behind it: 16 bytes are looked up at a time.
 inline constexpr ChecksumTables checksumTables = [] {
   ChecksumTables made{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -35,14 +35,18 @@ class Checksum {
 public:
   void add(const void *data, size_t bytes) {
     const auto *at = static_cast<const unsigned char *>(data);
-    for (; bytes >= 8; bytes -= 8, at += 8) {
-      uint64_t word = 0;
-      memcpy(&word, at, 8);
-      static_assert(std::endian::native == std::endian::little);
-      word ^= state;
-      state = 0;
-      for (int i = 0; i < 8; ++i)
-        state ^= checksumTables[7 - i][word >> (8 * i) & 0xff];
+    static_assert(std::endian::native == std::endian::little);
+    for (; bytes >= 16; bytes -= 16, at += 16) {
+      uint64_t low = 0, high = 0;
+      memcpy(&low, at, 8);
+      memcpy(&high, at + 8, 8);
+      low ^= state;
+      uint32_t first = 0, second = 0;
+      for (int i = 0; i < 8; ++i) {
+        first ^= checksumTables[15 - i][low >> (8 * i) & 0xff];
+        second ^= checksumTables[7 - i][high >> (8 * i) & 0xff];
+      }
+      state = first ^ second;
     }
     for (; bytes > 0; --bytes, ++at)
       state = state >> 8 ^ checksumTables[0][(state ^ *at) & 0xff];

@@ -179,20 +179,18 @@ void addProduct(const OutTensor &tensor, const std::vector<char> &a, const std::
     }
 }
 
-/// Writes a tensor in the file's type, a block at a time.
-Status writeConverted(const FileTensor &entry, Type own, Type stored, const char *values, SafeTensorsWriter &file,
-                      int64_t &vanished) {
-  constexpr int64_t most = 1 << 17;
-  const int64_t ownBytes = int64_t(elementBytes(own)), bytes = int64_t(elementBytes(stored));
+/// Writes a whole tensor in the file's layout and type, a block at a time.
+Status writeTensor(const TensorSpec &tensor, const FileTensor &entry, const std::vector<char> &values,
+                   SafeTensorsWriter &file, int64_t &vanished) {
+  const Type own = tensor.type, stored = *typeOfFile(entry.type);
   std::vector<char> block;
-  for (int64_t first = 0, all = entry.elements(); first < all; first += most) {
-    const int64_t count = std::min(most, all - first);
-    block.resize(size_t(count * bytes));
-    PP_TRY(convert(entry.name, SafeTensors::readerOf(fileType(own)), values + first * ownBytes, count, stored,
-                   block.data(), vanished));
-    PP_TRY(file.write(block.data(), block.size()));
-  }
-  return {};
+  return eachBlock(tensor, values, [&](const char *from, int64_t count) {
+    if (own == stored)
+      return file.write(from, size_t(count) * elementBytes(own));
+    block.resize(size_t(count) * elementBytes(stored));
+    PP_TRY(convert(entry.name, SafeTensors::readerOf(fileType(own)), from, count, stored, block.data(), vanished));
+    return file.write(block.data(), block.size());
+  });
 }
 
 using Checksums = std::map<std::string, std::string>;
@@ -216,7 +214,7 @@ Status writeFile(RankMemory &memory, const std::string &folder, const OutFile &o
         }));
       continue;
     }
-    auto values = std::make_shared<std::vector<char>>();
+    const std::shared_ptr<std::vector<char>> values = work.place();
     PP_TRY(gather(memory, *tensor.pieces, *values));
     const TensorSpec &spec = tensor.pieces->front().tensor;
     if (tensor.a) {
@@ -234,12 +232,8 @@ Status writeFile(RankMemory &memory, const std::string &folder, const OutFile &o
       continue;
     TensorSpec layout = spec;
     layout.transposed &= !tensor.a; // it is turned already
-    PP_TRY(work.add([=, &work, entry = tensor.entry] {
-      turnForFile(layout, *values);
-      Type own = layout.type, stored = *typeOfFile(entry.type);
-      return own == stored ? file->write(values->data(), values->size())
-                           : writeConverted(entry, own, stored, values->data(), *file, work.vanished);
-    }));
+    PP_TRY(work.add(
+        [=, &work, entry = tensor.entry] { return writeTensor(layout, entry, *values, *file, work.vanished); }));
   }
   return writer ? work.add([=, name = out.name] {
     (*checksums)[name] = file->checksum();
@@ -422,19 +416,29 @@ Status FileWork::add(std::function<Status()> job) {
   return {};
 }
 
+std::shared_ptr<std::vector<char>> FileWork::place() {
+  if (taken == places.size())
+    places.push_back(std::make_shared<std::vector<char>>());
+  return places[later ? taken++ : taken];
+}
+
 Status FileWork::run() {
-  for (auto &job : jobs) {
+  vanished = 0;
+  for (auto &job : jobs)
     if (Status status = job(); !status.ok())
       return fail(status);
-    job = nullptr;
-  }
+  jobs.clear();
+  taken = 0;
+  undoes = nullptr;
   return {};
 }
 
 Status FileWork::fail(const Status &why) {
   jobs.clear(); // the files that they hold are not finished
+  taken = 0;
   if (undoes)
     undoes();
+  undoes = nullptr;
   return why;
 }
 

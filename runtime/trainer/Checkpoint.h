@@ -12,7 +12,6 @@
 #include "runtime/files/Folder.h"
 #include "runtime/files/Rows.h"
 #include "runtime/trainer/Gather.h"
-#include <functional>
 
 namespace pp {
 
@@ -49,7 +48,10 @@ public:
   Status add(std::function<Status()> job);
   /// What is to be done if a job fails, so that nothing of it is left.
   void undoBy(std::function<void()> undo) { undoes = std::move(undo); }
-  /// Does what was put off. Memory that a job holds is free behind it.
+  /// Where a tensor is gathered for the next job: each has its own if they are done later, and keeps it for the next
+  /// time, or all have one.
+  std::shared_ptr<std::vector<char>> place();
+  /// Does what was put off.
   Status run();
   /// It will not be done to its end, for this reason.
   Status fail(const Status &why);
@@ -59,6 +61,8 @@ public:
 private:
   bool later;
   std::vector<std::function<Status()>> jobs;
+  std::vector<std::shared_ptr<std::vector<char>>> places;
+  size_t taken = 0; ///< of them
   std::function<void()> undoes;
 };
 
@@ -66,13 +70,13 @@ private:
 /// says which files of the origin are not copied.
 Status checkFolder(RankMemory &memory, const std::string &folder, const WeightLayout &layout, const Keeping &keeping,
                    std::string &remark);
-/// Bytes of the weights and the state of a checkpoint in their own types: rank 0 holds a copy of them while they are
-/// written behind the steps.
+/// Bytes of the weights and the state of a checkpoint in their own types: rank 0 has a copy of them from the first
+/// time on that they are written behind the steps.
 Status copyBytes(Emitted &emitted, int64_t &bytes);
 /// Whether this process may take so many bytes more.
 Status checkMemory(int64_t bytes);
 
-/// Gathers a checkpoint, and writes it beside `folder` and exchanges the two, as far as `work` says at once. Collective.
+/// Gathers a checkpoint, writes it beside `folder` and exchanges the two: all but the first as `work` says. Collective.
 Status saveCheckpoint(RankMemory &memory, const std::string &folder, const RunState &state, const WeightLayout &layout,
                       const Keeping &keeping, FileWork &work);
 /// Writes the model with its adapters added to its weights, in the files of the model that was read. Collective.

@@ -161,7 +161,7 @@ Status gather(RankMemory &memory, const Pieces &pieces, std::vector<char> &out) 
     bool mine = piece.device == memory.program.device;
     const size_t size = elementBytes(tensor.type), bytes = size_t(tensor.bytes());
     const bool isWhole = writer && tensor.dims.empty() && tensor.elements() == tensor.wholeElements();
-    std::vector<char> &values = isWhole ? out : shard; // what has all of it needs no other place
+    std::vector<char> &values = isWhole || !writer ? out : shard; // what has all of it needs no other place
     if (mine || writer)
       values.resize(bytes);
     if (mine)
@@ -180,22 +180,43 @@ Status gather(RankMemory &memory, const Pieces &pieces, std::vector<char> &out) 
   return {};
 }
 
+Status eachBlock(const TensorSpec &tensor, const std::vector<char> &values,
+                 const std::function<Status(const char *, int64_t)> &take) {
+  const int64_t size = int64_t(elementBytes(tensor.type)), all = int64_t(values.size()) / size, most = 1 << 17;
+  for (int64_t first = 0; !tensor.transposed && first < all; first += most)
+    PP_TRY(take(values.data() + first * size, std::min(most, all - first)));
+  if (!tensor.transposed)
+    return {};
+  constexpr int64_t side = 32; // columns that become rows together, of squares that stay in the cache
+  const int64_t rows = tensor.shape[0], columns = tensor.shape[1];
+  std::vector<char> turned(size_t(side * rows * size));
+  auto turn = [&](auto element, int64_t left, int64_t count) {
+    const auto *from = reinterpret_cast<const decltype(element) *>(values.data()) + left;
+    auto *to = reinterpret_cast<decltype(element) *>(turned.data());
+    for (int64_t top = 0; top < rows; top += side)
+      for (int64_t column = 0; column < count; ++column)
+        for (int64_t row = top; row < std::min(top + side, rows); ++row)
+          to[column * rows + row] = from[row * columns + column];
+  };
+  for (int64_t left = 0; left < columns; left += side) {
+    const int64_t count = std::min(side, columns - left);
+    size == 8   ? turn(uint64_t(), left, count)
+    : size == 4 ? turn(uint32_t(), left, count)
+                : turn(uint16_t(), left, count);
+    PP_TRY(take(turned.data(), count * rows));
+  }
+  return {};
+}
+
 void turnForFile(const TensorSpec &tensor, std::vector<char> &values) {
   if (!tensor.transposed)
     return;
-  constexpr int64_t side = 32; // of a square that stays in the cache
-  const int64_t rows = tensor.shape[0], columns = tensor.shape[1], size = int64_t(elementBytes(tensor.type));
-  std::vector<char> turned(values.size());
-  auto turn = [&](auto element) {
-    const auto *from = reinterpret_cast<const decltype(element) *>(values.data());
-    auto *to = reinterpret_cast<decltype(element) *>(turned.data());
-    for (int64_t top = 0; top < rows; top += side)
-      for (int64_t left = 0; left < columns; left += side)
-        for (int64_t row = top; row < std::min(top + side, rows); ++row)
-          for (int64_t column = left; column < std::min(left + side, columns); ++column)
-            to[column * rows + row] = from[row * columns + column];
-  };
-  size == 8 ? turn(uint64_t()) : size == 4 ? turn(uint32_t()) : turn(uint16_t());
+  std::vector<char> turned;
+  turned.reserve(values.size());
+  (void)eachBlock(tensor, values, [&](const char *from, int64_t count) {
+    turned.insert(turned.end(), from, from + count * int64_t(elementBytes(tensor.type)));
+    return Status();
+  });
   values = std::move(turned);
 }
 

@@ -64,7 +64,7 @@ bool isSame(const std::string &a, const std::string &b) {
 }
 
 /// A save replaces its folder, on the way `<folder>.tmp` and `<folder>.old`, and with --keep older checkpoints: nothing
-/// that is read may lie there, and nothing else be written there. A run that resumes may replace its own checkpoint, and
+/// that is read may lie there, and nothing else be written there. A run that resumes may replace its own checkpoint, or
 /// an older one.
 Status checkSaved(const char *option, const std::string &path, const Options &options, const std::vector<Named> &inputs,
                   const std::vector<Named> &outputs) {

@@ -1,4 +1,4 @@
-// Where a run stands, as state.json has it: what it says of the run, of the program, and of the checkpoint's other files.
+// Where a run stands, as state.json has it: what it says of the run, the program, and the checkpoint's other files.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/files/Checksum.h"
 #include "runtime/files/Folder.h"

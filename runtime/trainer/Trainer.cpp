@@ -351,17 +351,17 @@ Status Trainer::save(int64_t step) {
   RunState done = state;
   done.step = step;
   RankMemory view = memory();
-  auto work = std::make_shared<FileWork>(later);
   const Keeping its = keeping(step);
   savedStep = step;
-  PP_TRY(notWritten(saveCheckpoint(view, options.save, done, layout(), its, *work)));
   if (!later || !speaks()) {
-    sayVanished(*work);
+    FileWork work(/*later=*/false);
+    PP_TRY(notWritten(saveCheckpoint(view, options.save, done, layout(), its, work)));
+    sayVanished(work);
     return {};
   }
-  saving = work;
+  PP_TRY(notWritten(saveCheckpoint(view, options.save, done, layout(), its, behind)));
   try {
-    saved = std::async(std::launch::async, [work] { return work->run(); });
+    saved = std::async(std::launch::async, [this] { return behind.run(); });
   } catch (const std::system_error &error) {
     return notWritten(refused("no thread starts: ", error.what()));
   }
@@ -371,9 +371,8 @@ Status Trainer::save(int64_t step) {
 Status Trainer::endSave(bool waits) {
   if (!saved.valid() || (!waits && saved.wait_for(std::chrono::seconds(0)) != std::future_status::ready))
     return {};
-  const std::shared_ptr<FileWork> work = std::move(saving);
   PP_TRY(notWritten(saved.get()));
-  sayVanished(*work);
+  sayVanished(behind);
   return {};
 }
 

@@ -126,8 +126,8 @@ private:
   WeightMatch match;
   int64_t vanished = 0; ///< values of the first weights that f16 holds as 0
   // Of rank 0; the last members, for their end waits for what reads the others:
-  std::shared_ptr<FileWork> saving; ///< behind the steps
-  int64_t savedStep = 0;            ///< of the last checkpoint; 0: there is none
+  FileWork behind{/*later=*/true}; ///< the steps
+  int64_t savedStep = 0;           ///< of the last checkpoint; 0: there is none
   std::future<Status> saved;
 };
 
