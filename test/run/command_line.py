@@ -38,7 +38,7 @@ READ_BY = {"--plan": set(ASKED), "--plan=high": set(ASKED),
            "--costs=units": SIMULATED, "--overlap=false": SIMULATED, "--lockstep": SIMULATED, "--epilogues": BODIES,
            "--target=cpu": BODIES, "--messages": {"svg"}, "--memory": {"svg"}, "--to-scale": {"timeline"},
            "--columns=70": {"timeline"}, "--rank=0": {"obj", "llvm"}, "--runtime=none.a": {"exe"},
-           "--channels=edge": RANKS, "--memory-limit=1TiB": RANKS, "-o=out": set(ASKED) - {"prove"},
+           "--channels=edge": RANKS, "--also=ranks=1": {"exe"}, "--memory-limit=1TiB": RANKS, "-o=out": set(ASKED) - {"prove"},
            "--compare=run.trace": {"report", "compare"}, "--prove": RANKS - {"compare"}}
 
 
