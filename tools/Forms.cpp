@@ -99,17 +99,20 @@ bool pp::writesCode() { return (form == Form::Exe && compareOption.empty()) || f
 static std::string outputEnd;
 void pp::setOutputEnd(StringRef end) { outputEnd = end.str(); }
 FailureOr<Also> pp::requestedAlso() {
+  Also also;
+  if (!alsoOption.getNumOccurrences())
+    return also;
   auto [name, values] = StringRef(alsoOption).split('=');
-  Also also{name.str(), {}};
-  for (StringRef value : llvm::split(values, ',')) {
-    bool isWord = !value.empty() && llvm::all_of(value, [](char c) { return llvm::isAlnum(c) || c == '_'; });
-    if (alsoOption.getNumOccurrences() && (name.empty() || !isWord || llvm::is_contained(also.values, value)))
+  also.name = name;
+  SmallVector<StringRef> words;
+  values.split(words, ',');
+  for (StringRef word : words) {
+    bool isWord = !word.empty() && llvm::all_of(word, [](char c) { return llvm::isAlnum(c) || c == '_'; });
+    if (name.empty() || !isWord || llvm::is_contained(also.values, word))
       return usage(
           "expected --also=name=value,.. with different values of letters and digits, got `--also=" + alsoOption + "`");
-    also.values.push_back(value.str());
+    also.values.push_back(word.str());
   }
-  if (!alsoOption.getNumOccurrences())
-    return Also();
   return also;
 }
 bool pp::isOutputNamed() { return output.getNumOccurrences() > 0; }

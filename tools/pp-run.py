@@ -299,8 +299,7 @@ def supervise(options):
         step = (program.state() or (0,))[0]
         failures = 0 if step > reached else failures
         if failures == options.retries:
-            say(f"the program ended with {meaning(code)}; {options.retries} restarts in a row made no progress, so this "
-                "is the end")
+            say(f"the program ended with {meaning(code)}; {options.retries} restarts in a row made no progress: the end")
             return code
         failures, reached = failures + 1, max(step, reached)
         where = f"step {step} of `{program.save}`" if step else "its beginning"
