@@ -299,7 +299,7 @@ def supervise(options):
         step = (program.state() or (0,))[0]
         failures = 0 if step > reached else failures
         if failures == options.retries:
-            say(f"the program ended with {meaning(code)}; {options.retries} restarts in a row made no progress: the end")
+            say(f"the program ended with {meaning(code)}; restarts in a row without progress: {failures}. This is the end")
             return code
         failures, reached = failures + 1, max(step, reached)
         where = f"step {step} of `{program.save}`" if step else "its beginning"

@@ -104,6 +104,16 @@ class Restarts:
             self.tally.check(done.returncode == code and starts == (1 if code == 1 else 2),
                              f"`{end}`: code {done.returncode}, {starts} starts: {done.stderr[-150:]!r}")
 
+    def anew(self):
+        """A run that begins anew does not go on from the checkpoint that was there before."""
+        harness.call([*harness.launch("./prog", 4, "mpi"), *self.words("old", "--stop-at", "150", "--seed", "3")])
+        write("flaky", '#!/bin/sh\nmkdir "tried$OMPI_COMM_WORLD_RANK" 2>/dev/null && exit 3\nexec ./prog "$@"\n')
+        command = [word if word != "./prog" else "./flaky" for word in self.command(*self.words("old"))]
+        done = subprocess.run(command, env=harness.ENVIRONMENT, capture_output=True, text=True, timeout=60)
+        self.tally.check(done.returncode == 0 and "it starts again from its beginning" in done.stderr,
+                         f"a run that failed before its first checkpoint: {done.returncode} {done.stderr[-200:]}")
+        self.same("old", "what begins anew")
+
     def hosts(self):
         """Where hosts are missing, a program for fewer ranks goes on with the checkpoint."""
         write("agent", '#!/bin/sh\n[ "$1" != gone ] && exec sh -c true\nexit 255\n')
@@ -193,6 +203,7 @@ def main():
     restarts = Restarts(options)
     restarts.says()
     restarts.gives_up()
+    restarts.anew()
     restarts.hosts()
     restarts.signals()
     restarts.kills(options.kills)
