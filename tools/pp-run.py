@@ -9,6 +9,7 @@ import argparse, json, os, re, shlex, shutil, signal, subprocess, sys, tempfile,
 
 HOPELESS = (1, 4)
 TIMEOUT, SPARE = 600.0, 5.0  # of the program's own --timeout, and how long after it we look whether it has worked
+START = 60.0  # in which mpirun starts a rank, at least
 LONGEST_PAUSE = 30.0  # between two starts without progress: 1 s, 2 s, 4 s, ..
 # Options of a program that say where the first start begins, and which of them have a value.
 BEGINNINGS = {"load": True, "adapter": True, "init": False, "allow-unused": True, "shard-size": True, "grads": True}
@@ -215,12 +216,13 @@ class Launch:
 
 
 def processes():
-    """Of every process: number, parent, session."""
+    """Of every process that has not ended: number, parent, session."""
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
                 fields = file.read().rpartition(")")[2].split()
-            yield int(name), int(fields[1]), int(fields[3])
+            if fields[0] not in "ZX":
+                yield int(name), int(fields[1]), int(fields[3])
         except (OSError, IndexError, ValueError):  # it has ended meanwhile
             pass
 
@@ -228,8 +230,8 @@ def processes():
 class Run:
     """One start: waits for its end, forwards signals, and ends what mpirun leaves."""
 
-    def __init__(self):
-        self.child, self.signal = None, None
+    def __init__(self, options):
+        self.options, self.child, self.signal = options, None, None
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.forward)
 
@@ -239,15 +241,15 @@ class Run:
             self.child.send_signal(number)
 
     def wait(self, command, timeout):
-        """The exit code. If some ranks of this machine have ended and others do not for longer than the program's own
-        timeout, all of them are ended."""
+        """The exit code. mpirun can hang as well: if no rank begins, or if ranks of this machine have ended and others,
+        or mpirun itself, do not for longer than the program's own timeout, all of them are ended."""
         try:
             self.child = subprocess.Popen(command, start_new_session=True)
         except OSError as error:
             raise Refused(f"cannot start `{command[0]}`: {error.strerror}") from None
         if self.signal:
             self.child.send_signal(self.signal)
-        most, since, asked = 0, None, None
+        most, since, asked = 0, None if self.options.hosts else time.monotonic(), None
         while True:
             try:
                 self.child.wait(timeout=0.5)
@@ -256,9 +258,13 @@ class Run:
                 pass
             now = time.monotonic()
             ranks = sum(parent == self.child.pid for _, parent, _ in processes())
-            most, since = max(most, ranks), (since or now) if 0 < ranks < most else None
-            if since and now - since > timeout + SPARE:
-                say(f"{ranks} of {most} ranks of this machine do not end; they are killed")
+            if ranks and ranks >= most:
+                most, since = ranks, None
+            elif most:
+                since = since or now
+            if since and not self.options.srun and now - since > (timeout if most else max(timeout, START)) + SPARE:
+                say(f"mpirun does not end, with {ranks} of {most} ranks of this machine: it is killed" if most else
+                    "mpirun starts no rank: it is killed")
                 self.child.kill()
             asked = asked or (now if self.signal else None)
             if asked and now - asked > timeout + SPARE:
@@ -279,7 +285,7 @@ def meaning(code):
 
 
 def supervise(options):
-    program, launch, run = Program(options.program, options.arguments), Launch(options), Run()
+    program, launch, run = Program(options.program, options.arguments), Launch(options), Run(options)
     try:
         timeout = float(value_of(options.arguments, "timeout", TIMEOUT))
     except ValueError:
@@ -299,7 +305,7 @@ def supervise(options):
         step = (program.state() or (0,))[0]
         failures = 0 if step > reached else failures
         if failures == options.retries:
-            say(f"the program ended with {meaning(code)}; restarts in a row without progress: {failures}. This is the end")
+            say(f"the program ended with {meaning(code)}; no progress in {failures + 1} starts in a row: it ends here")
             return code
         failures, reached = failures + 1, max(step, reached)
         where = f"step {step} of `{program.save}`" if step else "its beginning"

@@ -104,6 +104,20 @@ class Restarts:
             self.tally.check(done.returncode == code and starts == (1 if code == 1 else 2),
                              f"`{end}`: code {done.returncode}, {starts} starts: {done.stderr[-150:]!r}")
 
+    def hung(self):
+        """mpirun itself hangs behind ranks that have ended."""
+        os.mkdir("hung")
+        write("hung/mpirun", f"#!{sys.executable}\nimport subprocess, time\n"
+              "ranks = [subprocess.Popen(['sleep', '1.5']) for _ in range(2)]\ntime.sleep(1000)\n")
+        command = self.command(*self.words("none", "--timeout", "0.1"), options=["--retries", "0"])
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=30,
+                                  env=dict(harness.ENVIRONMENT, PATH="hung:" + harness.ENVIRONMENT["PATH"]))
+            self.tally.check(done.returncode == 137 and "mpirun does not end, with 0 of 2 ranks" in done.stderr,
+                             f"mpirun that hangs: {done.returncode} {done.stderr[-300:]}")
+        except subprocess.TimeoutExpired as error:
+            self.tally.check(False, f"mpirun that hangs: {error}")
+
     def anew(self):
         """A run that begins anew does not go on from the checkpoint that was there before."""
         harness.call([*harness.launch("./prog", 4, "mpi"), *self.words("old", "--stop-at", "150", "--seed", "3")])
@@ -203,6 +217,7 @@ def main():
     restarts = Restarts(options)
     restarts.says()
     restarts.gives_up()
+    restarts.hung()
     restarts.anew()
     restarts.hosts()
     restarts.signals()
