@@ -139,7 +139,7 @@ class Judge:
 
     def job(self):
         """The job of the page, with the sizes of this machine."""
-        with open(os.path.join(harness.ROOT, "docs", "cluster.md")) as page:
+        with open(os.path.join(harness.ROOT, "docs/cluster.md")) as page:
             script = re.search(r"^```sh slurm\n(.*?)^```", page.read(), re.M | re.S)[1]
         for old, new in (("--steps 10000", f"--steps {STEPS}"), ("--save-every 500", "--save-every 20"),
                          ("text.txt", self.text), (" checkpoint", " job")):
