@@ -175,10 +175,14 @@ const std::vector<OptionSpec> &allOptions() {
                    &Options::init),
       {"allow-unused", "NAME,..", "tensors of --load that need not be weights of this model", readNames},
       pathOption("save", "DIR", "write a checkpoint there after the last step", &Options::save),
-      {"save-every", "N", "write a checkpoint after every N steps, too",
+      {"save-every", "N", "write a checkpoint after every N steps, too, behind the steps that follow",
        [](const std::string &value, Options &options) {
          return readWhole("save-every", value, 1, 1000000000, options.saveEvery);
        }},
+      switchOption("save-sync", "let the next step wait until the checkpoint is written: needs no copy in memory",
+                   &Options::saveSync),
+      {"keep", "K", "keep K checkpoints (1): DIR is the newest, DIR.step-N those before it",
+       [](const std::string &value, Options &options) { return readWhole("keep", value, 1, 1000000, options.keep); }},
       {"save-type", "TYPE", "f32, bf16 or f16: of saved weights (as in the folder that was read; else as the program)",
        readSaveType},
       {"shard-size", "SIZE",
@@ -265,6 +269,10 @@ Status checkTogether(const Options &options) {
     return invalid("`--adapter` and `--resume` both say where to start; give one");
   if (options.saveEvery && options.save.empty())
     return invalid("`--save-every` needs `--save DIR`");
+  if (options.saveSync && !options.saveEvery)
+    return invalid("`--save-sync` needs `--save-every N`");
+  if (options.keep > 1 && options.save.empty())
+    return invalid("`--keep` needs `--save DIR`");
   if (options.evalEvery && options.eval.empty())
     return invalid("`--eval-every` needs `--eval FILE`");
   if (!options.logprobs.empty() && options.data == "random")

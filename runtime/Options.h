@@ -27,15 +27,16 @@ struct Options {
   std::vector<std::string> changed; ///< what may differ from the resumed run: `data`, `optimizer`
   std::optional<double> peakFlops;  ///< FLOP/s of a rank at best
   std::optional<uint64_t> seed;
-  int64_t saveEvery = 0;
+  int64_t saveEvery = 0, keep = 1;      ///< keep: checkpoints, the newest among them
   int64_t evalEvery = 0;                ///< 0: after the last step alone
   std::vector<std::string> allowUnused; ///< tensors of `load` that need not be weights of the model
   std::optional<Type> saveType;         ///< of saved weights
   std::optional<int64_t> shardBytes;    ///< at most so many in a file of saved weights
   TransportOptions transport;
   Carrier carrier = Carrier::Unsaid;
-  bool init = false;    ///< begin with first values, not with the weights of the folder that was compiled
-  bool noGraph = false; ///< devices with streams: every step is asked for call by call
+  bool init = false;     ///< begin with first values, not with the weights of the folder that was compiled
+  bool saveSync = false; ///< checkpoints are written between the steps, not behind them
+  bool noGraph = false;  ///< devices with streams: every step is asked for call by call
   bool inProcess = false, help = false, info = false, version = false;
   /// Each unit's time is wanted: of a graph only the whole is known.
   [[nodiscard]] bool isTimed() const { return !trace.empty() || !profile.empty(); }

@@ -89,6 +89,8 @@ static const Row kRows[] = {
     {"rank", "--emit=obj and llvm", [](const Asked &asked) { return asked.is({Form::Obj, Form::Llvm}); }},
     {"runtime", "what links an executable",
      [](const Asked &asked) { return asked.writesExecutable() || asked.checks; }},
+    {"also", "executables that are made from a `.pipe` file",
+     [](const Asked &asked) { return asked.writesExecutable() && asked.isPipe; }},
     {"o", "what writes a form of one file; --prove prints",
      [](const Asked &asked) { return asked.writesForm() && !asked.isSplit; }},
     {"channels", "forms of rank programs, which are proved, and --prove",

@@ -12,6 +12,7 @@
 #include "report/Report.h"
 #include "tools/FrontendFlags.h"
 #include "llvm/ADT/Sequence.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Support/FileSystem.h"
@@ -83,6 +84,8 @@ cl::opt<std::string> compareOption("compare",
                                    cl::value_desc("FILE.json"), cl::cat(compileOptions()));
 cl::opt<int> rankOption("rank", cl::desc("only this rank (obj, llvm)"), cl::init(-1), cl::cat(compileOptions()));
 cl::opt<std::string> output("o", cl::desc("output file"), cl::value_desc("OUT"), cl::cat(compileOptions()));
+cl::opt<std::string> alsoOption("also", cl::value_desc("name=value,.."), cl::cat(compileOptions()),
+                                cl::desc("make further programs, OUT.<name><value>, each as -D name=value makes it"));
 cl::opt<std::string> runtimeLibrary("runtime", cl::desc("path of libpp-runtime.a"), cl::cat(codeOptions()));
 } // namespace
 
@@ -93,6 +96,25 @@ Manner pp::requestedManner() {
   return {overlapOption, lockstepOption, showsStats};
 }
 bool pp::writesCode() { return (form == Form::Exe && compareOption.empty()) || form == Form::Obj; }
+static std::string outputEnd;
+void pp::setOutputEnd(StringRef end) { outputEnd = end.str(); }
+FailureOr<Also> pp::requestedAlso() {
+  Also also;
+  if (!alsoOption.getNumOccurrences())
+    return also;
+  auto [name, values] = StringRef(alsoOption).split('=');
+  also.name = name;
+  SmallVector<StringRef> words;
+  values.split(words, ',');
+  for (StringRef word : words) {
+    bool isWord = !word.empty() && llvm::all_of(word, [](char c) { return llvm::isAlnum(c) || c == '_'; });
+    if (name.empty() || !isWord || llvm::is_contained(also.values, word))
+      return usage(
+          "expected --also=name=value,.. with different values of letters and digits, got `--also=" + alsoOption + "`");
+    also.values.push_back(word.str());
+  }
+  return also;
+}
 bool pp::isOutputNamed() { return output.getNumOccurrences() > 0; }
 bool pp::isFormRequested() { return form.getNumOccurrences() > 0; }
 NamedValues pp::formNames() { return namedValues(form); }
@@ -194,7 +216,7 @@ LogicalResult pp::writeExecutable(const ProvedModule &proved, StringRef path) {
 
 /// The name of what is written: of -o, else of the source.
 static std::string outputName(StringRef source) {
-  return output.empty() ? llvm::sys::path::stem(source).str() : std::string(output);
+  return (output.empty() ? llvm::sys::path::stem(source).str() : std::string(output)) + outputEnd;
 }
 
 /// The files that a request writes; none where it prints.

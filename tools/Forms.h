@@ -41,6 +41,14 @@ Form requestedForm();
 bool isFormRequested();
 /// It names the output.
 bool isOutputNamed();
+/// What --also asks for: a parameter, and its values of further programs; no name: nothing.
+struct Also {
+  std::string name;
+  llvm::SmallVector<std::string> values;
+};
+llvm::FailureOr<Also> requestedAlso();
+/// What stands behind the name of the output from now on.
+void setOutputEnd(llvm::StringRef end);
 /// The form is code.
 bool writesCode();
 

@@ -40,6 +40,9 @@ static std::string executable() {
 }
 
 static bool wrongCommandLine = false;
+static std::pair<std::string, std::string> lastDefine; ///< no name: there is none
+
+void pp::setDefine(StringRef name, StringRef value) { lastDefine = {name.str(), value.str()}; }
 
 LogicalResult pp::refuse(const llvm::Twine &message) {
   llvm::WithColor::error(llvm::errs(), llvm::sys::path::stem(executable())) << message << "\n";
@@ -166,5 +169,7 @@ FailureOr<pp::FrontendOptions> pp::frontendOptions() {
       return usage("expected -D name=value, got `-D " + define + "`");
     options.defines.push_back({name.str(), value.str()});
   }
+  if (!lastDefine.first.empty())
+    options.defines.push_back(lastDefine);
   return options;
 }

@@ -41,6 +41,8 @@ void setVersion(llvm::StringRef tool, llvm::ArrayRef<llvm::StringLiteral> target
 /// The heading in `--help` of the options that are declared beside this.
 llvm::cl::OptionCategory &frontendFlags();
 
+/// A further value of a parameter, behind those of -D.
+void setDefine(llvm::StringRef name, llvm::StringRef value);
 /// What -D, --schedule and --stdlib say.
 mlir::FailureOr<FrontendOptions> frontendOptions();
 

@@ -20,6 +20,7 @@
 #include "llvm/Support/BuryPointer.h"
 #include "llvm/Support/InitLLVM.h"
 #include "llvm/Support/Path.h"
+#include "llvm/Support/WithColor.h"
 
 using namespace mlir;
 namespace cl = llvm::cl;
@@ -264,7 +265,7 @@ LogicalResult compileFolder() {
 
 } // namespace
 
-static LogicalResult run() {
+static LogicalResult runOnce() {
   bool finds = plan.getNumOccurrences() || pp::wantsSearch();
   if (fromFolder.empty() && !finds && pp::isFormRequested() && pp::requestedForm() == pp::Form::Pipe)
     return pp::usage(
@@ -292,6 +293,28 @@ static LogicalResult run() {
   };
   return splitInput ? splitAndProcessBuffer(std::move(buffer), one, llvm::outs(), "# -----", "# -----")
                     : one(std::move(buffer), llvm::outs());
+}
+
+/// The programs of --also come first: if one of them cannot be made, the main one is not written either.
+static LogicalResult run() {
+  FailureOr<pp::Also> also = pp::requestedAlso();
+  if (failed(also))
+    return failure();
+  if (!also->values.empty() && input == "-")
+    return pp::usage("--also reads the file once for each program; standard input can be read once");
+  const std::string named = input;
+  for (const std::string &value : also->values) {
+    pp::setDefine(also->name, value);
+    pp::setOutputEnd("." + also->name + value);
+    if (failed(runOnce())) {
+      llvm::WithColor::note(llvm::errs()) << "with " << also->name << " = " << value << ", as --also asks for\n";
+      return failure();
+    }
+    input = named;
+  }
+  pp::setDefine("", "");
+  pp::setOutputEnd("");
+  return runOnce();
 }
 
 int main(int argc, char **argv) {

@@ -3,6 +3,7 @@
 #include "runtime/files/Folder.h"
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
@@ -50,6 +51,44 @@ void removeOurs(const std::string &folder) {
   std::filesystem::remove_all(folder, none);
 }
 
+/// The step of a checkpoint, all of whose files were written; -1: it is none.
+int64_t stepOf(const std::string &folder) {
+  std::string body;
+  if (std::error_code none; !std::filesystem::is_regular_file(folder + "/" + stateFile, none) ||
+                            !readText(folder + "/" + stateFile, body).ok())
+    return -1;
+  try {
+    auto root = parseJson(body);
+    return root.contains("crc32") ? root.at("step").get<int64_t>() : -1;
+  } catch (const std::exception &) {
+    return -1;
+  }
+}
+
+/// `old` was replaced by another checkpoint: it stays as an older one, or goes.
+Status setAside(const std::string &old, const std::string &folder, const Keeping &keeping) {
+  const int64_t its = keeping.most > 1 ? stepOf(old) : -1;
+  if (its < 0 || its >= keeping.below) {
+    removeOurs(old);
+    return {};
+  }
+  const std::string kept = keptFolder(folder, its);
+  PP_TRY(checkReplaceable(kept));
+  removeOurs(kept);
+  return rename(old.c_str(), kept.c_str()) == 0 ? Status()
+                                                : refused("cannot keep `", old, "` as `", kept, "`: ", strerror(errno));
+}
+
+void removeOlder(const std::string &folder, const Keeping &keeping) {
+  int64_t left = keeping.most - 1;
+  if (left == 0)
+    return; // they are of another run, with --keep
+  std::error_code none;
+  for (const auto &[its, kept] : keptBeside(folder)) // an empty one is what a run left that was killed here
+    if ((its >= keeping.below || std::filesystem::is_empty(kept, none) || --left < 0) && kept != keeping.read)
+      removeOurs(kept);
+}
+
 bool hasWeights(const std::string &name) {
   for (const char *end : {".safetensors", ".index.json", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".h5",
                           ".msgpack", ".ot", ".npz"})
@@ -92,10 +131,36 @@ Status checkReplaceable(const std::string &folder) {
   return error ? refused("cannot save to `", folder, "`: ", error.message()) : Status();
 }
 
-Status makeFresh(const std::string &folder, std::string &fresh) {
+std::string keptFolder(const std::string &folder, int64_t step) { return text(folder, ".step-", step); }
+
+std::vector<std::pair<int64_t, std::string>> keptBeside(const std::string &folder) {
+  std::vector<std::pair<int64_t, std::string>> found;
+  const std::filesystem::path place(folder);
+  const std::string begin = keptFolder(place.filename().string(), 0), head = begin.substr(0, begin.size() - 1);
+  std::error_code none;
+  for (const auto &entry : std::filesystem::directory_iterator(
+           place.has_parent_path() ? place.parent_path() : std::filesystem::path("."), none)) {
+    const std::string name = entry.path().filename().string();
+    int64_t step = 0;
+    if (!name.starts_with(head))
+      continue;
+    auto [end, error] = std::from_chars(name.data() + head.size(), name.data() + name.size(), step);
+    const std::string kept = keptFolder(folder, step);
+    if (error == std::errc() && end == name.data() + name.size() && kept.ends_with(name) &&
+        (filesOfOurs(kept) || std::filesystem::is_empty(kept, none)) && checkReplaceable(kept).ok())
+      found.emplace_back(step, kept);
+  }
+  std::sort(found.rbegin(), found.rend());
+  return found;
+}
+
+Status makeFresh(const std::string &folder, const Keeping &keeping, std::string &fresh) {
   fresh = folder + ".tmp";
   PP_TRY(checkReplaceable(fresh));
   std::error_code error;
+  const int64_t left = stepOf(fresh), now = stepOf(folder);
+  if (left >= 0 && left < now && !std::filesystem::exists(keptFolder(folder, left), error))
+    PP_TRY(setAside(fresh, folder, keeping)); // it was replaced, and nothing more
   removeOurs(fresh);
   if (!std::filesystem::create_directory(fresh, error))
     return refused("cannot save to `", folder, "`: cannot make `", fresh,
@@ -103,21 +168,22 @@ Status makeFresh(const std::string &folder, std::string &fresh) {
   return {};
 }
 
-Status replaceFolder(const std::string &fresh, const std::string &folder) {
+Status replaceFolder(const std::string &fresh, const std::string &folder, const Keeping &keeping) {
   std::error_code error;
   if (!std::filesystem::exists(folder, error)) {
     if (rename(fresh.c_str(), folder.c_str()) != 0)
       return refused("cannot rename `", fresh, "` to `", folder, "`: ", strerror(errno));
   } else if (renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) == 0) {
-    removeOurs(fresh);
+    PP_TRY(setAside(fresh, folder, keeping));
   } else { // a file system that cannot exchange: keep the old one beside until the new one is there
     std::string old = folder + ".old";
     PP_TRY(checkReplaceable(old));
     removeOurs(old);
     if (rename(folder.c_str(), old.c_str()) != 0 || rename(fresh.c_str(), folder.c_str()) != 0)
       return refused("cannot replace `", folder, "`: ", strerror(errno));
-    removeOurs(old);
+    PP_TRY(setAside(old, folder, keeping));
   }
+  removeOlder(folder, keeping);
   return syncFolder(std::filesystem::path(folder).parent_path().string());
 }
 

@@ -17,10 +17,20 @@ inline constexpr const char *mergeFile = "pp_merge.json"; ///< the mark of a fol
 /// Refuses a folder that exists unless it is empty or all in it is ours: what our mark in it, `state.json` or
 /// `pp_merge.json`, lists as `files`, and what a save that was killed left.
 Status checkReplaceable(const std::string &folder);
-/// Makes an empty folder `<folder>.tmp`.
-Status makeFresh(const std::string &folder, std::string &fresh);
+/// Which older checkpoints stay beside the newest one, as `<folder>.step-N`.
+struct Keeping {
+  int64_t most = 1;  ///< checkpoints, the newest among them
+  int64_t below = 0; ///< only those of steps before this one: later ones are of a run that was given up
+  std::string read;  ///< this one stays in any case: the run reads it
+};
+/// The older checkpoints of ours beside the folder, with their steps, newest first.
+[[nodiscard]] std::vector<std::pair<int64_t, std::string>> keptBeside(const std::string &folder);
+[[nodiscard]] std::string keptFolder(const std::string &folder, int64_t step);
+
+/// Makes an empty folder `<folder>.tmp`. What a run left there that was killed while it replaced `folder` is kept, too.
+Status makeFresh(const std::string &folder, const Keeping &keeping, std::string &fresh);
 /// Puts the finished folder `fresh` where `folder` is; at no moment is there none.
-Status replaceFolder(const std::string &fresh, const std::string &folder);
+Status replaceFolder(const std::string &fresh, const std::string &folder, const Keeping &keeping);
 
 /// Writes a mark: it is there whole or not at all. It is the first file in its folder, and leaves as the last.
 Status writeMark(const std::string &path, const std::string &body);

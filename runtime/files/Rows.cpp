@@ -1,7 +1,7 @@
 // Packs the documents of an epoch into rows, and reads tokens, targets and starts of a row from its pieces.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/files/Rows.h"
-#include "runtime/files/Shuffle.h"
+#include "runtime/files/Random.h"
 
 namespace pp {
 namespace {

@@ -173,6 +173,7 @@ Status SafeTensors::checkLayout(int64_t dataBytes) const {
 Status SafeTensorsWriter::open(const std::string &target, const std::vector<FileTensor> &tensors,
                                const std::map<std::string, std::string> &metadata) {
   path = target;
+  sum = {};
   nlohmann::ordered_json root;
   root["__metadata__"] = metadata;
   int64_t at = 0;
@@ -190,6 +191,7 @@ Status SafeTensorsWriter::open(const std::string &target, const std::vector<File
 }
 
 Status SafeTensorsWriter::write(const void *data, size_t bytes) {
+  sum.add(data, bytes);
   return fwrite(data, 1, bytes, draft.file()) == bytes ? Status()
                                                        : refused("cannot write `", path, "`: ", strerror(errno));
 }

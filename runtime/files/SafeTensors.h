@@ -4,6 +4,7 @@
 #define PP_RUNTIME_FILES_SAFETENSORS_H
 
 #include "runtime/Program.h"
+#include "runtime/files/Checksum.h"
 #include "runtime/files/Draft.h"
 #include "runtime/files/Mapping.h"
 #include <map>
@@ -66,10 +67,13 @@ public:
               const std::map<std::string, std::string> &metadata);
   Status write(const void *data, size_t bytes);
   Status finish();
+  /// Of all that was written.
+  [[nodiscard]] std::string checksum() const { return sum.text(); }
 
 private:
   std::string path;
   Draft draft;
+  Checksum sum;
 };
 
 } // namespace pp

@@ -7,16 +7,15 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <limits>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 
 using nlohmann::ordered_json;
 
 namespace pp {
 namespace {
-
-constexpr double mostSteps = 1e9; ///< as of --steps
 
 /// A tensor of a checkpoint: gathered from its pieces, or copied from the files that were read.
 struct OutTensor {
@@ -141,8 +140,8 @@ std::string indexOf(const Plan &plan, const WeightLayout &layout) {
 }
 
 Status makePlan(RankMemory &memory, const WeightLayout &layout, Plan &plan) {
-  PP_TRY(piecesOf(memory, TensorKind::Weights, plan.weights));
-  PP_TRY(piecesOf(memory, TensorKind::State, plan.state));
+  PP_TRY(piecesOf(memory.emitted, TensorKind::Weights, plan.weights));
+  PP_TRY(piecesOf(memory.emitted, TensorKind::State, plan.state));
   if (layout.adapters) {
     std::set<std::string> frozen;
     PP_TRY(frozenWeights(memory, frozen));
@@ -158,72 +157,6 @@ Status makePlan(RankMemory &memory, const WeightLayout &layout, Plan &plan) {
   plan.names.push_back(optimizerFile);
   plan.names.push_back(stateFile);
   return {};
-}
-
-ordered_json programFacts(const Program &program) {
-  ordered_json facts = {{"model", program.model},
-                        {"precision", program.precision},
-                        {"vocab", program.vocab},
-                        {"sequence", program.sequence},
-                        {"sequences_per_step", program.sequencesPerStep()},
-                        {"parameters", program.parameters}};
-  if (program.updates > 1)
-    facts["updates_per_step"] = program.updates;
-  if (!program.function.empty())
-    facts["function"] = program.function;
-  facts["optimizer"] = program.optimizer.kind; // a run of another one has another state
-  return facts;
-}
-
-/// What decides how a step changes the weights, apart from the peak rate.
-ordered_json optimizerFacts(const OptimizerSpec &optimizer) {
-  ordered_json facts = {{"beta1", optimizer.beta1},     {"beta2", optimizer.beta2},
-                        {"epsilon", optimizer.epsilon}, {"weight_decay", optimizer.weightDecay},
-                        {"clip", optimizer.clip},       {"schedule", nameOf(optimizer.rate)},
-                        {"warmup", optimizer.warmup},   {"decay_steps", optimizer.decaySteps},
-                        {"min_lr", optimizer.minLr},    {"decay", optimizer.decay},
-                        {"lag", optimizer.lag}};
-  if (!optimizer.noDecay.empty())
-    facts["no_decay"] = optimizer.noDecay;
-  if (!optimizer.lrScale.empty())
-    facts["lr_scale"] = optimizer.lrScale;
-  if (!optimizer.decayScale.empty())
-    facts["decay_scale"] = optimizer.decayScale;
-  if (optimizer.kind == "adamw")
-    return facts;
-  facts["momentum"] = optimizer.momentum;
-  if (optimizer.kind == "sgd") {
-    facts["nesterov"] = optimizer.nesterov;
-    return facts;
-  }
-  facts["adjust"] = optimizer.adjust;
-  facts["rest_lr"] = optimizer.restLr;
-  facts["rest_weight_decay"] = optimizer.restDecay;
-  return facts;
-}
-
-Status writeState(const Program &program, const std::string &path, const RunState &state,
-                  const std::vector<std::string> &files) {
-  ordered_json root = {{"format", 1},
-                       {"step", state.step},
-                       {"steps", state.steps},
-                       {"seed", state.seed},
-                       {"lr", state.lr},
-                       {"data", {{"fingerprint", state.data}, {"shuffle", state.shuffle}}},
-                       {"optimizer", optimizerFacts(program.optimizer)},
-                       {"sequences", state.step * program.sequencesPerStep()},
-                       {"program", programFacts(program)},
-                       {"made_by", {{"schedule", program.schedule}, {"ranks", program.ranks}}}};
-  if (program.mesh.devicesOfRank() > 1)
-    root["made_by"]["mesh"] = program.mesh.describe();
-  if (program.documents && state.packing)
-    root["data"]["pack"] = nameOf(*state.packing);
-  if (program.scalesLoss())
-    root["loss_scale"] = {{"now", state.lossScale}, {"good_steps", state.goodSteps}, {"skipped_steps", state.skipped}};
-  if (!state.origin.empty())
-    root["origin"] = state.origin;
-  root["files"] = files;
-  return writeMark(path, root.dump(2) + "\n");
 }
 
 /// Adds factor A B to the weight, all in the layouts of files: A [rank, in], B [out, rank], the weight [out, in] or, as
@@ -246,54 +179,67 @@ void addProduct(const OutTensor &tensor, const std::vector<char> &a, const std::
     }
 }
 
-/// Writes a tensor in the file's type, a block at a time.
-Status writeConverted(const OutTensor &tensor, Type own, Type stored, const char *values, SafeTensorsWriter &file,
-                      int64_t &vanished) {
-  constexpr int64_t most = 1 << 17;
-  const int64_t ownBytes = int64_t(elementBytes(own)), bytes = int64_t(elementBytes(stored));
+/// Writes a whole tensor in the file's layout and type, a block at a time.
+Status writeTensor(const TensorSpec &tensor, const FileTensor &entry, const std::vector<char> &values,
+                   SafeTensorsWriter &file, int64_t &vanished) {
+  const Type own = tensor.type, stored = *typeOfFile(entry.type);
   std::vector<char> block;
-  for (int64_t first = 0, all = tensor.entry.elements(); first < all; first += most) {
-    const int64_t count = std::min(most, all - first);
-    block.resize(size_t(count * bytes));
-    PP_TRY(convert(tensor.entry.name, SafeTensors::readerOf(fileType(own)), values + first * ownBytes, count, stored,
-                   block.data(), vanished));
-    PP_TRY(file.write(block.data(), block.size()));
-  }
-  return {};
+  return eachBlock(tensor, values, [&](const char *from, int64_t count) {
+    if (own == stored)
+      return file.write(from, size_t(count) * elementBytes(own));
+    block.resize(size_t(count) * elementBytes(stored));
+    PP_TRY(convert(entry.name, SafeTensors::readerOf(fileType(own)), from, count, stored, block.data(), vanished));
+    return file.write(block.data(), block.size());
+  });
 }
 
-/// Gathers the tensors of a file, one at a time, and writes them. Collective.
+using Checksums = std::map<std::string, std::string>;
+
+/// Gathers the tensors of a file and has them written, one at a time. Collective.
 Status writeFile(RankMemory &memory, const std::string &folder, const OutFile &out,
-                 const std::map<std::string, std::string> &metadata, int64_t &vanished) {
+                 const std::map<std::string, std::string> &metadata, FileWork &work,
+                 const std::shared_ptr<Checksums> &checksums) {
   bool writer = memory.program.device == 0;
   std::vector<FileTensor> entries;
   for (const OutTensor &tensor : out.tensors)
     entries.push_back(tensor.entry);
-  SafeTensorsWriter file;
+  auto file = std::make_shared<SafeTensorsWriter>();
   if (writer)
-    PP_TRY(file.open(folder + "/" + out.name, entries, metadata));
-  std::vector<char> values;
+    PP_TRY(work.add([=, path = folder + "/" + out.name] { return file->open(path, entries, metadata); }));
   for (const OutTensor &tensor : out.tensors) {
     if (!tensor.pieces) {
       if (writer)
-        PP_TRY(file.write(tensor.from.file->data(*tensor.from.tensor), size_t(bytesOf(tensor))));
+        PP_TRY(work.add([file, place = tensor.from, bytes = size_t(bytesOf(tensor))] {
+          return file->write(place.file->data(*place.tensor), bytes);
+        }));
       continue;
     }
-    PP_TRY(gather(memory, *tensor.pieces, values));
+    const std::shared_ptr<std::vector<char>> values = work.place();
+    PP_TRY(gather(memory, *tensor.pieces, *values));
+    const TensorSpec &spec = tensor.pieces->front().tensor;
     if (tensor.a) {
       std::vector<char> a, b;
       PP_TRY(gather(memory, *tensor.a, a));
       PP_TRY(gather(memory, *tensor.b, b));
-      if (writer)
-        addProduct(tensor, a, b, memory.emitted.program().lora.factor, values);
+      if (writer) {
+        turnForFile(spec, *values);
+        turnForFile(tensor.a->front().tensor, a);
+        turnForFile(tensor.b->front().tensor, b);
+        addProduct(tensor, a, b, memory.emitted.program().lora.factor, *values);
+      }
     }
     if (!writer)
       continue;
-    Type own = tensor.pieces->front().tensor.type, stored = *typeOfFile(tensor.entry.type);
-    PP_TRY(own == stored ? file.write(values.data(), values.size())
-                         : writeConverted(tensor, own, stored, values.data(), file, vanished));
+    TensorSpec layout = spec;
+    layout.transposed &= !tensor.a; // it is turned already
+    PP_TRY(work.add(
+        [=, &work, entry = tensor.entry] { return writeTensor(layout, entry, *values, *file, work.vanished); }));
   }
-  return writer ? file.finish() : Status();
+  return writer ? work.add([=, name = out.name] {
+    (*checksums)[name] = file->checksum();
+    return file->finish();
+  })
+                : Status();
 }
 
 /// What is copied from the model's folder.
@@ -307,8 +253,14 @@ Status copiedFiles(const WeightLayout &layout, std::vector<std::string> &names, 
   return {};
 }
 
+Status writeSummed(const std::string &folder, const std::string &name, const std::string &body, Checksums &checksums) {
+  checksums[name] = Checksum::of(body);
+  return writeText(folder + "/" + name, body);
+}
+
 /// Copies what the model has beside its weights, and writes the index.
-Status writeBeside(const std::string &fresh, const WeightLayout &layout, const Plan &plan) {
+Status writeBeside(const std::string &fresh, const WeightLayout &layout, const std::string &index,
+                   Checksums &checksums) {
   std::vector<std::string> beside, tooLarge;
   PP_TRY(copiedFiles(layout, beside, tooLarge));
   for (const std::string &name : beside) {
@@ -318,50 +270,55 @@ Status writeBeside(const std::string &fresh, const WeightLayout &layout, const P
       body = withDtype(body, *layout.type == Type::F32   ? "float32"
                              : *layout.type == Type::F16 ? "float16"
                                                          : "bfloat16");
-    PP_TRY(writeText(fresh + "/" + name, body));
+    PP_TRY(writeSummed(fresh, name, body, checksums));
   }
-  return plan.index.empty() ? Status() : writeText(fresh + "/" + WeightFiles::indexName, plan.index);
+  return index.empty() ? Status() : writeSummed(fresh, WeightFiles::indexName, index, checksums);
 }
 
 /// What rank 0 alone writes, state.json first: it says what is ours if the save does not come to its end.
 Status writeOthers(RankMemory &memory, const std::string &fresh, const RunState &state, const WeightLayout &layout,
-                   Plan &plan) {
+                   Plan &plan, FileWork &work, const std::shared_ptr<Checksums> &checksums) {
   std::vector<std::string> beside, tooLarge;
   PP_TRY(copiedFiles(layout, beside, tooLarge));
   plan.names.insert(plan.names.end(), beside.begin(), beside.end());
-  PP_TRY(writeState(memory.emitted.program(), fresh + "/" + stateFile, state, plan.names));
+  std::string mark = stateText(memory.emitted.program(), state, plan.names, {}), config;
+  PP_TRY(work.add([=, path = fresh + "/" + stateFile] { return writeMark(path, mark); }));
   if (layout.adapters) {
-    std::string config;
     PP_TRY(adapterConfig(memory, state.origin, config));
-    PP_TRY(writeText(fresh + "/" + adapterConfigFile, config));
+    PP_TRY(work.add([=] { return writeSummed(fresh, adapterConfigFile, config, *checksums); }));
   }
-  return writeBeside(fresh, layout, plan);
+  return work.add([=, index = plan.index] { return writeBeside(fresh, layout, index, *checksums); });
 }
 
 Status writeAll(RankMemory &memory, const std::string &fresh, const RunState &state, const WeightLayout &layout,
-                int64_t &vanished) {
+                FileWork &work) {
+  const bool writer = memory.program.device == 0;
+  auto checksums = std::make_shared<Checksums>();
   Plan plan;
   PP_TRY(makePlan(memory, layout, plan));
-  if (memory.program.device == 0)
-    PP_TRY(writeOthers(memory, fresh, state, layout, plan));
+  if (writer)
+    PP_TRY(writeOthers(memory, fresh, state, layout, plan, work, checksums));
   // Shards of a model that was read are as others write them; only our own say of which step they are.
   std::map<std::string, std::string> plain = {{"format", "pt"}}, ours = plain;
   ours["step"] = std::to_string(state.step);
   for (const OutFile &file : plan.files)
-    PP_TRY(writeFile(memory, fresh, file, state.origin.empty() ? ours : plain, vanished));
+    PP_TRY(writeFile(memory, fresh, file, state.origin.empty() ? ours : plain, work, checksums));
   OutFile optimizer{optimizerFile, {}};
   for (const auto &[name, pieces] : plan.state) {
     const TensorSpec &tensor = pieces.front().tensor;
     optimizer.tensors.push_back({{name, fileType(tensor.type), fileShape(tensor)}, &pieces, {}});
   }
-  return writeFile(memory, fresh, optimizer, ours, vanished);
+  PP_TRY(writeFile(memory, fresh, optimizer, ours, work, checksums));
+  return !writer ? Status() : work.add([=, &program = memory.emitted.program(), names = plan.names] {
+    return writeMark(fresh + "/" + stateFile, stateText(program, state, names, *checksums));
+  });
 }
 
 /// The files of the model, with the product of each adapter in the weight that it stands beside.
 Status makeMergePlan(RankMemory &memory, const WeightLayout &layout, Plan &plan) {
   std::set<std::string> frozen;
   PP_TRY(frozenWeights(memory, frozen));
-  PP_TRY(piecesOf(memory, TensorKind::Weights, plan.weights));
+  PP_TRY(piecesOf(memory.emitted, TensorKind::Weights, plan.weights));
   for (const auto &[name, pieces] : plan.weights)
     if (!frozen.contains(name))
       plan.adapters[name] = pieces;
@@ -381,9 +338,10 @@ Status makeMergePlan(RankMemory &memory, const WeightLayout &layout, Plan &plan)
   return {};
 }
 
-Status writeMerged(RankMemory &memory, const std::string &fresh, const WeightLayout &layout, int64_t &vanished) {
+Status writeMerged(RankMemory &memory, const std::string &fresh, const WeightLayout &layout, FileWork &work) {
   Plan plan;
   PP_TRY(makeMergePlan(memory, layout, plan));
+  auto checksums = std::make_shared<Checksums>(); // nobody resumes from it
   if (memory.program.device == 0) {
     std::vector<std::string> names, tooLarge;
     PP_TRY(copiedFiles(layout, names, tooLarge));
@@ -395,39 +353,137 @@ Status writeMerged(RankMemory &memory, const std::string &fresh, const WeightLay
     const ordered_json mark = {
         {"format", 1}, {"made_by", {{"schedule", program.schedule}, {"ranks", program.ranks}}}, {"files", names}};
     PP_TRY(writeMark(fresh + "/" + mergeFile, mark.dump(2) + "\n"));
-    PP_TRY(writeBeside(fresh, layout, plan));
+    PP_TRY(writeBeside(fresh, layout, plan.index, *checksums));
   }
   for (const OutFile &file : plan.files)
-    PP_TRY(writeFile(memory, fresh, file, {{"format", "pt"}}, vanished));
+    PP_TRY(writeFile(memory, fresh, file, {{"format", "pt"}}, work, checksums));
   return {};
 }
 
 /// Lets `write` fill a folder beside this one, and exchanges the two.
-template <typename Write> Status replaceBy(RankMemory &memory, const std::string &folder, Write write) {
-  std::string fresh = folder + ".tmp";
-  bool writer = memory.program.device == 0;
-  if (writer) {
+template <typename Write>
+Status replaceBy(RankMemory &memory, const std::string &folder, const Keeping &keeping, FileWork &work, Write write) {
+  const std::string fresh = folder + ".tmp";
+  const bool writer = memory.program.device == 0;
+  auto make = [=, &work] {
+    std::string made;
     PP_TRY(checkReplaceable(folder));
-    PP_TRY(makeFresh(folder, fresh));
-  }
-  Status status = write(fresh);
-  if (writer && status.ok())
-    status = syncFolder(fresh);
-  if (writer && status.ok())
-    status = replaceFolder(fresh, folder);
-  if (writer && !status.ok()) {
-    std::error_code error;
-    std::filesystem::remove_all(fresh, error);
-  }
-  return status;
+    PP_TRY(makeFresh(folder, keeping, made));
+    work.undoBy([made] {
+      std::error_code error;
+      std::filesystem::remove_all(made, error);
+    });
+    return Status();
+  };
+  auto replace = [=] {
+    PP_TRY(syncFolder(fresh));
+    return replaceFolder(fresh, folder, keeping);
+  };
+  Status status = writer ? work.add(make) : Status();
+  if (status.ok())
+    status = write(fresh);
+  if (status.ok() && writer)
+    status = work.add(replace);
+  return status.ok() ? status : work.fail(status);
+}
+
+/// Bytes that the system can still give away, and those that `ulimit -v` leaves this process; the smaller number.
+int64_t freeMemory() {
+  constexpr int64_t kilo = 1024;
+  int64_t least = INT64_MAX;
+  auto number = [](const std::string &path, const std::string &key) {
+    std::ifstream file(path);
+    for (std::string word; file >> word;)
+      if (int64_t value = 0; word == key && file >> value)
+        return value;
+    return int64_t(-1);
+  };
+  if (int64_t available = number("/proc/meminfo", "MemAvailable:"); available >= 0)
+    least = available * kilo;
+  rlimit limit;
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    if (int64_t used = number("/proc/self/status", "VmSize:"); used >= 0)
+      least = std::min(least, std::max<int64_t>(int64_t(limit.rlim_cur) - used * kilo, 0));
+  return least;
 }
 
 } // namespace
 
-Status checkFolder(RankMemory &memory, const std::string &path, const WeightLayout &layout, std::string &remark) {
+Status FileWork::add(std::function<Status()> job) {
+  if (!later)
+    return job();
+  jobs.push_back(std::move(job));
+  return {};
+}
+
+std::shared_ptr<std::vector<char>> FileWork::place() {
+  if (taken == places.size())
+    places.push_back(std::make_shared<std::vector<char>>());
+  return places[later ? taken++ : taken];
+}
+
+Status FileWork::run() {
+  vanished = 0;
+  for (auto &job : jobs)
+    if (Status status = job(); !status.ok())
+      return fail(status);
+  jobs.clear();
+  taken = 0;
+  undoes = nullptr;
+  return {};
+}
+
+Status FileWork::fail(const Status &why) {
+  jobs.clear(); // the files that they hold are not finished
+  taken = 0;
+  if (undoes)
+    undoes();
+  undoes = nullptr;
+  return why;
+}
+
+Status copyBytes(Emitted &emitted, int64_t &bytes) {
+  bytes = 0;
+  for (TensorKind kind : {TensorKind::Weights, TensorKind::State}) {
+    std::map<std::string, Pieces> tensors;
+    PP_TRY(piecesOf(emitted, kind, tensors));
+    for (const auto &[name, pieces] : tensors)
+      bytes += pieces.front().tensor.wholeElements() * int64_t(elementBytes(pieces.front().tensor.type));
+  }
+  return {};
+}
+
+Status checkMemory(int64_t bytes) {
+  const int64_t available = freeMemory();
+  return bytes <= available
+             ? Status()
+             : refused("`--save-every` writes behind the steps, from a copy of ", bytes, " bytes on rank 0, and ",
+                       available, " bytes of memory are free; `--save-sync` needs no copy");
+}
+
+Status findWhole(const std::string &path, int64_t &kept, std::string &damage) {
+  const std::string folder = withoutEndSlash(followLinks(path));
+  kept = -1;
+  const Status newest = checkWhole(withoutEndSlash(path));
+  if (newest.ok())
+    return {};
+  damage = newest.message();
+  for (const auto &[step, its] : keptBeside(folder)) {
+    const Status status = checkWhole(its);
+    if (status.ok()) {
+      kept = step;
+      return {};
+    }
+    damage += "; " + status.message();
+  }
+  return {newest.code(), damage};
+}
+
+Status checkFolder(RankMemory &memory, const std::string &path, const WeightLayout &layout, const Keeping &keeping,
+                   std::string &remark) {
   std::string folder = withoutEndSlash(followLinks(path)), fresh;
   PP_TRY(checkReplaceable(folder));
-  PP_TRY(makeFresh(folder, fresh));
+  PP_TRY(makeFresh(folder, keeping, fresh));
   struct statvfs room;
   bool known = statvfs(fresh.c_str(), &room) == 0;
   std::error_code error;
@@ -455,81 +511,16 @@ Status checkFolder(RankMemory &memory, const std::string &path, const WeightLayo
 }
 
 Status saveCheckpoint(RankMemory &memory, const std::string &path, const RunState &state, const WeightLayout &layout,
-                      int64_t &vanished) {
-  return replaceBy(memory, withoutEndSlash(followLinks(path)),
-                   [&](const std::string &fresh) { return writeAll(memory, fresh, state, layout, vanished); });
+                      const Keeping &keeping, FileWork &work) {
+  return replaceBy(memory, withoutEndSlash(followLinks(path)), keeping, work,
+                   [&](const std::string &fresh) { return writeAll(memory, fresh, state, layout, work); });
 }
 
 Status saveMerged(RankMemory &memory, const std::string &path, const WeightLayout &layout, int64_t &vanished) {
-  return replaceBy(memory, withoutEndSlash(followLinks(path)),
-                   [&](const std::string &fresh) { return writeMerged(memory, fresh, layout, vanished); });
-}
-
-namespace {
-
-/// A field of state.json, in its range. Throws what is wrong.
-template <typename Number> Number fieldOf(const nlohmann::json &object, const char *name, double low, double high) {
-  const nlohmann::json &value = object.at(name);
-  const bool fits = std::is_integral_v<Number> ? value.is_number_integer() : value.is_number();
-  if (!fits || !(value.get<double>() >= low && value.get<double>() <= high))
-    throw std::out_of_range(text("`", name, "` is ", value.dump(), "; expected a ",
-                                 std::is_integral_v<Number> ? "whole number" : "number", " from ", low, " to ", high));
-  return value.get<Number>();
-}
-
-} // namespace
-
-Status readRunState(const Program &program, const std::string &folder, RunState &state,
-                    std::vector<std::string> &changes) {
-  std::string path = withoutEndSlash(folder) + "/" + stateFile;
-  std::string body;
-  if (Status read = readText(path, body); !read.ok())
-    return {read.code(), text("cannot resume from `", folder, "`: ", read.message())};
-  try {
-    auto root = parseJson(body);
-    if (root.at("format") != 1)
-      return invalid("`", path, "` has format ", root.at("format").dump(), "; this program reads format 1");
-    if (auto updates = root.at("program").value("updates_per_step", int64_t(1)); updates != program.updates)
-      return invalid("cannot resume from `", folder, "`: it was made with ", updates,
-                     " updates a step, this program has ", program.updates);
-    const ordered_json mine = programFacts(program);
-    for (auto &[key, value] : mine.items())
-      if (auto theirs = root.at("program").value(key, value); theirs != value && key == "function")
-        return invalid("cannot resume from `", folder,
-                       "`: the model of that run computes something else with weights of "
-                       "these sizes; heads, rotary base, epsilon, activation or window differ");
-      else if (theirs != value)
-        return invalid("cannot resume from `", folder, "`: it was made with ", key, " ", theirs.dump(),
-                       ", this program has ", value.dump());
-    state.step = fieldOf<int64_t>(root, "step", 1, mostSteps);
-    state.steps = fieldOf<int64_t>(root, "steps", double(state.step), mostSteps);
-    state.seed = fieldOf<uint64_t>(root, "seed", 0, double(INT64_MAX));
-    state.lr = fieldOf<double>(root, "lr", 0, std::numeric_limits<double>::max());
-    state.origin = root.value("origin", std::string());
-    state.data = root.value("/data/fingerprint"_json_pointer, std::string());
-    state.shuffle = root.value("/data/shuffle"_json_pointer, false);
-    const auto packing = root.value("/data/pack"_json_pointer, std::string());
-    for (Packing known : {Packing::Stream, Packing::Whole, Packing::Split})
-      if (packing == nameOf(known))
-        state.packing = known;
-    const ordered_json optimizer = optimizerFacts(program.optimizer);
-    const ordered_json theirs = root.value("optimizer", optimizer);
-    for (auto &[key, value] : optimizer.items())
-      if (ordered_json was = theirs.value(key, ordered_json()); was != value)
-        changes.push_back(text(key, " was ", was.dump(), " and is ", value.dump()));
-    for (const char *list : {"no_decay", "lr_scale", "decay_scale"})
-      if (theirs.contains(list) && !optimizer.contains(list))
-        changes.push_back(text(list, " was ", theirs[list].dump(), " and is []"));
-    if (!program.scalesLoss())
-      return {};
-    const auto &scale = root.at("loss_scale");
-    state.lossScale =
-        fieldOf<double>(scale, "now", std::numeric_limits<double>::min(), std::numeric_limits<double>::max());
-    state.goodSteps = fieldOf<int64_t>(scale, "good_steps", 0, double(state.step));
-    state.skipped = fieldOf<int64_t>(scale, "skipped_steps", 0, double(state.step));
-  } catch (const std::exception &error) {
-    return invalid("`", path, "` is corrupt: ", error.what());
-  }
+  FileWork work(/*later=*/false);
+  PP_TRY(replaceBy(memory, withoutEndSlash(followLinks(path)), {}, work,
+                   [&](const std::string &fresh) { return writeMerged(memory, fresh, layout, work); }));
+  vanished += work.vanished;
   return {};
 }
 

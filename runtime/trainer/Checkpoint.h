@@ -4,11 +4,12 @@
 // Without a folder that was read, model.safetensors, or shards and their index, hold the weights under their published
 // names and layouts. Else the shards of that folder are written again with new values, and its other files are copied.
 // optimizer.safetensors holds `<weight>.m`, `<weight>.v` and, where the file of the weight has fewer bits than the run,
-// `<weight>.master` in the same layouts; state.json the step, the loss scale, what must not change, and the list of our
-// files. All go by name, so another schedule or number of ranks of the same model can resume.
+// `<weight>.master` in the same layouts; state.json the step, the loss scale, what must not change, the list of our
+// files and their checksums. All go by name, so another schedule or number of ranks of the same model can resume.
 #ifndef PP_RUNTIME_TRAINER_CHECKPOINT_H
 #define PP_RUNTIME_TRAINER_CHECKPOINT_H
 
+#include "runtime/files/Folder.h"
 #include "runtime/files/Rows.h"
 #include "runtime/trainer/Gather.h"
 
@@ -39,16 +40,55 @@ struct WeightLayout {
   int64_t shardBytes = 5'000'000'000;  ///< without an origin: at most so many in a file
 };
 
+/// What is to be done to files, in this order: at once, or later by a thread that does nothing else. Rank 0 alone has
+/// any.
+class FileWork {
+public:
+  explicit FileWork(bool later) : later(later) {}
+  Status add(std::function<Status()> job);
+  /// What is to be done if a job fails, so that nothing of it is left.
+  void undoBy(std::function<void()> undo) { undoes = std::move(undo); }
+  /// Where a tensor is gathered for the next job: each has its own if they are done later, and keeps it for the next
+  /// time, or all have one.
+  std::shared_ptr<std::vector<char>> place();
+  /// Does what was put off.
+  Status run();
+  /// It will not be done to its end, for this reason.
+  Status fail(const Status &why);
+
+  int64_t vanished = 0; ///< values that were too small for f16 and became 0
+
+private:
+  bool later;
+  std::vector<std::function<Status()>> jobs;
+  std::vector<std::shared_ptr<std::vector<char>>> places;
+  size_t taken = 0; ///< of them
+  std::function<void()> undoes;
+};
+
 /// Rank 0, before training: can a checkpoint be written to `folder`, is it safe to replace, and is there room? `remark`
 /// says which files of the origin are not copied.
-Status checkFolder(RankMemory &memory, const std::string &folder, const WeightLayout &layout, std::string &remark);
+Status checkFolder(RankMemory &memory, const std::string &folder, const WeightLayout &layout, const Keeping &keeping,
+                   std::string &remark);
+/// Bytes of the weights and the state of a checkpoint in their own types: rank 0 has a copy of them from the first
+/// time on that they are written behind the steps.
+Status copyBytes(Emitted &emitted, int64_t &bytes);
+/// Whether this process may take so many bytes more.
+Status checkMemory(int64_t bytes);
 
-/// Writes a checkpoint beside `folder` and exchanges the two. Collective. On rank 0 `vanished` counts the values that
-/// were too small for f16 and became 0.
+/// Gathers a checkpoint, writes it beside `folder` and exchanges the two: all but the first as `work` says. Collective.
 Status saveCheckpoint(RankMemory &memory, const std::string &folder, const RunState &state, const WeightLayout &layout,
-                      int64_t &vanished);
+                      const Keeping &keeping, FileWork &work);
 /// Writes the model with its adapters added to its weights, in the files of the model that was read. Collective.
 Status saveMerged(RankMemory &memory, const std::string &folder, const WeightLayout &layout, int64_t &vanished);
+/// The text of state.json; the checksums of the other files are missing while they are being written.
+[[nodiscard]] std::string stateText(const Program &program, const RunState &state,
+                                    const std::vector<std::string> &files,
+                                    const std::map<std::string, std::string> &checksums);
+/// Whether every file of a checkpoint has the checksum that it was written with; says which one has not.
+Status checkWhole(const std::string &folder);
+/// The newest checkpoint that is whole: `folder`, or one that is kept beside it. `damage`: why it is not `folder`.
+Status findWhole(const std::string &folder, int64_t &kept, std::string &damage);
 /// Reads where the run stood and refuses a checkpoint of another program. `changes` says where the optimizer differs.
 Status readRunState(const Program &program, const std::string &folder, RunState &state,
                     std::vector<std::string> &changes);

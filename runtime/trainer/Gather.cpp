@@ -10,13 +10,13 @@ namespace pp {
 namespace {
 
 /// The programs of all devices of all ranks, rank by rank, those along `tensor` next to each other.
-Status programsOf(RankMemory &memory, std::vector<const RankProgram *> &out) {
-  const Mesh &mesh = memory.emitted.program().mesh;
+Status programsOf(Emitted &emitted, std::vector<const RankProgram *> &out) {
+  const Mesh &mesh = emitted.program().mesh;
   for (int32_t rank = 0; rank < mesh.size(Axis::Pipeline); ++rank)
     for (int32_t first : mesh.line(mesh.firstOf(rank), {Axis::Context, Axis::Data}))
       for (int32_t device : mesh.line(first, {Axis::Tensor})) {
         const RankProgram *program = nullptr;
-        PP_TRY(memory.emitted.of(device, program));
+        PP_TRY(emitted.of(device, program));
         out.push_back(program);
       }
   return {};
@@ -53,9 +53,9 @@ void collect(const RankProgram &program, TensorKind kind, const std::map<std::st
 }
 
 /// Layouts of all weights; a rank's state may belong to a weight that begins the step elsewhere.
-Status layouts(RankMemory &memory, std::map<std::string, bool> &out) {
+Status layouts(Emitted &emitted, std::map<std::string, bool> &out) {
   std::vector<const RankProgram *> programs;
-  PP_TRY(memory.emitted.all(programs));
+  PP_TRY(emitted.all(programs));
   for (const RankProgram *program : programs)
     for (const WeightSpec &weight : program->weights)
       out[weight.name] = weight.transposed;
@@ -110,13 +110,13 @@ Status checkWhole(const Pieces &pieces) {
 
 } // namespace
 
-Status piecesOf(RankMemory &memory, TensorKind kind, std::map<std::string, Pieces> &out) {
+Status piecesOf(Emitted &emitted, TensorKind kind, std::map<std::string, Pieces> &out) {
   std::map<std::string, bool> transposed;
   if (kind == TensorKind::State)
-    PP_TRY(layouts(memory, transposed));
-  const Mesh &mesh = memory.emitted.program().mesh;
+    PP_TRY(layouts(emitted, transposed));
+  const Mesh &mesh = emitted.program().mesh;
   std::vector<const RankProgram *> programs;
-  PP_TRY(programsOf(memory, programs));
+  PP_TRY(programsOf(emitted, programs));
   Pieces held;
   for (const RankProgram *program : programs)
     collect(*program, kind, transposed, held);
@@ -148,7 +148,7 @@ Status piecesOf(RankMemory &memory, TensorKind kind, std::map<std::string, Piece
 
 Status ownState(RankMemory &memory, Pieces &out) {
   std::map<std::string, bool> transposed;
-  PP_TRY(layouts(memory, transposed));
+  PP_TRY(layouts(memory.emitted, transposed));
   collect(memory.program, TensorKind::State, transposed, out);
   return {};
 }
@@ -159,33 +159,70 @@ Status gather(RankMemory &memory, const Pieces &pieces, std::vector<char> &out) 
   for (const Held &piece : pieces) {
     const TensorSpec &tensor = piece.tensor;
     bool mine = piece.device == memory.program.device;
-    const size_t size = elementBytes(tensor.type);
+    const size_t size = elementBytes(tensor.type), bytes = size_t(tensor.bytes());
+    const bool isWhole = writer && tensor.dims.empty() && tensor.elements() == tensor.wholeElements();
+    std::vector<char> &values = isWhole || !writer ? out : shard; // what has all of it needs no other place
     if (mine || writer)
-      shard.resize(size_t(tensor.bytes()));
+      values.resize(bytes);
     if (mine)
-      PP_TRY(memory.device.download(tensor.offset, shard.data(), shard.size()));
+      PP_TRY(memory.device.download(tensor.offset, values.data(), bytes));
     if (mine && !writer)
-      PP_TRY(memory.transport.send(0, shard.data(), shard.size()));
-    if (!writer)
+      PP_TRY(memory.transport.send(0, values.data(), bytes));
+    if (writer && !mine)
+      PP_TRY(memory.transport.receive(piece.device, values.data(), bytes));
+    if (!writer || isWhole)
       continue;
-    if (!mine)
-      PP_TRY(memory.transport.receive(piece.device, shard.data(), shard.size()));
     out.resize(size_t(tensor.wholeElements()) * size);
-    for (TensorSpec::Range range : tensor.ranges()) {
-      const char *from = shard.data() + size_t(range.here) * size;
-      if (!tensor.transposed)
-        memcpy(out.data() + size_t(range.whole) * size, from, size_t(range.count) * size);
-      else
-        for (int64_t i = 0; i < range.count; ++i, from += size)
-          memcpy(out.data() + size_t(placeInFile(tensor, range.whole + i)) * size, from, size);
-    }
+    for (TensorSpec::Range range : tensor.ranges())
+      memcpy(out.data() + size_t(range.whole) * size, shard.data() + size_t(range.here) * size,
+             size_t(range.count) * size);
   }
   return {};
 }
 
+Status eachBlock(const TensorSpec &tensor, const std::vector<char> &values,
+                 const std::function<Status(const char *, int64_t)> &take) {
+  const int64_t size = int64_t(elementBytes(tensor.type)), all = int64_t(values.size()) / size, most = 1 << 17;
+  for (int64_t first = 0; !tensor.transposed && first < all; first += most)
+    PP_TRY(take(values.data() + first * size, std::min(most, all - first)));
+  if (!tensor.transposed)
+    return {};
+  constexpr int64_t side = 32; // columns that become rows together, of squares that stay in the cache
+  const int64_t rows = tensor.shape[0], columns = tensor.shape[1];
+  std::vector<char> turned(size_t(side * rows * size));
+  auto turn = [&](auto element, int64_t left, int64_t count) {
+    const auto *from = reinterpret_cast<const decltype(element) *>(values.data()) + left;
+    auto *to = reinterpret_cast<decltype(element) *>(turned.data());
+    for (int64_t top = 0; top < rows; top += side)
+      for (int64_t column = 0; column < count; ++column)
+        for (int64_t row = top; row < std::min(top + side, rows); ++row)
+          to[column * rows + row] = from[row * columns + column];
+  };
+  for (int64_t left = 0; left < columns; left += side) {
+    const int64_t count = std::min(side, columns - left);
+    size == 8   ? turn(uint64_t(), left, count)
+    : size == 4 ? turn(uint32_t(), left, count)
+                : turn(uint16_t(), left, count);
+    PP_TRY(take(turned.data(), count * rows));
+  }
+  return {};
+}
+
+void turnForFile(const TensorSpec &tensor, std::vector<char> &values) {
+  if (!tensor.transposed)
+    return;
+  std::vector<char> turned;
+  turned.reserve(values.size());
+  (void)eachBlock(tensor, values, [&](const char *from, int64_t count) {
+    turned.insert(turned.end(), from, from + count * int64_t(elementBytes(tensor.type)));
+    return Status();
+  });
+  values = std::move(turned);
+}
+
 Status writeGradients(RankMemory &memory, const std::string &path, double factor) {
   std::map<std::string, Pieces> tensors;
-  PP_TRY(piecesOf(memory, TensorKind::Grads, tensors));
+  PP_TRY(piecesOf(memory.emitted, TensorKind::Grads, tensors));
   bool writer = memory.program.device == 0;
   std::vector<FileTensor> entries;
   for (const auto &[name, pieces] : tensors)
@@ -198,6 +235,7 @@ Status writeGradients(RankMemory &memory, const std::string &path, double factor
     PP_TRY(gather(memory, pieces, values));
     if (!writer)
       continue;
+    turnForFile(pieces.front().tensor, values);
     Type type = pieces.front().tensor.type;
     for (size_t at = 0; factor != 1 && at < values.size(); at += elementBytes(type))
       storeElement(values.data() + at, type, factor * SafeTensors::readerOf(fileType(type))(values.data() + at, 0));

@@ -4,6 +4,7 @@
 #define PP_RUNTIME_TRAINER_GATHER_H
 
 #include "runtime/trainer/Weights.h"
+#include <functional>
 
 namespace pp {
 
@@ -22,12 +23,17 @@ using Pieces = std::vector<Held>;
 
 /// The pieces of all tensors of a kind, by the tensor's name: all ranks know who hands in what. The state of a weight
 /// is `<weight>.<kind>`. Each piece is there once.
-Status piecesOf(RankMemory &memory, TensorKind kind, std::map<std::string, Pieces> &out);
+Status piecesOf(Emitted &emitted, TensorKind kind, std::map<std::string, Pieces> &out);
 /// This rank's own pieces of the optimizer's state, with copies that other ranks have, too.
 Status ownState(RankMemory &memory, Pieces &out);
 
-/// Collective: rank 0 gets the whole tensor in the file's layout.
+/// Collective: rank 0 gets the whole tensor, in our layout; the others use `out` for their pieces.
 Status gather(RankMemory &memory, const Pieces &pieces, std::vector<char> &out);
+/// Hands a whole tensor, which lies in our layout, on in that of files, some elements at a time.
+Status eachBlock(const TensorSpec &tensor, const std::vector<char> &values,
+                 const std::function<Status(const char *, int64_t)> &take);
+/// Brings a whole tensor from our layout to that of files.
+void turnForFile(const TensorSpec &tensor, std::vector<char> &values);
 
 /// Writes all gradients, multiplied by `factor`. Collective.
 Status writeGradients(RankMemory &memory, const std::string &path, double factor);

@@ -1,6 +1,7 @@
 // The main of every emitted program: understands the command line, starts the ranks, and says once what went wrong.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/Version.h"
+#include "runtime/device/StreamDevice.h"
 #include "runtime/trainer/Run.h"
 #include <cstdio>
 #include <cstdlib>
@@ -39,6 +40,9 @@ Status printInfo(Emitted &emitted) {
          linkedTransports);
   if (std::string attention = Kernels::attention(); !attention.empty())
     printf("attention   %s\n", attention.c_str());
+  int64_t copied = 0;
+  PP_TRY(copyBytes(emitted, copied));
+  printf("checkpoint  --save-every copies %lld bytes on rank 0\n", static_cast<long long>(copied));
   printf("rank  planned peak B    arena B  scratch B   units  messages  weights      ops\n");
   std::vector<const RankProgram *> programs;
   PP_TRY(emitted.all(programs));
@@ -128,6 +132,30 @@ int runThreads(Emitted &emitted, const Options &options) {
   int32_t failed = -1;
   Status status = firstFailure(*meeting, failed);
   return status.ok() ? 0 : say(status, mesh, failed);
+}
+
+int runStreams(Emitted &emitted, const Options &options, Driver &driver) {
+  const Mesh &mesh = emitted.program().mesh;
+  int32_t ranks = mesh.devices();
+  Fibers fibers(ranks);
+  bool timed = options.isTimed();
+  StepGroup group(driver, &fibers, ranks, !options.noGraph && !timed);
+  std::shared_ptr<StreamMeeting> meeting = makeStreamMeeting(ranks, driver, &fibers);
+  Status status = fibers.run(
+      [&](int32_t rank) {
+        StreamDevice device(driver, group, timed);
+        std::unique_ptr<Transport> transport =
+            driver.check(makeStreamTransport(meeting, rank, device), device, rank, /*apart=*/false);
+        Trainer trainer(emitted, options, *transport, device, rank);
+        Outcome outcome = trainer.run();
+        leave(*meeting, rank);
+        if (!outcome.status.ok() && (!outcome.together || outcome.mine))
+          fibers.breakOff(rank, outcome.status);
+      },
+      [&] { return standstillOf(*meeting); });
+  if (!status.ok())
+    return say(status);
+  return fibers.failure().ok() ? 0 : say(fibers.failure(), mesh, fibers.failed());
 }
 
 } // namespace pp

@@ -4,6 +4,7 @@
 #include "runtime/files/Folder.h"
 #include "runtime/files/Tokens.h"
 #include "runtime/trainer/Mixture.h"
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -62,20 +63,26 @@ bool isSame(const std::string &a, const std::string &b) {
   return a == b || fs::equivalent(a, b, none) || followLinks(a) == followLinks(b);
 }
 
-/// A save replaces its folder, and on the way `<folder>.tmp` and `<folder>.old`: nothing that is read may lie there,
-/// and nothing else be written there. A run that resumes may replace its own checkpoint.
+/// A save replaces its folder, on the way `<folder>.tmp` and `<folder>.old`, and with --keep older checkpoints: nothing
+/// that is read may lie there, and nothing else be written there. A run that resumes may replace its own checkpoint, or
+/// an older one.
 Status checkSaved(const char *option, const std::string &path, const Options &options, const std::vector<Named> &inputs,
                   const std::vector<Named> &outputs) {
   const std::string folder = withoutEndSlash(followLinks(path));
-  for (const char *end : {"", ".tmp", ".old"}) {
-    const std::string replaced = folder + end;
+  const std::string beside[] = {folder + ".tmp", folder + ".old"};
+  std::vector<std::string> all = {folder, beside[0], beside[1]};
+  if (options.keep > 1 && option == std::string("save"))
+    for (auto &[step, kept] : keptBeside(folder))
+      all.push_back(kept);
+  for (const std::string &replaced : all) {
     for (const auto &[other, its] : inputs)
       if (isSame(its, replaced) || isInside(its, replaced))
         return invalid("`--", option, " ", path, "` would replace `", replaced, "`, ",
                        other == std::string("load") || other == std::string("adapter")
                            ? "whose weights are read"
                            : text("where `--", other, "` is read"));
-    if (!options.resume.empty() && *end && isSame(options.resume, replaced))
+    if (!options.resume.empty() && std::count(std::begin(beside), std::end(beside), replaced) &&
+        isSame(options.resume, replaced))
       return invalid("`--", option, " ", path, "` would replace `", replaced, "`, whose weights are read");
     for (const auto &[other, its] : outputs)
       if (isInside(its, replaced))

@@ -7,6 +7,7 @@
 #include "runtime/trainer/Adapters.h"
 #include "runtime/trainer/Rate.h"
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
@@ -32,6 +33,8 @@ Trainer::Trainer(Emitted &emitted, const Options &options, Transport &transport,
 }
 
 Outcome Trainer::run() {
+  if (Status chosen = chooseCheckpoint(); !chosen.ok())
+    return {chosen, together, mine};
   if (!options.batches.empty()) {
     Status written = settle(writeBatches());
     return {written, together, mine};
@@ -102,6 +105,28 @@ Status Trainer::makeReady() {
   return speaks() ? runLog.open() : Status(); // last: a run that cannot begin leaves an older log as it is
 }
 
+/// Which checkpoint the run goes on from: the one that --resume names, or the newest one beside it if that is damaged.
+/// Rank 0 reads all files, and all ranks take the same.
+Status Trainer::chooseCheckpoint() {
+  resumed = options.resume;
+  if (resumed.empty())
+    return {};
+  std::array<double, 1> kept = {0}; // its step + 1
+  int64_t step = -1;
+  std::string damage;
+  PP_TRY(settle(speaks() ? findWhole(resumed, step, damage) : Status()));
+  kept[0] = speaks() ? double(step + 1) : 0;
+  PP_TRY(transport.sum(kept));
+  if (kept[0] == 0)
+    return {};
+  resumed = keptFolder(withoutEndSlash(followLinks(resumed)), int64_t(kept[0]) - 1);
+  if (speaks()) {
+    const std::string line = text("pp: warning: ", damage, "; the run goes on from `", resumed, "`\n");
+    fwrite(line.data(), 1, line.size(), stderr);
+  }
+  return {};
+}
+
 /// Where the run starts and ends: what the command line says, else the checkpoint, else the program.
 Status Trainer::resolveState() {
   state.lr = whole.optimizer.lr;
@@ -109,7 +134,7 @@ Status Trainer::resolveState() {
   state.steps = defaultSteps;
   if (!options.resume.empty()) {
     std::vector<std::string> changes;
-    PP_TRY(readRunState(whole, options.resume, state, changes));
+    PP_TRY(readRunState(whole, resumed, state, changes));
     for (const std::string &change : changes)
       PP_TRY(accept("optimizer", text("the optimizer's ", change)));
     if (options.seed && *options.seed != state.seed)
@@ -130,7 +155,7 @@ Status Trainer::endAt(int64_t steps) {
     return invalid("`--stop-at ", *options.stopAt, "` has no effect: the last step is ", state.steps);
   lastStep = std::min(state.steps, options.stopAt.value_or(state.steps));
   if (lastStep <= state.step)
-    return invalid("nothing to do: the run in `", options.resume, "` has already done ", state.step, " of ", lastStep,
+    return invalid("nothing to do: the run in `", resumed, "` has already done ", state.step, " of ", lastStep,
                    " steps");
   return {};
 }
@@ -190,9 +215,14 @@ Status Trainer::checkOutputs() {
     return {};
   PP_TRY(saves.take(options.save));
   std::string remark;
-  PP_TRY(checkFolder(view, options.save, layout(), remark));
+  PP_TRY(checkFolder(view, options.save, layout(), keeping(state.step), remark));
   if (!remark.empty())
     remarks.push_back(remark);
+  int64_t bytes = 0;
+  if (options.saveEvery && !options.saveSync) {
+    PP_TRY(copyBytes(emitted, bytes));
+    PP_TRY(checkMemory(bytes));
+  }
   return {};
 }
 
@@ -214,7 +244,7 @@ Status Trainer::checkConfigOf(const WeightFiles &model) {
 Status Trainer::openWeights() {
   if (whole.adapts())
     return openAdapted();
-  const std::string &path = options.resume.empty() ? options.load : options.resume;
+  const std::string &path = options.resume.empty() ? options.load : resumed;
   if (path.empty())
     return {};
   PP_TRY(files.open(path));
@@ -239,7 +269,7 @@ Status Trainer::openAdapted() {
     PP_TRY(checkConfigOf(files));
     PP_TRY(matchWeights(view, files, options.resume.empty() ? &options.allowUnused : nullptr, match));
   }
-  const std::string folder = withoutEndSlash(options.resume.empty() ? options.adapter : options.resume);
+  const std::string folder = withoutEndSlash(options.resume.empty() ? options.adapter : resumed);
   if (folder.empty())
     return {};
   PP_TRY(checkAdapterConfig(whole, folder));
@@ -272,7 +302,7 @@ WeightLayout Trainer::modelLayout() const {
 Status Trainer::fillArena() {
   RankMemory view = memory();
   if (!options.resume.empty())
-    return loadCheckpoint(view, options.resume, files, match, state);
+    return loadCheckpoint(view, resumed, files, match, state);
   return match.weights.empty() ? initWeights(view, state.seed) : loadWeights(view, match, state.seed, vanished);
 }
 
@@ -281,6 +311,7 @@ Status Trainer::train() {
   for (int64_t step = state.step + 1; step <= lastStep; ++step) {
     StepSummary summary;
     PP_TRY(trainStep(step, summary));
+    PP_TRY(endSave(/*waits=*/false));
     RankMemory view = memory();
     if (step == state.step + 1 && !options.grads.empty())
       PP_TRY(writeGradients(view, options.grads, 1 / summary.lossScale));
@@ -297,21 +328,65 @@ Status Trainer::train() {
       PP_TRY(runLog.say(step, state.steps, lastStep, summary));
     if (speaks() && summary.tokens == 0)
       printf("remark: no target of step %lld counts; its loss is 0\n", static_cast<long long>(step));
-    if (!options.save.empty() && (last || (options.saveEvery && step % options.saveEvery == 0))) {
-      RunState done = state;
-      done.step = step;
-      int64_t lost = 0;
-      PP_TRY(saveCheckpoint(view, options.save, done, layout(), lost));
-      if (speaks() && lost > 0)
-        printf("remark: %lld values are too small for f16, and `%s` has 0 for them\n", static_cast<long long>(lost),
-               options.save.c_str());
-    }
+    if (!options.save.empty() && (last || (options.saveEvery && step % options.saveEvery == 0)))
+      PP_TRY(save(step));
     if (last && !options.merge.empty())
       PP_TRY(saveMerged(view, options.merge, modelLayout(), vanished));
     if (step == state.step + 1 && !last)
       trace.clearSums(); // the first step touches every page
   }
   return options.logprobs.empty() ? Status() : writeLogprobs();
+}
+
+/// Beside a checkpoint of this step. The first one gives up all that is later than where the run began.
+Keeping Trainer::keeping(int64_t step) const {
+  return {options.keep, savedStep == 0 ? state.step + 1 : step,
+          step < lastStep ? withoutEndSlash(followLinks(resumed)) : std::string()};
+}
+
+/// Writes a checkpoint behind the steps that follow, but for the last one: nothing follows it.
+Status Trainer::save(int64_t step) {
+  PP_TRY(endSave(/*waits=*/true));
+  const bool last = step == lastStep, later = !last && !options.saveSync;
+  RunState done = state;
+  done.step = step;
+  RankMemory view = memory();
+  const Keeping its = keeping(step);
+  savedStep = step;
+  if (!later || !speaks()) {
+    FileWork work(/*later=*/false);
+    PP_TRY(notWritten(saveCheckpoint(view, options.save, done, layout(), its, work)));
+    sayVanished(work);
+    return {};
+  }
+  PP_TRY(notWritten(saveCheckpoint(view, options.save, done, layout(), its, behind)));
+  try {
+    saved = std::async(std::launch::async, [this] { return behind.run(); });
+  } catch (const std::system_error &error) {
+    return notWritten(refused("no thread starts: ", error.what()));
+  }
+  return {};
+}
+
+Status Trainer::endSave(bool waits) {
+  if (!saved.valid() || (!waits && saved.wait_for(std::chrono::seconds(0)) != std::future_status::ready))
+    return {};
+  PP_TRY(notWritten(saved.get()));
+  sayVanished(behind);
+  return {};
+}
+
+/// What files could not be written for; of a failure of another rank that rank tells.
+Status Trainer::notWritten(const Status &status) const {
+  if (status.code() != PP_IO)
+    return status;
+  return refused("the checkpoint of step ", savedStep, " is not written: ", status.message());
+}
+
+void Trainer::sayVanished(const FileWork &work) const {
+  if (speaks() && work.vanished > 0)
+    printf("remark: %lld values are too small for f16, and `%s` has 0 for them\n",
+           static_cast<long long>(work.vanished), options.save.c_str());
 }
 
 /// What the kernels of the step read, by what is known of the steps before.

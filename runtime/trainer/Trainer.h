@@ -10,6 +10,7 @@
 #include "runtime/trainer/Outputs.h"
 #include "runtime/trainer/RunLog.h"
 #include "runtime/trainer/StepInputs.h"
+#include <future>
 
 namespace pp {
 
@@ -33,6 +34,7 @@ public:
 private:
   Status makeReady();
   Status checkOutputs();
+  Status chooseCheckpoint();
   Status resolveState();
   Status accept(const std::string &name, const std::string &change);
   Status openData();
@@ -43,6 +45,12 @@ private:
   Status openAdapted();
   Status fillArena();
   Status train();
+  Status save(int64_t step);
+  /// Of a save behind the steps: has it failed? `waits`: until it is done.
+  Status endSave(bool waits);
+  [[nodiscard]] Status notWritten(const Status &status) const;
+  void sayVanished(const FileWork &work) const;
+  [[nodiscard]] Keeping keeping(int64_t step) const;
   Status trainStep(int64_t step, StepSummary &summary);
   void setScalars(int64_t step, StepSummary &summary);
   Status checkLoss(int64_t step, const StepSummary &summary);
@@ -93,6 +101,7 @@ private:
   const Program &whole;
   RunLog runLog;
   FolderLock saves, merges; ///< of --save and --merge
+  std::string resumed;      ///< the checkpoint that is read: of --resume, or an older one; empty: none
   const RankProgram *program = nullptr;
   pp_rank_t rank;
   std::unique_ptr<Kernels> kernels;
@@ -116,6 +125,10 @@ private:
   WeightFiles adapters;
   WeightMatch match;
   int64_t vanished = 0; ///< values of the first weights that f16 holds as 0
+  // Of rank 0; the last members, for their end waits for what reads the others:
+  FileWork behind{/*later=*/true}; ///< the steps
+  int64_t savedStep = 0;           ///< of the last checkpoint; 0: there is none
+  std::future<Status> saved;
 };
 
 } // namespace pp

@@ -18,8 +18,8 @@ ninja -C $fuzz -j "${JOBS:-$(nproc)}" pp-frontend pp-lowering pp-report pp-fuzz-
   test/CMakeFiles/pp-fuzz.dir/fuzz/InputFiles.cpp.o
 cp "$build/lib/libpp-runtime.a" $fuzz/kernels.a
 ar d $fuzz/kernels.a Main.cpp.o
-find $fuzz/test/CMakeFiles/pp-fuzz{-objects,}.dir $fuzz/runtime/CMakeFiles/pp-trainer-objects.dir \
-  -name '*.o' ! -name RunStreams.cpp.o >$fuzz/objects.txt
+find $fuzz/test/CMakeFiles/pp-fuzz{-objects,}.dir $fuzz/runtime/CMakeFiles/pp-trainer-objects.dir -name '*.o' \
+  >$fuzz/objects.txt
 # shellcheck disable=SC2086
 clang++-19 $sanitizers -fuse-ld=lld -o $fuzz/pp-fuzz @$fuzz/objects.txt $fuzz/lib/libpp-{frontend,lowering,report}.a \
   $fuzz/lib/libpp-{passes,analysis,dialect}.a $fuzz/kernels.a -Wl,-u,LLVMFuzzerRunDriver \

@@ -38,7 +38,8 @@ READ_BY = {"--plan": set(ASKED), "--plan=high": set(ASKED),
            "--costs=units": SIMULATED, "--overlap=false": SIMULATED, "--lockstep": SIMULATED, "--epilogues": BODIES,
            "--target=cpu": BODIES, "--messages": {"svg"}, "--memory": {"svg"}, "--to-scale": {"timeline"},
            "--columns=70": {"timeline"}, "--rank=0": {"obj", "llvm"}, "--runtime=none.a": {"exe"},
-           "--channels=edge": RANKS, "--memory-limit=1TiB": RANKS, "-o=out": set(ASKED) - {"prove"},
+           "--channels=edge": RANKS,
+           "--also=ranks=1": {"exe"}, "--memory-limit=1TiB": RANKS, "-o=out": set(ASKED) - {"prove"},
            "--compare=run.trace": {"report", "compare"}, "--prove": RANKS - {"compare"}}
 
 
@@ -259,6 +260,25 @@ def emitted():
         tally.check(said in done.stderr, f"{words}: {first(done.stderr)}")
 
 
+def also():
+    """Further programs beside the main one: all of them, or not the main one."""
+    call(compiler, "t.pipe", *harness.RUNTIME, "-o", "many", "--also=ranks=1")
+    for name, ranks in (("many", 2), ("many.ranks1", 1)):
+        said = call("./" + name, "--info").stdout
+        tally.check(f"schedule    pipe on {ranks} rank" in said, f"{name} has {ranks} ranks")
+    said = call(compiler, "t.pipe", *harness.RUNTIME, "-o", "few", "--also=ranks=1,3", expect=1).stderr
+    tally.check("error: 3 stages need a layer each" in said and "note: with ranks = 3, as --also asks for" in said and
+                not os.path.exists(path("few")), f"--also that is refused: {said}")
+    os.link(path("t.pipe"), path("over.ranks1"))
+    for words, expected in ((["--also=ranks"], "expected --also=name=value,.. with different values"),
+                            (["--also=ranks=2,2"], "expected --also=name=value,.. with different values"),
+                            (["--also=ranks=1", "-o", "over"], "`over.ranks1` would be written over")):
+        said = call(compiler, "t.pipe", *words, expect=2).stderr
+        tally.check(expected in said, f"{words}: {first(said)}")
+    said = call(compiler, "-", "-o", "x", "--also=ranks=1", expect=2).stderr
+    tally.check("standard input can be read once" in said, first(said))
+
+
 def main():
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
@@ -271,6 +291,7 @@ def main():
     tally.check(json.loads(read("run.json"))["made_from"] == json.loads(read("run.trace"))["made_from"],
                 "profile and trace say what they were made from")
     options()
+    also()
     codes()
     colours()
     emitted()

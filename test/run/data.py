@@ -32,7 +32,7 @@ def key_of(seed, name):
 
 
 def shuffled(seed, epoch, place, count):
-    """The rule of runtime/files/Shuffle.h."""
+    """The rule of runtime/files/Random.h."""
     key, half = key_of(seed, f"epoch {epoch}"), max(1, ((count - 1).bit_length() + 1) // 2)
     while True:
         left, right = place >> half, place & (1 << half) - 1

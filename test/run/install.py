@@ -35,7 +35,7 @@ def main():
         release = "CMAKE_BUILD_TYPE:STRING=Release" in cache.read()
     named = [path for path in files for word in (build, harness.ROOT, first) if mentions(path, word)]
     tally.check(not named or not release, f"{len(files)} installed files name neither sources nor build: {named}")
-    for name in ("bin/pp-compile", "bin/pp-translate", "bin/pp-tokenize", "lib/pp/libpp-runtime.a",
+    for name in ("bin/pp-compile", "bin/pp-translate", "bin/pp-tokenize", "bin/pp-run", "lib/pp/libpp-runtime.a",
                  "share/pp/stdlib/1f1b.pipe", "share/man/man1/pp-compile.1",
                  "share/pp/examples/quickstart.pipe", "share/doc/pp-compiler/LANGUAGE.md",
                  "share/bash-completion/completions/pp-compile"):

@@ -7,8 +7,7 @@
 #include "runtime/files/Random.h"
 #include "runtime/files/Rows.h"
 #include "runtime/files/SafeTensors.h"
-#include "runtime/files/Shuffle.h"
-#include "runtime/trainer/Weights.h"
+#include "runtime/trainer/Checkpoint.h"
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -83,6 +82,9 @@ TEST(RuntimeOptions, SaysWhatIsWrong) {
   EXPECT_EQ(refusal({"--sends", "fast"}), "`--sends` expects `buffered` or `rendezvous`, got `fast`");
   EXPECT_EQ(refusal({"--load", "a", "--resume", "b"}), "`--load` and `--resume` both say where to start; give one");
   EXPECT_EQ(refusal({"--save-every", "3"}), "`--save-every` needs `--save DIR`");
+  EXPECT_EQ(refusal({"--save", "a", "--save-sync"}), "`--save-sync` needs `--save-every N`");
+  EXPECT_EQ(refusal({"--keep", "2"}), "`--keep` needs `--save DIR`");
+  EXPECT_EQ(refusal({"--save", "a", "--keep", "0"}), "`--keep` expects a whole number from 1 to 1000000, got `0`");
   EXPECT_EQ(refusal({"--save-type", "f64"}), "`--save-type` expects `f32`, `bf16` or `f16`, got `f64`");
   EXPECT_EQ(refusal({"--save-type", "f32"}), "`--save-type` needs `--save DIR`");
   for (std::string wrong : {"", "0", "5gb", "GB", "-1", "99999999999GB"})
@@ -189,6 +191,27 @@ TEST(RuntimeShuffle, IsABijectionOfEverySize) {
 
 /// The polynomial's check value, as RFC 3720 has it.
 TEST(RuntimeEventFile, ChecksByCastagnoli) { EXPECT_EQ(crc32c("123456789"), 0xe3069283u); }
+
+TEST(RuntimeChecksum, IsThatOfZipFiles) {
+  EXPECT_EQ(Checksum::of("123456789"), "cbf43926");
+  std::string bytes;
+  for (int i = 0; i < 100; ++i)
+    bytes += char(i * 37);
+  for (size_t cut = 0; cut <= bytes.size(); ++cut) { // however they come
+    Checksum sum;
+    sum.add(bytes.data(), cut);
+    sum.add(bytes.data() + cut, bytes.size() - cut);
+    EXPECT_EQ(sum.text(), Checksum::of(bytes));
+  }
+}
+
+TEST(RuntimeCheckpoint, ACopyThatIsLargerThanTheMemoryIsRefused) {
+  EXPECT_TRUE(checkMemory(1).ok());
+  EXPECT_TRUE(checkMemory(int64_t(1) << 60)
+                  .message()
+                  .starts_with("`--save-every` writes behind the steps, from a copy "
+                               "of 1152921504606846976 bytes on rank 0, and "));
+}
 
 TEST_F(RuntimeFiles, TokensOfATokenFile) {
   Stream tokens;

@@ -1,6 +1,7 @@
 // Whole runs of programs made by hand, under mpirun and in one process: gradients, checkpoints, files and faults.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/files/SafeTensors.h"
+#include "runtime/trainer/Checkpoint.h"
 #include "runtime/trainer/Rate.h"
 #include "runtime/transport/MpiCollective.h"
 #include <chrono>
@@ -218,10 +219,81 @@ TEST_F(RuntimeRuns, CheckpointsEveryFewStepsReplaceEachOther) {
   fs::copy(folder / "ck/state.json", folder / "ck.tmp/state.json"); // the first file that is written
   std::ofstream(folder / "ck.tmp/model.safetensors.tmp") << "half";
   Ran ran = shell("env PP_TEST_FAULT=kill:0:12 " + program(2, "f32") +
-                  "--in-process --data text --resume ck --steps 20 --save ck --save-every 4");
+                  "--in-process --data text --resume ck --steps 20 --save ck --save-every 4 --save-sync");
   EXPECT_NE(ran.code, 0);
   EXPECT_EQ(nlohmann::json::parse(read(folder / "ck/state.json"))["step"], 8);
   EXPECT_EQ(threads("--data text --resume ck --steps 20 --save ck").code, 0);
+}
+
+TEST_F(RuntimeRuns, OlderCheckpointsStayBeside) {
+  auto steps = [&] {
+    std::map<std::string, int64_t> found;
+    for (const auto &entry : fs::directory_iterator(folder))
+      if (std::string name = entry.path().filename(); name.starts_with("ck"))
+        found[name] = nlohmann::json::parse(read(entry.path() / "state.json"))["step"];
+    return found;
+  };
+  using Steps = std::map<std::string, int64_t>;
+  ASSERT_EQ(threads("--data text --steps 11 --save ck --save-every 2 --keep 3").code, 0);
+  EXPECT_EQ(steps(), (Steps{{"ck", 11}, {"ck.step-10", 10}, {"ck.step-8", 8}}));
+  // What is not ours, or was changed, is not counted and stays.
+  fs::create_directory(folder / "ck.step-9");
+  std::ofstream(folder / "ck.step-9/thesis.tex") << "mine";
+  std::ofstream(folder / "ck.step-8/thesis.tex") << "mine";
+  ASSERT_EQ(threads("--data text --resume ck --steps 13 --save ck --keep 2").code, 0);
+  EXPECT_EQ(read(folder / "ck.step-9/thesis.tex") + read(folder / "ck.step-8/thesis.tex"), "minemine");
+  fs::remove_all(folder / "ck.step-9");
+  EXPECT_EQ(steps(), (Steps{{"ck", 13}, {"ck.step-11", 11}, {"ck.step-8", 8}}));
+  fs::remove_all(folder / "ck.step-8");
+  // A run that goes back to an older one gives up the newer ones. The one that it reads is there until its end.
+  ASSERT_EQ(mpi("--data text --resume ck.step-11 --steps 14 --save ck --save-every 1 --keep 2").code, 0);
+  EXPECT_EQ(steps(), (Steps{{"ck", 14}, {"ck.step-13", 13}}));
+  // Killed behind the exchange of the two folders, the older one is still `ck.tmp`.
+  fs::rename(folder / "ck.step-13", folder / "ck.tmp");
+  ASSERT_EQ(threads("--data text --resume ck --steps 15 --save ck --keep 3").code, 0);
+  EXPECT_EQ(steps(), (Steps{{"ck", 15}, {"ck.step-14", 14}, {"ck.step-13", 13}}));
+  expectError(threads("--data text --load ck.step-13 --save ck --keep 2"),
+              "`--save ck` would replace `ck.step-13`, whose weights are read");
+}
+
+TEST_F(RuntimeRuns, ADamagedCheckpointIsNamedAndTheOneBeforeTaken) {
+  ASSERT_EQ(threads("--data text --steps 8 --save whole").code, 0);
+  ASSERT_EQ(threads("--data text --steps 8 --stop-at 6 --save ck --save-every 4 --keep 2").code, 0);
+  const fs::path older = folder / "ck.step-4", aside = folder / "aside";
+  for (std::string file : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
+    const std::string good = read(folder / "ck" / file);
+    for (size_t at : {size_t(20), good.size() / 2, good.size() - 4}) {
+      std::string bad = good;
+      bad[at] ^= 4;
+      std::ofstream(folder / "ck" / file) << bad;
+      fs::rename(older, aside);
+      Ran alone = threads("--data text --resume ck");
+      ASSERT_EQ(alone.errors().size(), 1u) << alone.error;
+      EXPECT_TRUE(alone.errors()[0].starts_with("`ck/" + file + "` is ")) << alone.errors()[0];
+      fs::rename(aside, older);
+      Ran ran = at == 20 ? mpi("--data text --resume ck --save rest") : threads("--data text --resume ck --save rest");
+      EXPECT_EQ(ran.code, 0) << ran.error;
+      EXPECT_NE(ran.error.find("pp: warning: `ck/" + file + "` is "), std::string::npos) << ran.error;
+      EXPECT_NE(ran.error.find("; the run goes on from `ck.step-4`"), std::string::npos) << ran.error;
+      EXPECT_EQ(read(folder / "whole/model.safetensors"), read(folder / "rest/model.safetensors"));
+    }
+    std::ofstream(folder / "ck" / file) << good;
+  }
+  const std::string state = read(folder / "ck/state.json");
+  ASSERT_TRUE(checkWhole(folder / "ck").ok());
+  for (size_t at = 0; at < state.size(); ++at) {
+    std::string bad = state;
+    bad[at] ^= char(1 << at % 7);
+    std::ofstream(folder / "ck/state.json") << bad;
+    EXPECT_FALSE(checkWhole(folder / "ck").ok()) << "byte " << at << ": " << bad;
+  }
+  std::ofstream(folder / "ck/state.json") << state;
+  fs::remove(folder / "ck/optimizer.safetensors");
+  EXPECT_EQ(threads("--data text --resume ck --save ck --keep 2").code, 0);
+  EXPECT_FALSE(fs::exists(folder / "ck.step-6")) << "a damaged checkpoint is not kept";
+  EXPECT_EQ(read(folder / "whole/state.json"), read(folder / "ck/state.json"));
+  fs::remove_all(folder / "ck"); // as on a file system that cannot exchange folders
+  EXPECT_EQ(threads("--data text --resume ck --save again").code, 0);
 }
 
 TEST_F(RuntimeRuns, WeightsOfAFileAreLoaded) {
@@ -285,6 +357,7 @@ TEST_F(RuntimeRuns, WrongCheckpointsAreRefused) {
   expectError(threads("--data text --resume none --steps 9"),
               "cannot resume from `none`: cannot read `none/state.json`: No such file or directory");
   std::string state = read(folder / "ck/state.json");
+  state = state.substr(0, state.find(",\n  \"crc32\"")) + "}"; // as versions without checksums wrote it
   std::ofstream(folder / "ck/state.json") << std::string(state).replace(state.find("\"step\": 4"), 9, "\"step\": 3");
   expectError(threads("--data text --resume ck --steps 9"),
               "`ck/model.safetensors` does not belong to step 3 of `ck/state.json`");
