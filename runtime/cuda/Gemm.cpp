@@ -18,6 +18,7 @@
 // said anywhere, and found out only when an algorithm is asked for, so that INVALID_VALUE to an epilogue counts as no,
 // too.
 #include "runtime/cuda/Gemm.h"
+#include "runtime/cuda/Memory.h"
 #include <cstdlib>
 #include <cublasLt.h>
 #include <cuda_runtime.h>
@@ -74,8 +75,8 @@ using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 struct Buffer {
   void *at = nullptr;
   explicit Buffer(size_t bytes) {
-    if (cudaMalloc(&at, bytes) != cudaSuccess ||
-        cudaMemset(at, 0x3c, bytes) != cudaSuccess) // small numbers in any type
+    at = allocateForTrial(bytes);
+    if (at && cudaMemset(at, 0x3c, bytes) != cudaSuccess) // small numbers in any type
       cudaFree(at), at = nullptr;
   }
   ~Buffer() { cudaFree(at); }
