@@ -8,7 +8,7 @@
 // cuDNN sums dq with atomics: two runs differ in the last bits. PP_CUDNN=forward leaves the backward to our own kernel,
 // whose bits are always the same; PP_CUDNN=off all of it. cuDNN takes no delta: it makes its own from o.
 //
-// Versions that NVIDIA's release notes call wrong in a backward leave it to our own kernel (`refusal`).
+// Versions that are reported to be wrong in a backward (issue 20) leave it to our own kernel (`refusal`).
 #include "runtime/cuda/Sdpa.h"
 #include "runtime/cuda/Cudnn.h"
 #include <algorithm>
