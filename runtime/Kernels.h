@@ -64,6 +64,9 @@ public:
 
   /// What attention runs by, for --info; empty on the CPU, which has one.
   static std::string attention();
+  /// What ran the ops that a library may take: how many attentions, and how many products with an epilogue, of all
+  /// ranks of this process; empty on the CPU.
+  static std::string engines();
 
 private:
   struct State;

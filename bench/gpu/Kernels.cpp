@@ -159,8 +159,8 @@ double measure(const Case &one, const char *variable, const char *value, cudaStr
   return timeOf(*kernels->find(0), arguments.data(), stream);
 }
 
-/// `own`: without cuDNN.
-void report(const Case &one, bool own, cudaStream_t stream) {
+/// `own`: without cuDNN. `waits`: for a line of the input after the row.
+void report(const Case &one, bool own, bool waits, cudaStream_t stream) {
   bool pair = one.spec.kernel.ends_with("_gelu") || one.spec.kernel.ends_with("_bias");
   double time = own    ? measure(one, "PP_CUDNN", "off", stream)
                 : pair ? measure(one, "PP_EPILOGUES", "on", stream)
@@ -185,6 +185,9 @@ void report(const Case &one, bool own, cudaStream_t stream) {
     std::printf(",%.3f", measure(one, "PP_EPILOGUES", "off", stream) / time);
   std::printf("\n");
   std::fflush(stdout);
+  if (waits)
+    while (std::getchar() != '\n' && !std::feof(stdin)) {
+    }
 }
 
 Argument elements(int64_t n, bool moved = true) { return {Argument::Elements, n, moved}; }
@@ -255,7 +258,8 @@ void streams(std::vector<Case> &cases, int64_t t, int64_t h, int64_t f, int64_t 
 
 } // namespace
 
-int main() {
+int main(int argc, char **) {
+  const bool waits = argc > 1; // --wait
   int devices = 0;
   if (!check(cudaGetDeviceCount(&devices), "no GPU can be used"))
     return 77;
@@ -266,6 +270,7 @@ int main() {
     return 1;
   std::printf("# %s, %d multiprocessors, attention by %s\nkernel,type,dims,us,TFLOP/s,GB/s,best,plain\n", device.name,
               device.multiProcessorCount, Kernels::attention().c_str());
+  std::fflush(stdout);
   std::vector<Case> cases;
   for (int64_t t : {1024, 4096})
     for (auto [k, n] : {std::pair<int64_t, int64_t>{4096, 4096}, {4096, 14336}, {14336, 4096}})
@@ -284,10 +289,11 @@ int main() {
   attentions(cases, 1, 4096, 16, 16, 256, true);
   streams(cases, 8192, 4096, 14336, 32000);
   for (const Case &one : cases) {
-    report(one, false, stream);
+    report(one, false, waits, stream);
     if (one.spec.kernel == "attention" || one.spec.kernel == "attention_bwd")
-      report(one, true, stream);
+      report(one, true, waits, stream);
   }
+  std::printf("# %s\n", Kernels::engines().c_str());
   cudaStreamDestroy(stream);
   return 0;
 }

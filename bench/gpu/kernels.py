@@ -84,6 +84,15 @@ def attention(name, dims):
 
 
 def beside(row):
+    """PyTorch's time; none where it has no such kernel, or not enough memory."""
+    try:
+        return beside_of(row)
+    except Exception as error:
+        print(f"# {row['kernel']}: {type(error).__name__}: {str(error).splitlines()[0][:100]}", flush=True)
+        return None
+
+
+def beside_of(row):
     if torch is None or not torch.cuda.is_available():
         return None
     name, dims = row["kernel"], [int(each) for each in row["dims"].split()]
@@ -95,24 +104,36 @@ def beside(row):
     return None
 
 
+def rows_of(lines):
+    """Those of the table; remarks are printed."""
+    for line in iter(lines.readline, ""):
+        if line.startswith("#"):
+            print(line.strip("# \n"), flush=True)
+        else:
+            yield line
+
+
 def main():
-    process = subprocess.run([sys.argv[1]], stdout=subprocess.PIPE, text=True)
-    if process.returncode:
-        sys.exit(process.returncode)
-    lines = process.stdout.splitlines()
-    print(lines[0].lstrip("# "))
+    # It waits for a line after each of its rows: while PyTorch is timed, nothing else runs on the GPU.
+    process = subprocess.Popen([sys.argv[1], "--wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    print(process.stdout.readline().strip("# \n"), flush=True)
     print("\n| kernel | type | dims | us | TFLOP/s | GB/s | cuBLASLt's best / ours | two plain calls / ours | PyTorch "
           "us "
-          "| PyTorch / ours |")
+          "| PyTorch / ours |", flush=True)
     print("|---|---|---|---|---|---|---|---|---|---|")
-    for row in csv.DictReader(lines[1:]):
+    for row in csv.DictReader(rows_of(process.stdout)):
         other = beside(row)
         ratio = other / float(row["us"]) if other else None
         cells = [row["kernel"], row["type"], row["dims"], row["us"], row["TFLOP/s"], row["GB/s"], row["best"] or "",
                  row["plain"] or ""]
         cells += [f"{other:.2f}" if other else "", f"{ratio:.2f}" if ratio else ""]
         print("| " + " | ".join(cells) + " |", flush=True)
+        try:
+            print(file=process.stdin, flush=True)
+        except BrokenPipeError:  # it has ended; its status says why
+            break
+    return process.wait()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,20 +2,19 @@
 # Packs what a machine with a GPU needs, and no network, MPI or MLIR: programs as objects, sources, data.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: bench/gpu/pack.sh BUILD FOLDER [cpu]
-# Then carry FOLDER (under 64 MiB) there and run FOLDER/bench/gpu/run.sh. With `cpu` the same for a rehearsal here, on a
-# device that is emulated, by a BUILD with tests: no kernels are timed, and PyTorch is not asked.
+# usage: bench/gpu/pack.sh BUILD FOLDER [rehearsal]
+# Then carry FOLDER (under 64 MiB) there and run FOLDER/bench/gpu/run.sh. With `rehearsal` few and small programs, for
+# test/run/device_bench.py, which runs them over stand-ins.
 set -euo pipefail
-build=$(realpath "$1") folder=$2 target=${3:-cuda}
+build=$(realpath "$1") folder=$2 extent=${3:-all}
 root=$(dirname "$(realpath "$0")")/../..
 rm -rf "$folder" && mkdir -p "$folder/programs" "$folder/usr/include" "$folder/usr/share/cmake"
 folder=$(realpath "$folder")
-echo "$target" > "$folder/target"
 
 # One folder of objects a program: rank<k>.o and table.o.
 pack() { # NAME -D..
   local name=$1 && shift
-  "$build/bin/pp-compile" "$root/examples/train.pipe" --target="$target" --emit=obj -o "$folder/programs/$name" "$@"
+  "$build/bin/pp-compile" "$root/examples/train.pipe" --target=cuda --emit=obj -o "$folder/programs/$name" "$@"
 }
 define() { for pair in "$@"; do printf -- '-D %s ' "$pair"; done; }
 
@@ -24,39 +23,48 @@ schedules=(gpipe 1f1b 1f1b_recompute interleaved looped_bfs zb_h1 zb_h2 zb_v v_h
   slimpipe_interleaved gpipe_offload 1f1b_vocabulary)
 types=(f32 bf16 f16)
 few=(1f1b zb_v weipipe_interleave tawpipe slimpipe) # for f16, whose programs differ only in their type
-if [ "$target" = cpu ]; then schedules=(1f1b zb_v weipipe_interleave tawpipe gpipe_offload) types=(f32); fi
+others=(1f1b 1f1b_recompute zb_v) # of GPT-2
+sizes="layers=8 hidden=64 heads=4 vocab=256 sequence=64 microbatch=2 microbatches=8"
+if [ "$extent" = rehearsal ]; then
+  schedules=(1f1b tawpipe) others=(1f1b) types=(bf16)
+  sizes="layers=4 hidden=16 heads=2 vocab=256 sequence=8 microbatch=1 microbatches=4"
+fi
 for type in "${types[@]}"; do
-  size=$(define model=llama layers=8 hidden=64 heads=4 kv_heads=1 ffn=96 vocab=256 sequence=64 microbatch=2 \
-    microbatches=8 precision="$type")
-  pack "gradients.$type.single" $size -D schedule=single -D ranks=1
+  size=$(define model=llama $sizes kv_heads=1 ffn=96 precision="$type")
+  pack "gradients.$type.single" $size -D schedule=single
   if [ "$type" = f16 ]; then schedules=("${few[@]}"); fi
   for schedule in "${schedules[@]}"; do
     pack "gradients.$type.$schedule" $size -D schedule="$schedule" -D ranks=4
   done
+  if [ "$extent" = all ]; then
+    pack "gradients.$type.slimpipe_exchange" $size -D schedule=slimpipe -D exchange=true -D ranks=4
+  fi
 done
 
 # GPT-2 has what the epilogues of products do: gelu, and biases.
 kinds=(f32 bf16)
-if [ "$target" = cpu ]; then kinds=(f32); fi
+if [ "$extent" = rehearsal ]; then kinds=(bf16); fi
 for type in "${kinds[@]}"; do
-  size=$(define model=gpt2 layers=8 hidden=64 heads=4 ffn=256 vocab=256 context=64 sequence=64 microbatch=2 \
-    microbatches=8 precision="$type")
-  pack "gradients.$type-gpt2.single" $size -D schedule=single -D ranks=1
-  for schedule in 1f1b 1f1b_recompute zb_v; do
+  size=$(define model=gpt2 $sizes ffn=256 context=64 precision="$type")
+  pack "gradients.$type-gpt2.single" $size -D schedule=single
+  for schedule in "${others[@]}"; do
     pack "gradients.$type-gpt2.$schedule" $size -D schedule="$schedule" -D ranks=4
   done
 done
 
 # A stack of llama layers as bench/gpu/step.py has it for PyTorch.
-if [ "$target" = cuda ]; then
+if [ "$extent" = rehearsal ]; then
+  pack step.16.single $(define model=llama layers=2 hidden=16 heads=2 kv_heads=1 ffn=16 vocab=256 sequence=16 \
+    microbatch=1 microbatches=4 precision=bf16 schedule=single clip=0)
+else
   for length in 4096 16384; do
     pack "step.$length.single" $(define model=llama layers=4 hidden=4096 heads=32 kv_heads=8 ffn=14336 vocab=4096 \
-      sequence=$length microbatch=1 microbatches=4 precision=bf16 schedule=single ranks=1 clip=0)
+      sequence=$length microbatch=1 microbatches=4 precision=bf16 schedule=single clip=0)
   done
   pack step.4096.1f1b $(define model=llama layers=4 hidden=4096 heads=32 kv_heads=8 ffn=14336 vocab=4096 \
     sequence=4096 microbatch=1 microbatches=4 precision=bf16 schedule=1f1b ranks=4 clip=0)
   pack step-gpt2.1024.single $(define model=gpt2 layers=12 hidden=768 heads=12 ffn=3072 vocab=8192 context=1024 \
-    sequence=1024 microbatch=8 microbatches=4 precision=bf16 schedule=single ranks=1 clip=0)
+    sequence=1024 microbatch=8 microbatches=4 precision=bf16 schedule=single clip=0)
 fi
 
 cp -r "$root"/{CMakeLists.txt,runtime,test,bench} "$folder"
@@ -65,5 +73,4 @@ cp -r /usr/include/nlohmann "$folder/usr/include"
 cp -r /usr/share/cmake/nlohmann_json "$folder/usr/share/cmake"
 [ -d /usr/src/googletest ] && cp -r /usr/src/googletest "$folder/googletest"
 for file in /usr/share/common-licenses/*; do [ -L "$file" ] || cat "$file"; done > "$folder/text.txt"
-if [ "$target" = cpu ]; then echo "$build" > "$folder/build-of-rehearsal"; fi
 du -sh "$folder" | cut -f1

@@ -7,7 +7,8 @@
 # masters are f32 tensors beside bf16 parameters; its attention is its own choice of flash kernels. Best of the steps
 # after warm-up; tokens/s and the arithmetic that our program counts (causal pairs once) over the time. The last column
 # is, for the program on one rank, what of a step with the graph is not inside its tasks: their times are the device's
-# own, of a run with --profile, in which kernels are asked for one by one and far ahead.
+# own, of a run with --profile, in which kernels are asked for one by one and far ahead. Engines are what the program
+# says of itself: attention by cuDNN or by our kernels, products with an epilogue.
 import glob, json, os, re, subprocess, sys, time
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, FFN, VOCAB, MICROBATCHES = 4, 4096, 32, 8, 14336, 4096, 4
@@ -22,11 +23,12 @@ def ours(folder, text, *options, **environment):
                            str(STEPS), "--log", log, *options], capture_output=True, text=True, timeout=120,
                           env=dict(os.environ, **environment))
     if done.returncode:
-        return None, None, done.stderr.strip()
+        return None, None, (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
     with open(log) as file:
         lines = [json.loads(line) for line in file][WARM:]
     best = min(lines, key=lambda line: line["seconds"])
-    return best["seconds"], best["flop_per_s"] * best["seconds"], ""
+    engines = [line.split("  ", 1)[1] for line in done.stdout.splitlines() if line.startswith("engines  ")]
+    return best["seconds"], best["flop_per_s"] * best["seconds"], " ".join(engines)
 
 
 def inside(folder, text):
@@ -132,32 +134,34 @@ def torch_step(length, compiled):
 
 def epilogues(programs, text):
     """GPT-2's step with gelu and bias gradients inside of products, and each by a kernel of its own."""
-    print("\n| tokens | PP_EPILOGUES | ms a step | TFLOP/s | of `off` |\n|---|---|---|---|---|")
+    print("\n| tokens | PP_EPILOGUES | ms a step | TFLOP/s | of `off` | engines |\n|---|---|---|---|---|---|",
+          flush=True)
     for folder in glob.glob(f"{programs}/step-gpt2.*"):
         length, first = re.search(r"step-gpt2\.(\d+)\.", folder).group(1), None
         for wish in ("off", "gelu", "on"):
             seconds, flops, said = ours(folder, text, PP_EPILOGUES=wish)
             if seconds is None:
-                print(f"| {length} | {wish} | {said} | | |", flush=True)
+                print(f"| {length} | {wish} | {said} | | | |", flush=True)
                 continue
             first = first or seconds
             print(f"| {length} | {wish} | {seconds * 1e3:.2f} | {flops / seconds * 1e-12:.1f} | {first / seconds:.3f} "
-                  f"|",
+                  f"| {said} |",
                   flush=True)
 
 
 def main():
     programs, text = sys.argv[1:]
-    print("| tokens | what | ms a step | tokens/s | TFLOP/s | of ours | outside tasks |\n|---|---|---|---|---|---|---|")
+    print("| tokens | what | ms a step | tokens/s | TFLOP/s | of ours | outside tasks | engines |\n|" + "---|" * 8,
+          flush=True)
     lengths = sorted({int(re.search(r"step\.(\d+)\.", path).group(1)) for path in glob.glob(f"{programs}/step.*")})
     for length in lengths:
         first, flops = None, None
 
-        def row(name, seconds, outside=""):
+        def row(name, seconds, outside="", engines=""):
             rate = f"{flops / seconds * 1e-12:.1f}" if flops else ""
             share = f"{first / seconds:.2f}" if first else ""
             print(f"| {length} | {name} | {seconds * 1e3:.2f} | {length * MICROBATCHES / seconds:.0f} | {rate} | "
-                  f"{share} | {outside} |",
+                  f"{share} | {outside} | {engines} |",
                   flush=True)
 
         for folder in sorted(glob.glob(f"{programs}/step.{length}.*"), reverse=True):  # `single` before `1f1b`
@@ -165,17 +169,17 @@ def main():
                 seconds, counted, said = ours(folder, text, *options)
                 name = " ".join(["pp", folder.split(".")[-1], *options])
                 if seconds is None:
-                    print(f"| {length} | {name} | {said} | | | | |", flush=True)
+                    print(f"| {length} | {name} | {said} | | | | | |", flush=True)
                     continue
                 first, flops = first or seconds, flops or counted
                 tasks = inside(folder, text) if folder.endswith(".single") and not options else None
-                row(name, seconds, f"{100 * (1 - tasks / seconds):.1f} %" if tasks else "")
+                row(name, seconds, f"{100 * (1 - tasks / seconds):.1f} %" if tasks else "", said)
         for compiled in (False, True):
             name = "PyTorch compiled" if compiled else "PyTorch eager"
             try:
                 row(name, torch_step(length, compiled))
             except Exception as error:  # no PyTorch, or not enough memory: ours is of interest all the same
-                print(f"| {length} | {name} | {type(error).__name__}: {str(error).splitlines()[0][:100]} | | | | |",
+                print(f"| {length} | {name} | {type(error).__name__}: {str(error).splitlines()[0][:100]} | | | | | |",
                       flush=True)
     epilogues(programs, text)
 

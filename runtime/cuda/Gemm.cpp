@@ -18,6 +18,7 @@
 // said anywhere, and found out only when an algorithm is asked for, so that INVALID_VALUE to an epilogue counts as no,
 // too.
 #include "runtime/cuda/Gemm.h"
+#include "runtime/cuda/Memory.h"
 #include <cstdlib>
 #include <cublasLt.h>
 #include <cuda_runtime.h>
@@ -74,8 +75,8 @@ using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 struct Buffer {
   void *at = nullptr;
   explicit Buffer(size_t bytes) {
-    if (cudaMalloc(&at, bytes) != cudaSuccess ||
-        cudaMemset(at, 0x3c, bytes) != cudaSuccess) // small numbers in any type
+    at = allocateForTrial(bytes);
+    if (at && cudaMemset(at, 0x3c, bytes) != cudaSuccess) // small numbers in any type
       cudaFree(at), at = nullptr;
   }
   ~Buffer() { cudaFree(at); }
@@ -116,25 +117,18 @@ struct Gemm::State {
 cublasStatus_t Gemm::State::describe() {
   const GemmShape &g = shape;
   cudaDataType_t scale = g.type == Type::F64 ? CUDA_R_64F : CUDA_R_32F;
-  cublasOperation_t leftOp = g.bColumn == 1 ? CUBLAS_OP_N : CUBLAS_OP_T;
-  cublasOperation_t rightOp = g.aColumn == 1 ? CUBLAS_OP_N : CUBLAS_OP_T;
-  auto layout = [](Layout &to, Type type, bool straight, int64_t rows, int64_t columns, int64_t stride) {
-    return cublasLtMatrixLayoutCreate(&to.it, kindOf(type), uint64_t(straight ? rows : columns),
-                                      uint64_t(straight ? columns : rows), stride);
+  const OperandLayout b = OperandLayout::left(g), a = OperandLayout::right(g);
+  auto op = [](const OperandLayout &its) { return its.straight ? CUBLAS_OP_N : CUBLAS_OP_T; };
+  auto layout = [](Layout &to, Type type, int64_t rows, int64_t columns, int64_t leading) {
+    return cublasLtMatrixLayoutCreate(&to.it, kindOf(type), uint64_t(rows), uint64_t(columns), leading);
   };
   cublasStatus_t status = cublasLtMatmulDescCreate(&product.it, arithmeticOf(g.type), scale);
   auto next = [&](auto call) { status = status == CUBLAS_STATUS_SUCCESS ? call() : status; };
-  next([&] { return set(CUBLASLT_MATMUL_DESC_TRANSA, leftOp); });
-  next([&] { return set(CUBLASLT_MATMUL_DESC_TRANSB, rightOp); });
-  next([&] {
-    bool straight = leftOp == CUBLAS_OP_N;
-    return layout(left, g.type, straight, g.n, g.k, straight ? g.bRow : g.bColumn);
-  });
-  next([&] {
-    bool straight = rightOp == CUBLAS_OP_N;
-    return layout(right, g.type, straight, g.k, g.m, straight ? g.aRow : g.aColumn);
-  });
-  next([&] { return layout(result, sumType, true, g.n, g.m, g.n); });
+  next([&] { return set(CUBLASLT_MATMUL_DESC_TRANSA, op(b)); });
+  next([&] { return set(CUBLASLT_MATMUL_DESC_TRANSB, op(a)); });
+  next([&] { return layout(left, g.type, b.rows, b.columns, b.leading); });
+  next([&] { return layout(right, g.type, a.rows, a.columns, a.leading); });
+  next([&] { return layout(result, sumType, g.n, g.m, g.n); });
   return status;
 }
 

@@ -23,6 +23,21 @@ struct GemmOperands {
   }
 };
 
+/// A row-major operand x[outer, inner] as cuBLASLt reads it, column-major: not transposed where rows of x are dense.
+/// Columns need a leading dimension of at least their rows, also where there is only one: a row of x of one element may
+/// have the stride 1 in both directions.
+struct OperandLayout {
+  bool straight; ///< CUBLAS_OP_N
+  int64_t rows, columns, leading;
+
+  OperandLayout(int64_t outer, int64_t inner, int64_t row, int64_t column)
+      : straight(column == 1 && row >= inner), rows(straight ? inner : outer), columns(straight ? outer : inner),
+        leading(straight ? row : column) {}
+  /// Of b, cuBLASLt's first operand, and of a, its second.
+  static OperandLayout left(const GemmShape &g) { return {g.k, g.n, g.bRow, g.bColumn}; }
+  static OperandLayout right(const GemmShape &g) { return {g.m, g.k, g.aRow, g.aColumn}; }
+};
+
 class Gemm {
 public:
   /// Chooses the algorithms, by cuBLASLt's heuristics or, with `tunes`, by the clock; `message` says what it refused.

@@ -14,14 +14,25 @@ bool DeviceBlock::allocate(size_t bytes, std::string &why) {
     error = cudaMemset(at, 0, bytes);
   if (error == cudaSuccess)
     error = cudaDeviceSynchronize(); // the rank's stream does not wait for this one
-  if (error != cudaSuccess)
+  if (error != cudaSuccess) {
+    (void)cudaGetLastError();
     why = std::string("the device refused ") + std::to_string(bytes) + " bytes: " + cudaGetErrorString(error);
+  }
   memory = static_cast<char *>(at);
   return error == cudaSuccess;
 }
 
 bool DeviceBlock::upload(size_t at, const void *from, size_t bytes) {
   return cudaMemcpy(memory + at, from, bytes, cudaMemcpyHostToDevice) == cudaSuccess;
+}
+
+void *pp::allocateForTrial(size_t bytes) {
+  void *at = nullptr;
+  if (cudaMalloc(&at, bytes) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return nullptr;
+  }
+  return at;
 }
 
 size_t pp::sharedMemoryLimit() {

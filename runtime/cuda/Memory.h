@@ -25,6 +25,10 @@ private:
   char *memory = nullptr;
 };
 
+/// Memory for the time of a trial; null where the device has too little. Then CUDA's error is taken back: else the next
+/// kernel would be blamed for it.
+void *allocateForTrial(size_t bytes);
+
 /// The most shared memory that a block of this device may ask for.
 size_t sharedMemoryLimit();
 

@@ -6,6 +6,7 @@
 #include "runtime/kernels/Specs.h"
 #include "runtime/simt/KeyLists.h"
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <deque>
@@ -40,6 +41,11 @@ std::vector<char> ropeTable(int64_t s, int64_t d, int64_t offset, const std::vec
   return bytes;
 }
 
+/// Of all ranks of this process: ops by what prepared them, and calls that a library was then not asked for after all.
+struct Engines {
+  std::atomic<int64_t> byCudnn{0}, byOurs{0}, together{0}, apart{0}, unaligned{0};
+} served;
+
 pp_status_t multiply(const PreparedOp &op, const GemmOperands &operands) {
   return op.gemm->run(operands, op.scratch, op.launches->stream);
 }
@@ -62,8 +68,10 @@ pp_status_t runPair(const PreparedOp &op, void *const *a) {
                           : op.kernel == Kernel::linear_dx_gelu
                               ? GemmOperands{a[0], a[1], a[3], nullptr, a[2]}
                               : GemmOperands{a[transposed], a[!transposed], a[2], nullptr, sums};
-  if (!operands.aligned())
+  if (!operands.aligned()) {
+    ++served.unaligned;
     return runParts(op, a);
+  }
   if (pp_status_t status = multiply(op, operands))
     return status;
   return adds ? addSums(op, sums, a[3]) : PP_OK;
@@ -78,6 +86,7 @@ pp_status_t runSdpa(const PreparedOp &op, void *const *a) {
                     : aligned(a[0], a[2], a[3], k, v);
   if (serves)
     return op.sdpa->run(a, op.scratch, op.launches->stream);
+  ++served.unaligned;
   return (backward ? attentionBackwardBody(op) : attentionBody(op))(op, a);
 }
 
@@ -181,6 +190,7 @@ pp_status_t Kernels::State::preparePair(const OpSpec &spec, PreparedOp &op, std:
   if (pp_status_t status = prepareProduct(op, why))
     return status;
   op.body = op.gemm ? runPair : runParts;
+  ++(op.gemm ? served.together : served.apart);
   if (op.gemm && op.kernel == Kernel::linear_dw_bias)
     scratchBytes = std::max(scratchBytes, align(op.gemm->scratchBytes()) + 4 * op.dims[2]);
   return PP_OK;
@@ -199,6 +209,8 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
     op.moved = &*moves.insert(spec.moved).first;
   op.body = bodyOf(op);
   op.sdpa = SdpaShape::fits(op) ? Sdpa::shared(SdpaShape(op)) : nullptr;
+  if (op.kernel == Kernel::attention || op.kernel == Kernel::attention_bwd)
+    ++(op.sdpa ? served.byCudnn : served.byOurs);
   if (op.sdpa) {
     op.body = runSdpa;
     scratchBytes = std::max(scratchBytes, op.sdpa->scratchBytes());
@@ -297,3 +309,11 @@ int32_t *Kernels::failures() const { return state->launches.failures; }
 void *Kernels::routed() const { return state->launches.routed; }
 const char *Kernels::isa() { return "cuda"; }
 std::string Kernels::attention() { return Sdpa::describe(); }
+std::string Kernels::engines() {
+  const Engines &all = served;
+  const std::string why = Sdpa::firstRefusal();
+  return "attention: " + std::to_string(all.byCudnn) + " ops by cuDNN, " + std::to_string(all.byOurs) +
+         " by own kernels" + (why.empty() ? "" : " (" + why + ")") + "; epilogues: " + std::to_string(all.together) +
+         " products with, " + std::to_string(all.apart) + " without; " + std::to_string(all.unaligned) +
+         " calls of unaligned addresses";
+}

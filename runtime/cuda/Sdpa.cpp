@@ -7,6 +7,8 @@
 //
 // cuDNN sums dq with atomics: two runs differ in the last bits. PP_CUDNN=forward leaves the backward to our own kernel,
 // whose bits are always the same; PP_CUDNN=off all of it. cuDNN takes no delta: it makes its own from o.
+//
+// Versions that are reported to be wrong in a backward (issue 20) leave it to our own kernel (`refusal`).
 #include "runtime/cuda/Sdpa.h"
 #include "runtime/cuda/Cudnn.h"
 #include <algorithm>
@@ -31,6 +33,17 @@ cudnnHandle_t handleOf(const Cudnn &api) {
     cudnnHandle_t made = nullptr;
     return api.create(&made) == CUDNN_STATUS_SUCCESS ? made : nullptr;
   }();
+  return one;
+}
+
+std::string nameOf(size_t version) {
+  return "cuDNN " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
+/// What `shared` said of the first shape that it has no plan for.
+std::string &refusedFirst() {
+  static auto &one = *new std::string; // as the plans, never destroyed
   return one;
 }
 
@@ -174,9 +187,26 @@ Sdpa::Sdpa() = default;
 Sdpa::~Sdpa() = default;
 const SdpaShape &Sdpa::shape() const { return state->shape; }
 
+std::string Sdpa::refusal(const SdpaShape &shape, size_t version) {
+  constexpr size_t wrongBackwards = 91001; // and the one before it, the oldest that is taken
+  constexpr size_t wrongTails = 91500;
+  constexpr int64_t tile = 128;
+  if (shape.backward && version <= wrongBackwards)
+    return nameOf(version) + " computes wrong gradients of attention in 16 bits; later than 9.10.1 is needed";
+  if (shape.backward && version <= wrongTails && shape.keys % tile != 0)
+    return nameOf(version) + " may compute wrong gradients for " + std::to_string(shape.keys) +
+           " keys, not a multiple of 128; later than 9.15.0 is needed";
+  return "";
+}
+
+std::string Sdpa::firstRefusal() { return refusedFirst(); }
+
 std::unique_ptr<Sdpa> Sdpa::create(const SdpaShape &shape, const std::string &device, std::string &why) {
   const Cudnn *api = findCudnn(why);
   if (!api)
+    return nullptr;
+  why = refusal(shape, api->getVersion());
+  if (!why.empty())
     return nullptr;
   cudnnHandle_t handle = device.empty() ? handleOf(*api) : nullptr;
   if (device.empty() && !handle) {
@@ -203,6 +233,8 @@ Sdpa *Sdpa::shared(const SdpaShape &shape) {
       return sdpa.get();
   std::string why; // then our own kernels serve
   all.emplace_back(shape, create(shape, "", why));
+  if (!all.back().second && refusedFirst().empty())
+    refusedFirst() = why;
   return all.back().second.get();
 }
 
@@ -237,7 +269,6 @@ std::string Sdpa::describe() {
     why = "PP_CUDNN is off";
   if (!why.empty())
     return "own kernels (" + why + ")";
-  size_t version = api->getVersion();
-  return "cuDNN " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
-         " where it has a plan, own kernels elsewhere" + (wishes("forward") ? " and in the backward" : "");
+  return nameOf(api->getVersion()) + " where it has a plan, own kernels elsewhere" +
+         (wishes("forward") ? " and in the backward" : "");
 }

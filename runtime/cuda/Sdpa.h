@@ -30,6 +30,10 @@ public:
   ~Sdpa();
   const SdpaShape &shape() const;
   int64_t scratchBytes() const;
+  /// Why this version of cuDNN must not compute the shape, for it is known to be wrong there; empty where it may.
+  static std::string refusal(const SdpaShape &shape, size_t version);
+  /// Why the first of the shapes that `shared` was asked for is not cuDNN's; empty where all are.
+  static std::string firstRefusal();
   /// The arguments of pp_attention or pp_attention_bwd; all tensors at multiples of 16 bytes.
   pp_status_t run(void *const *arguments, char *scratch, void *stream) const;
   /// What attention runs here by, for --info: cuDNN and its version, or why not.

@@ -20,4 +20,6 @@ std::unique_ptr<Sdpa> Sdpa::create(const SdpaShape &, const std::string &, std::
   return nullptr;
 }
 Sdpa *Sdpa::shared(const SdpaShape &) { return nullptr; }
+std::string Sdpa::refusal(const SdpaShape &, size_t) { return ""; }
+std::string Sdpa::firstRefusal() { return ""; }
 std::string Sdpa::describe() { return "own kernels (built without cuDNN)"; }

@@ -62,6 +62,12 @@ int startMpi(Emitted &emitted, [[maybe_unused]] const Options &options) {
 #endif
 }
 
+/// Which libraries served, for whoever reads the log of a run.
+void sayEngines() {
+  if (std::string engines = Kernels::engines(); !engines.empty())
+    printf("engines  %s\n", engines.c_str());
+}
+
 int mainOf(int argc, char **argv) {
 #ifdef __GLIBC__
   mallopt(M_MMAP_THRESHOLD, 1 << 20); // what is large goes back to the system when it is freed: no plan counts it then
@@ -95,7 +101,9 @@ int mainOf(int argc, char **argv) {
   std::unique_ptr<Driver> driver;
   if (status = openDriver(options, 0, driver); !status.ok())
     return say(status);
-  return driver ? runStreams(emitted, options, *driver) : runThreads(emitted, options);
+  const int code = driver ? runStreams(emitted, options, *driver) : runThreads(emitted, options);
+  sayEngines();
+  return code;
 }
 
 } // namespace

@@ -1,5 +1,6 @@
 // What cuDNN says without a GPU: our graphs of attention are understood, and have plans on GPUs only described.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/cuda/Cudnn.h"
 #include "runtime/cuda/Sdpa.h"
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -24,13 +25,14 @@ std::string gpu(const char *name, int capability, int multiprocessors, int share
 std::string a100() { return gpu("NVIDIA A100-SXM4-80GB", 800, 108, 166912, 41943040); }
 std::string h100() { return gpu("NVIDIA H100 80GB HBM3", 900, 132, 232448, 52428800); }
 
-SdpaShape shapeOf(bool backward, bool causal, int64_t heads, int64_t groups, int64_t width, Type type = Type::Bf16) {
-  static Chunk whole = {1024, 0};
+SdpaShape shapeOf(bool backward, bool causal, int64_t heads, int64_t groups, int64_t width, Type type = Type::Bf16,
+                  int64_t keys = 1024) {
+  Chunk whole = {keys, 0};
   PreparedOp op{};
   op.kernel = backward ? Kernel::attention_bwd : Kernel::attention;
   op.type = type;
   op.flags = causal ? uint32_t(Causal) : 0;
-  int64_t dims[] = {2, 1024, heads, groups, width, 0};
+  int64_t dims[] = {2, keys, heads, groups, width, 0};
   std::copy_n(dims, 6, op.dims);
   op.chunks = &whole;
   op.chunkCount = 1;
@@ -78,6 +80,37 @@ TEST_F(CudnnPlans, WhatCudnnRefusesIsSaid) {
   std::string why;
   EXPECT_FALSE(Sdpa::create(shapeOf(false, true, 8, 3, 128), h100(), why));
   EXPECT_NE(why, "");
+}
+
+/// Versions that are known to be wrong in the backward: there our own kernels run, and the reason is said.
+TEST_F(CudnnPlans, WrongVersionsAreRefused) {
+  std::string why;
+  auto *api = const_cast<Cudnn *>(findCudnn(why));
+  ASSERT_TRUE(api) << why;
+  auto real = api->getVersion;
+  auto said = [&](size_t (*version)(), const SdpaShape &shape) {
+    api->getVersion = version;
+    bool made = Sdpa::create(shape, h100(), why) != nullptr;
+    api->getVersion = real;
+    return made ? std::string("made") : why;
+  };
+  const SdpaShape forward = shapeOf(false, true, 8, 2, 128), backward = shapeOf(true, true, 8, 2, 128);
+  const SdpaShape odd = shapeOf(true, true, 8, 2, 128, Type::F16, 1000);
+  for (auto version : {+[]() -> size_t { return 91000; }, +[]() -> size_t { return 91001; }}) {
+    EXPECT_EQ(said(version, forward), "made");
+    EXPECT_EQ(said(version, backward), "cuDNN 9.10." + std::to_string(version() % 100) +
+                                           " computes wrong gradients of attention in 16 bits; later than 9.10.1 is "
+                                           "needed");
+  }
+  for (auto version : {+[]() -> size_t { return 91002; }, +[]() -> size_t { return 91500; }}) {
+    EXPECT_EQ(said(version, backward), "made");
+    EXPECT_EQ(said(version, shapeOf(false, true, 8, 2, 128, Type::F16, 1000)), "made");
+    EXPECT_TRUE(said(version, odd)
+                    .ends_with(" may compute wrong gradients for 1000 keys, not a multiple of 128; later "
+                               "than 9.15.0 is needed"))
+        << why;
+  }
+  EXPECT_EQ(said(+[]() -> size_t { return 91501; }, odd), "made");
 }
 
 TEST_F(CudnnPlans, AskedOnlyForWhatItHas) {

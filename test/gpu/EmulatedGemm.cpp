@@ -1,4 +1,5 @@
 // Stands in for cuBLASLt where kernels are emulated: the products by plain loops, epilogues on sums not yet rounded.
+// Operands are read by the layouts that cuBLASLt gets, and refused where it refuses them.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/cuda/Gemm.h"
 #include "runtime/simt/Element.h"
@@ -12,6 +13,11 @@ struct Gemm::State {
 };
 
 namespace {
+
+/// Element (i, j) of an operand x[outer, inner].
+int64_t placeOf(const OperandLayout &its, int64_t i, int64_t j) {
+  return its.straight ? j + i * its.leading : i + j * its.leading;
+}
 
 /// By the formula, where our kernels take a sigmoid.
 double geluOf(double u, bool slope) {
@@ -38,14 +44,15 @@ template <class E, class C> void finish(const GemmShape &g, int64_t i, const std
 template <class E, class C>
 void multiplyPlain(const GemmShape &g, const E *a, const E *b, const E *bias, C *c, E *aux) {
   using A = Acc<E>;
+  const OperandLayout left = OperandLayout::right(g), right = OperandLayout::left(g);
   std::vector<A> row(size_t(g.n));
   for (int64_t i = 0; i < g.m; ++i) {
     for (int64_t j = 0; j < g.n; ++j)
       row[size_t(j)] = bias ? A(widen(bias[j])) : A(0);
     for (int64_t l = 0; l < g.k; ++l) {
-      A left = widen(a[i * g.aRow + l * g.aColumn]);
+      A factor = widen(a[placeOf(left, i, l)]);
       for (int64_t j = 0; j < g.n; ++j)
-        row[size_t(j)] += left * A(widen(b[l * g.bRow + j * g.bColumn]));
+        row[size_t(j)] += factor * A(widen(b[placeOf(right, l, j)]));
     }
     finish<E>(g, i, row, c, aux);
   }
@@ -81,10 +88,16 @@ int64_t Gemm::scratchBytes() const { return 0; }
 /// As cuBLASLt, which has no such epilogue in f64: so that the kernel which then adds the bias is tested.
 bool Gemm::addsBias() const { return state->shape.bias && state->shape.type != Type::F64; }
 
-pp_status_t Gemm::create(const GemmShape &shape, bool, std::unique_ptr<Gemm> &gemm, std::string &) {
+pp_status_t Gemm::create(const GemmShape &shape, bool, std::unique_ptr<Gemm> &gemm, std::string &message) {
   gemm.reset();
   if (shape.epilogue != Epilogue::None && !wantsEpilogue(shape, true))
     return PP_OK;
+  for (const OperandLayout &its : {OperandLayout::left(shape), OperandLayout::right(shape)})
+    if (its.leading < its.rows) { // cublasLtMatmulAlgoGetHeuristic: CUBLAS_STATUS_INVALID_VALUE
+      message = "cuBLASLt refused a leading dimension of " + std::to_string(its.leading) + " for columns of " +
+                std::to_string(its.rows);
+      return PP_INTERNAL;
+    }
   gemm.reset(new Gemm);
   gemm->state = std::make_unique<State>(shape);
   return PP_OK;

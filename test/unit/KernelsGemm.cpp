@@ -9,8 +9,11 @@ namespace {
 
 using Case = LinearCase;
 
+/// The last ones have sides of one element, whose strides say nothing about the other side.
 void forEachCase(const std::function<void(const Case &)> &test) {
-  forEachLinear({{1, 1, 1}, {7, 5, 3}, {64, 48, 96}, {33, 129, 17}, {130, 70, 263}, {1, 64, 50}}, test);
+  forEachLinear(
+      {{1, 1, 1}, {7, 5, 3}, {64, 48, 96}, {33, 129, 17}, {130, 70, 263}, {1, 64, 50}, {9, 1, 7}, {9, 7, 1}, {9, 1, 1}},
+      test);
 }
 
 /// Sizes on both sides of the blocks of Bf16Gemm.cpp: 8, 96 and 1056 rows, 16, 48 and 384 columns, depths of 256 and
