@@ -73,10 +73,10 @@ public:
         ways.clear();
         if (i == 0 && j == 0)
           ways.push_back({});
+        if (j > 0) // of two that are alike the first stays: the first body begins
+          come(row[j - 1], 1, i, j, ways);
         if (i > 0)
           come(above[j], 0, i, j, ways);
-        if (j > 0)
-          come(row[j - 1], 1, i, j, ways);
         for (const Way &way : ways)
           steps[i * width + j].push_back(way.step);
       }
