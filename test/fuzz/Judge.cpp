@@ -23,7 +23,7 @@ struct Rule {
   enum class If {
     Any,
     Unused, ///< the program runs clean without a launch of the named unit, or without one of the unit's inputs
-    Unread, ///< the program runs clean without the message at which the error stands
+    Unread, ///< the program runs clean without the message at which the error stands: a window may hide all its keys
     Shared, ///< it does not when every slot has bytes of its own
     Keys,   ///< the message names keys of two slices of one sequence
     Tied,   ///< it names weights of two pieces that share their table, the same rows
@@ -35,6 +35,8 @@ constexpr Rule rules[] = {
     {"a unit that runs again makes the same again", "units", "runs twice", Rule::If::Any},
     // The forward of a stage with recomputation whose activation nobody takes: its stash is made anew by R.
     {"a unit that does not run made nothing that is used", "units", "no rank runs", Rule::If::Any},
+    // The norm is below what gradients are clipped to, with the term and without it.
+    {"a norm that clips nothing lacks a term", "values", "clips by a norm without the gradient of", Rule::If::Unused},
     {"a unit that reads the wrong thing makes nothing that is used", "values", "from a slot that nothing has written",
      Rule::If::Unused},
     // Or the kernels that read it make what nobody takes, as the R of a norm that is rebuilt from its statistics.
@@ -120,12 +122,13 @@ static Changed withoutUse(ModuleOp module, llvm::StringRef unit) {
   return changed;
 }
 
-/// The program without the message that was written at this place (both its ends were); null if it has none.
-static OwningOpRef<ModuleOp> withoutMessage(ModuleOp module, Location loc) {
+/// The program without the message of this thing that was written at this place (both its ends were); null if it has
+/// none.
+static OwningOpRef<ModuleOp> withoutMessage(ModuleOp module, Location loc, llvm::StringRef thing) {
   OwningOpRef<ModuleOp> without = ModuleOp(module->clone());
   llvm::SmallVector<pipeline::PostOp> ends;
   without->walk([&](pipeline::PostOp post) {
-    if (post.getLoc() == loc)
+    if (post.getLoc() == loc && (thing.empty() || post.getThing().str() == thing))
       ends.push_back(post);
   });
   for (pipeline::PostOp post : ends) {
@@ -190,14 +193,16 @@ std::string Judge::stricterRule(ModuleOp module, const Verdict &verdict, uint64_
   OwningOpRef<ModuleOp> apart = withoutSharing(module);
   llvm::StringRef unit = llvm::StringRef(verdict.message).rsplit(" on rank").first;
   unit = unit.rsplit('`').first.rsplit('`').second;
+  llvm::StringRef thing = quotedAfter(verdict.message, "sends"), lacked = quotedAfter(verdict.message, "gradient of");
+  std::string lacks = "U(" + lacked.str() + ")"; // whose term the norm has not
   for (const Rule &rule : rules) {
     bool says = shape.find(rule.shape) != std::string::npos || verdict.message.find(rule.shape) == 0;
     if (verdict.proof != rule.proof || !says)
       continue;
     Changed changed;
     if (rule.holds == Rule::If::Unused)
-      changed = withoutUse(*apart, unit);
-    if (auto without = rule.holds == Rule::If::Unread ? withoutMessage(*apart, *verdict.at) : nullptr)
+      changed = withoutUse(*apart, shape.find("clips by a norm") != std::string::npos ? lacks : unit);
+    if (auto without = rule.holds == Rule::If::Unread ? withoutMessage(*apart, *verdict.at, thing) : nullptr)
       changed.push_back(std::move(without));
     if (rule.holds == Rule::If::Any || (rule.holds == Rule::If::Keys && namesKeysOfOneSequence(verdict.message)) ||
         (rule.holds == Rule::If::Tied && namesTiedRows(verdict.message)) ||
