@@ -101,6 +101,7 @@ private:
   void readLanes(ModuleOp module);
   LogicalResult readCallee(TaskOp task);
   LogicalResult readMove(MoveOp move);
+  LogicalResult readInput(InputOp input);
   void leave(Operation *left);
 };
 
@@ -520,6 +521,15 @@ LogicalResult Step::readMove(MoveOp move) {
   return success();
 }
 
+/// The trainer finds weights by the ranks that hold them.
+LogicalResult Step::readInput(InputOp input) {
+  int64_t piece = pieces.find(input.getThing().getCoord());
+  if (input.getThing().getRole() != Role::weight || (piece >= 0 && !pieces.homes(piece).empty()))
+    return success();
+  return input.emitOpError() << "is a weight of " << (piece < 0 ? "no piece" : pieces.describe(piece))
+                             << (piece < 0 ? "" : ", which no rank holds");
+}
+
 /// A forward program's groups have the lanes of the training program: the messages of both are bound at once.
 void Step::readLanes(ModuleOp module) {
   int64_t ranks = program.getRanks();
@@ -577,6 +587,8 @@ LogicalResult Step::read() {
       if (failed(readMove(move)))
         return failure();
     } else if (isa<InputOp, OutputOp>(op)) {
+      if (auto input = dyn_cast<InputOp>(op); input && failed(readInput(input)))
+        return failure();
       for (int64_t rank : ranksOf(&op))
         allEnds[rank].push_back(&op);
     }

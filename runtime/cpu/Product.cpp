@@ -34,6 +34,9 @@ bool fitsBlas(const ProductShape &s) {
   return !s.half && std::max({s.m, s.n, s.k, s.aRow, s.aColumn, s.bRow, s.bColumn, s.cRow}) <= INT_MAX;
 }
 
+/// How far apart a library is told that rows lie. A row alone may say less than its own length (k or n of 1 read down).
+int64_t leading(int64_t apart, int64_t length) { return std::max(apart, length); }
+
 constexpr int64_t blasColumns = 2048, sgemmColumns = 4096; // of c in one call
 
 /// Rows of c before a product is added to them.
@@ -130,18 +133,20 @@ void Product::State::multiplyByBlas(const float *left, const float *right, bool 
   bool aDown = s.aColumn != 1, bDown = s.bColumn != 1;
   for (int64_t j = 0; j < s.n; j += blasColumns)
     cblas_sgemm(CblasRowMajor, aDown ? CblasTrans : CblasNoTrans, bDown ? CblasTrans : CblasNoTrans, int(s.m),
-                int(std::min(blasColumns, s.n - j)), int(s.k), 1.0f, left, int(aDown ? s.aColumn : s.aRow),
-                right + j * s.bColumn, int(bDown ? s.bColumn : s.bRow), adds ? 1.0f : 0.0f, result + j, int(s.cRow));
+                int(std::min(blasColumns, s.n - j)), int(s.k), 1.0f, left,
+                int(aDown ? leading(s.aColumn, s.m) : leading(s.aRow, s.k)), right + j * s.bColumn,
+                int(bDown ? leading(s.bColumn, s.k) : leading(s.bRow, s.n)), adds ? 1.0f : 0.0f, result + j,
+                int(s.cRow));
 }
 
-/// The rows of b lie side by side. A column alone has no row's width.
+/// The rows of b lie side by side.
 bool Product::State::multiplyBySgemm(const float *left, const float *right, bool adds, float *result) const {
   const ProductShape &s = shape;
   bool aDown = s.aColumn != 1, done = true;
   for (int64_t j = 0; j < s.n; j += sgemmColumns)
     done &= dnnl_sgemm(aDown ? 'T' : 'N', 'N', s.m, std::min(sgemmColumns, s.n - j), s.k, 1.0f, left,
-                       aDown ? s.aColumn : std::max(s.aRow, s.k), right + j, s.bRow, adds ? 1.0f : 0.0f, result + j,
-                       s.cRow) == dnnl_success;
+                       aDown ? leading(s.aColumn, s.m) : leading(s.aRow, s.k), right + j, leading(s.bRow, s.n),
+                       adds ? 1.0f : 0.0f, result + j, s.cRow) == dnnl_success;
   return done;
 }
 

@@ -35,3 +35,12 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   // expected-error@+1 {{calls `f`, whose memory is not planned}}
   pipeline.task @f <F stage 0 mb 0> on [0]() ties [] : () -> ()
 }
+
+// -----
+
+// Its weights are an input, and it has no place.
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", -1]]
+  // expected-error@+1 {{is a weight of stage 0, which no rank holds}}
+  pipeline.input <weight stage 0> : !pipeline.val<weight, tuple<tensor<16xf32>>, [0]>
+}
