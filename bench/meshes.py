@@ -13,7 +13,8 @@
 # with `1f1b`: exchanges hidden behind what does not need them, beside waited for (--interleave=false), and both as
 # simulated. Every message is on its way for a fixed time (--delay of the program), which takes no core. One constant is
 # calibrated: the speed of the cluster's device, by a step without delay. `link / compute`: all messages of a step one
-# after the other, by the step without delay. Nothing hides those of the first forward.
+# after the other, by the step without delay. Nothing hides those of the first forward, so a joint alone is measured,
+# too: the difference of steps of 32 and of 16 microbatches.
 import argparse, json, os, statistics, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "test", "run"))
 import harness
@@ -84,7 +85,8 @@ KINDS = {"hidden": "true", "waited for": "false"}
 
 def compile_overlap(arguments, kind, speed, latency, *options):
     return harness.call([arguments.compiler, arguments.source, f"--interleave={KINDS[kind]}", f"-Dspeed={speed}",
-                         f"-Dlatency={latency}", f"-Dschedule={arguments.schedule}", *options]).stdout
+                         f"-Dlatency={latency}", f"-Dschedule={arguments.schedule}",
+                         f"-Dmicrobatches={arguments.microbatches}", *options]).stdout
 
 
 def predict(arguments, kind, speed, latency):
@@ -98,8 +100,10 @@ def run_delayed(program, text, delay):
 
 
 def overlaps(arguments):
+    arguments.microbatches = 16
     for arguments.schedule in ("1f1b_overlap", "1f1b"):
-        overlap(arguments)
+        speed, delay = overlap(arguments)
+        joint(arguments, speed, delay)
 
 
 def overlap(arguments):
@@ -133,7 +137,25 @@ def overlap(arguments):
                  ("%.3f" % statistics.median(seconds[kind]), "%.3f" % predicted[kind])]
         larger = statistics.median(seconds["hidden"]) / (plain * max(1, share))
         print(f"| {share:.2f} | {delay * 1e3:.2f} | {' | '.join(cells)} | {larger:.2f} |", flush=True)
-    print()
+    return speed, plain / messages
+
+
+def joint(arguments, speed, delay):
+    """What 16 microbatches more take, where messages take as long as computation."""
+    text = os.path.join(arguments.folder, "text.txt")
+    programs, predicted = {}, {}
+    for arguments.microbatches in (32, 16):
+        programs[arguments.microbatches] = os.path.join(arguments.folder, f"joint{arguments.microbatches}")
+        compile_overlap(arguments, "hidden", speed, delay / 2, "-o", programs[arguments.microbatches])
+        predicted[arguments.microbatches] = [predict(arguments, "hidden", speed, each / 2) for each in (0, delay)]
+    rounds = []
+    for _ in range(arguments.rounds):
+        longer, shorter = ([run_delayed(programs[each], text, taken) for taken in (0, delay)] for each in (32, 16))
+        rounds.append([(a - b) / 16 for a, b in zip(longer, shorter)])
+    plain, hidden = (statistics.median(each) for each in zip(*rounds))
+    without, with_delay = ((a - b) / 16 for a, b in zip(predicted[32], predicted[16]))
+    print(f"\none forward and backward more, at equal times: {hidden * 1e3:.1f} ms, without delay {plain * 1e3:.1f} "
+          f"ms, ratio {statistics.median(b / a for a, b in rounds):.2f}, predicted {with_delay / without:.2f}\n", flush=True)
 
 
 def main():

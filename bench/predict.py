@@ -141,8 +141,6 @@ class Gain:
         costs = [f"--costs={profile}"]
         searches = "--search" in finds
         found = [*written, *finds, *([] if searches else costs)]
-        call([*found, "-o", base + ".found"])
-        self.runs.append([*launch, base + ".found", *end])
         stats = [json.loads(call([*written, *costs, "--emit=stats"]))]
         if searches:
             call([*found, "--emit=pipe", "-o", base + ".planned.pipe"])
@@ -152,9 +150,12 @@ class Gain:
                 file.write(f'import "{base}.planned.pipe"\n' + text.replace(
                     "schedule choose schedule {", f'schedule choose schedule {{ "found" {called}'))
             print(f"{name}: {called}", file=sys.stderr)
+            found = [written[0], base + ".chosen.pipe", *written[2:], "-D", "schedule=found"]
+        call([*found, "-o", base + ".found"])
+        self.runs.append([*launch, base + ".found", *end])
+        if searches:
             calm_call(arguments, [*self.runs[1], *self.steps, "--profile", base + ".found.profile"])
-            found = [written[0], base + ".chosen.pipe", *written[2:], "-D", "schedule=found",
-                     f"--costs={base}.found.profile"]
+            found.append(f"--costs={base}.found.profile")
         stats.append(json.loads(call([*found, "--emit=stats"])))
         self.predicted = stats[0]["step"] / stats[1]["step"]
         self.log, self.arguments = base + ".log", arguments

@@ -1,16 +1,26 @@
 // Draws and moves the operations of a program about to be changed; finds a mutation by its name.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "test/fuzz/Mutations.h"
+#include "dialect/nn/Nn.h"
+#include "mlir/Parser/Parser.h"
 #include "test/fuzz/Mutant.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/raw_ostream.h"
 
 using namespace mlir;
 using namespace pp::pipeline;
 
 namespace pp::fuzz {
 
+/// One of the module's programs: most have one; a step without a barrier has one that does an update over, too.
+static ProgramOp drawProgram(ModuleOp module, Dice &dice) {
+  llvm::SmallVector<ProgramOp> programs(module.getOps<ProgramOp>());
+  return programs.size() == 1 ? programs.front() : dice.pick(programs);
+}
+
 Mutant::Mutant(ModuleOp module, Dice &dice) : module(module), dice(dice) {
-  for (auto rank : (*module.getOps<ProgramOp>().begin()).getOps<RankOp>()) {
+  for (auto rank : drawProgram(module, dice).getOps<RankOp>()) {
     // Slots first: then launches, posts and completes can trade places freely.
     mlir::Block &block = rank.getBody().front();
     llvm::SmallVector<SlotOp> slots(block.getOps<SlotOp>());
@@ -123,6 +133,44 @@ llvm::ArrayRef<llvm::StringRef> mutationNames() {
 bool mutate(ModuleOp module, llvm::StringRef name, Dice &dice) {
   const Mutation *found = llvm::find_if(allMutations(), [&](const Mutation &one) { return one.name == name; });
   return found != allMutations().end() && found->apply(module, dice);
+}
+
+static bool writeMutant(ModuleOp module, llvm::Twine path) {
+  std::error_code error;
+  llvm::raw_fd_ostream file(path.str(), error);
+  if (error) {
+    llvm::errs() << "pp-fuzz: error: " << path << ": " << error.message() << "\n";
+    return false;
+  }
+  module->print(file, OpPrintingFlags().enableDebugInfo());
+  return true;
+}
+
+int writeMutants(int argc, char **argv) {
+  uint64_t seed = 0, count = 0;
+  if (argc != 4 || llvm::StringRef(argv[2]).getAsInteger(10, seed) ||
+      llvm::StringRef(argv[3]).getAsInteger(10, count)) {
+    llvm::errs() << "usage: pp-fuzz mutants FILE.mlir FOLDER SEED COUNT\n";
+    return 1;
+  }
+  MLIRContext context;
+  context.loadDialect<func::FuncDialect, nn::NnDialect, PipelineDialect>();
+  OwningOpRef<ModuleOp> module = parseSourceFile<ModuleOp>(argv[0], &context);
+  if (!module || llvm::sys::fs::create_directories(argv[1]))
+    return 1;
+  for (uint64_t number = 0; number < count; ++number) {
+    Dice dice(hashOf(seed, number));
+    for (int attempt = 0; attempt < 6; ++attempt) {
+      llvm::StringRef name = mutationNames()[size_t(dice.below(int64_t(mutationNames().size())))];
+      OwningOpRef<ModuleOp> mutant = module->clone();
+      if (!mutate(*mutant, name, dice))
+        continue;
+      if (!writeMutant(*mutant, llvm::Twine(argv[1]) + "/" + llvm::Twine(number) + "-" + name + ".mlir"))
+        return 1;
+      break;
+    }
+  }
+  return 0;
 }
 
 } // namespace pp::fuzz

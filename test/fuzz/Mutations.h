@@ -15,6 +15,10 @@ llvm::ArrayRef<llvm::StringRef> mutationNames();
 /// Afterwards every post still stands before its completes and every value is defined.
 bool mutate(mlir::ModuleOp module, llvm::StringRef name, Dice &dice);
 
+/// pp-fuzz mutants FILE.mlir FOLDER SEED COUNT: writes mutants of rank programs that pp-compile has emitted, each in a
+/// file with the name of its mutation.
+int writeMutants(int argc, char **argv);
+
 } // namespace pp::fuzz
 
 #endif // PP_TEST_FUZZ_MUTATIONS_H
