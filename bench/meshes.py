@@ -154,8 +154,9 @@ def joint(arguments, speed, delay):
         rounds.append([(a - b) / 16 for a, b in zip(longer, shorter)])
     plain, hidden = (statistics.median(each) for each in zip(*rounds))
     without, with_delay = ((a - b) / 16 for a, b in zip(predicted[32], predicted[16]))
-    print(f"\none forward and backward more, at equal times: {hidden * 1e3:.1f} ms, without delay {plain * 1e3:.1f} "
-          f"ms, ratio {statistics.median(b / a for a, b in rounds):.2f}, predicted {with_delay / without:.2f}\n", flush=True)
+    print(f"\none forward and backward more, at equal times: {hidden * 1e3:.1f} ms, without delay "
+          f"{plain * 1e3:.1f} ms, ratio {statistics.median(b / a for a, b in rounds):.2f}, predicted "
+          f"{with_delay / without:.2f}\n", flush=True)
 
 
 def main():

@@ -3,10 +3,12 @@
 //
 // Before: rank programs. After: the same, or one error with both places (docs/proofs.md 1). verify-units asks the same
 // of what the schedule emitted; this asks it of what will run. R may run as often as it likes; that each rank holds
-// what its units read is prove-values' matter.
+// what its units read is prove-values' matter. A program that does an update over must be the step but for what it does
+// over, for the rest of it is not lowered a second time.
 #include "analysis/Actions.h"
 #include "analysis/BodyTable.h"
 #include "analysis/Proof.h"
+#include "analysis/lives/Redo.h"
 #include "passes/Passes.h"
 
 namespace pp {
@@ -242,9 +244,11 @@ private:
 struct ProveUnits : public pp::impl::ProveUnitsBase<ProveUnits> {
   void runOnPrograms() override {
     markAllAnalysesPreserved();
+    bool proved = true; // each program has its own first error
     for (auto program : getOperation().getOps<ProgramOp>())
-      if (failed(Units(program, getAnalysis<BodyTable>()).prove()))
-        signalPassFailure(); // and the next program: each has its own first error
+      proved &= succeeded(Units(program, getAnalysis<BodyTable>()).prove());
+    if (!proved || failed(verifyRedo(getOperation())))
+      signalPassFailure();
   }
 };
 

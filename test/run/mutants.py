@@ -5,9 +5,9 @@
 # usage: mutants.py PP_COMPILE FOLDER [--cases N] [--mutants M] [--seed S]
 # pp-fuzz runs what it draws on an executor of its own, which knows no mesh. Here N programs are drawn, each with M
 # mutants of its rank programs (pp-fuzz mutants). pp-compile proves a mutant and links it, or says why not. What it
-# links runs three steps, on threads with rendezvous sends or on the emulated device, and must have the losses, gradients
-# and weights of one rank; what is refused does not run. So this finds what is proved and wrong, not what is refused and
-# right.
+# links runs three steps, on threads with rendezvous sends or on the emulated device, and must have the losses,
+# gradients and weights of one rank. What is refused does not run. So this finds what is proved and wrong, not what is
+# refused and right.
 import collections, os, random, re, subprocess, sys
 import harness
 from compositions import draw_case
@@ -93,7 +93,8 @@ class Mutants:
         sources = [path + ".mlir"] + [os.path.join(path + ".mutants", name)
                                       for name in sorted(os.listdir(path + ".mutants"))]
         for source in sources:
-            mode = draw.choice(("threads", f"streams/{draw.randint(1, 99)}") if harness.RUNTIME else ("threads",))
+            streams = harness.RUNTIME and kind != "barrier"  # which is for CPUs
+            mode = draw.choice(("threads", f"streams/{draw.randint(1, 99)}")) if streams else "threads"
             said = self.compile(source, path)
             name = f"{number} {os.path.basename(source)} of {kind} {what}"
             if said is not None:
