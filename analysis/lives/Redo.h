@@ -14,10 +14,11 @@ struct RedoParts {
 };
 RedoParts redoPartsOf(pipeline::RankOp redo);
 
-/// What runs when an update was wrong is the step up to its judge, what the redo program has between its judges, and the
-/// rest of the step. The redo program is what is proved. So it must be the step but for what stands between: its two
-/// heads and its rest have the step's ops, in the same places of memory, and its messages with weights are the step's. An
-/// error names the first op that differs. `module`: of rank programs; with a judge it must have a redo program.
+/// What runs when an update was wrong is the step up to its judge, what the redo program has between its judges, and
+/// the rest of the step. The redo program is what is proved. So it must be the step but for what stands between: its
+/// two heads and its rest have the step's ops, in the same places of memory, and its messages with weights are the
+/// step's. An error names the first op that differs. `module`: of rank programs; with a judge it must have a redo
+/// program.
 llvm::LogicalResult verifyRedo(mlir::ModuleOp module);
 
 } // namespace pp
