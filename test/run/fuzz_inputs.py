@@ -52,15 +52,24 @@ def files(compiler, folder):
             "state": [json.dumps(state, indent=1).encode()]}
 
 
+def texts(patterns):
+    """The inputs of the tests of text, cut where these cut them."""
+    cut = []
+    for path in (path for each in patterns for path in sorted(glob.glob(os.path.join(harness.ROOT, "test", each)))):
+        with open(path, "rb") as file:
+            cut += file.read().split(b"// -----")
+    return cut
+
+
 def main():
     arguments = harness.draws(cases=60, seed=1, kinds="")
     program = os.path.join(os.path.dirname(arguments.compiler), "pp-fuzz")
     tally, failed = harness.Tally(), os.path.join(arguments.folder, "failed")
     shutil.rmtree(failed, ignore_errors=True)
     os.makedirs(failed)
-    seeds = {kind: [path for each in patterns for path in sorted(glob.glob(os.path.join(harness.ROOT, "test", each)))]
-             for kind, patterns in TEXTS.items()}
-    for kind, contents in files(arguments.compiler, arguments.folder).items():
+    made = {kind: texts(patterns) for kind, patterns in TEXTS.items()}
+    seeds = {}
+    for kind, contents in (made | files(arguments.compiler, arguments.folder)).items():
         os.makedirs(os.path.join(arguments.folder, kind), exist_ok=True)
         seeds[kind] = [os.path.join(arguments.folder, kind, f"seed{number}") for number in range(len(contents))]
         for path, content in zip(seeds[kind], contents):
