@@ -2,8 +2,8 @@
 """Nothing is lost: a run replaces neither what it reads nor what others made, and says what is wrong with a file."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: lost.py PP_COMPILE FOLDER
-import json, os, shutil, stat, struct, subprocess, sys, time
+# usage: lost.py PP_COMPILE FOLDER [--pairs N]
+import argparse, json, os, random, shutil, stat, struct, subprocess, sys, time
 import harness
 
 SIZES = dict(schedule="1f1b", ranks=2, microbatches=2, model="llama", layers=2, hidden=16, heads=2, kv_heads=2, ffn=16,
@@ -138,6 +138,26 @@ class Lost:
                 first.communicate()
                 self.works(f"{words[0]} after the other was killed", *words)
 
+    def pairs(self, number):
+        """Two runs begin on one folder nearly together: who does not say why not saves, and the folder is whole."""
+        self.works("one run alone", "--save", "alone")
+        wanted, draw, ended = contents("alone"), random.Random(number), [0, 0, 0]
+        for pair in range(number):
+            runs = []
+            for _ in range(2):
+                runs.append(subprocess.Popen(["./prog", "--in-process", "--data", "text", "--steps", "2", "--save",
+                                              "shared", "--save-every", "1"], stdout=subprocess.DEVNULL,
+                                             stderr=subprocess.PIPE, text=True))
+                time.sleep(draw.random() ** 2 * 0.1)
+            said = [run.communicate(timeout=60)[1].splitlines() for run in runs]
+            good = [run.returncode == 0 and not lines or run.returncode == 2 and len(lines) == 1 and
+                    "another run saves to it" in lines[0] for run, lines in zip(runs, said)]
+            ended[sum(run.returncode == 0 for run in runs)] += 1
+            kept = contents("shared")
+            if not all(good) or all(run.returncode for run in runs) or kept != wanted:
+                self.tally.check(False, f"pair {pair}: {said}, {list(kept)}, same {kept == wanted}")
+        self.tally.check(True, f"{number} pairs of runs on one folder: in {ended[1]} one alone saved, in {ended[2]} both")
+
     def data(self):
         """What is no text and no token file; what changes under a run."""
         llmc = struct.pack("<256i", 20240521, 1, 2000, *[0] * 253) + b"\1\0" * 2000
@@ -228,6 +248,15 @@ def read(path):
         return file.read()
 
 
+def contents(folder):
+    """The bytes of its files."""
+    found = {}
+    for name in sorted(os.listdir(folder)):
+        with open(os.path.join(folder, name), "rb") as file:
+            found[name] = file.read()
+    return found
+
+
 def snapshot():
     """What is there: kinds, and of files sizes and times of change."""
     found = {}
@@ -241,9 +270,15 @@ def snapshot():
 
 
 def main():
-    lost = Lost(os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("compiler")
+    parser.add_argument("folder")
+    parser.add_argument("--pairs", type=int, default=8)
+    options = parser.parse_args()
+    lost = Lost(os.path.abspath(options.compiler), os.path.abspath(options.folder))
     for check in (lost.outputs, lost.folders, lost.two, lost.data, lost.fields, lost.environment, lost.failing):
         check()
+    lost.pairs(options.pairs)
     return lost.tally.close()
 
 
