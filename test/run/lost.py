@@ -156,7 +156,7 @@ class Lost:
             kept = contents("shared")
             if not all(good) or all(run.returncode for run in runs) or kept != wanted:
                 self.tally.check(False, f"pair {pair}: {said}, {list(kept)}, same {kept == wanted}")
-        self.tally.check(True, f"{number} pairs of runs on one folder: in {ended[1]} one alone saved, in {ended[2]} both")
+        self.tally.check(True, f"{number} pairs of runs on a folder: in {ended[1]} one alone saved, in {ended[2]} both")
 
     def data(self):
         """What is no text and no token file; what changes under a run."""
