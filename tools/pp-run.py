@@ -40,6 +40,14 @@ def value_of(arguments, name, default=None):
     return default
 
 
+def timeout_of(arguments):
+    """The program's --timeout, in seconds."""
+    try:
+        return min(max(0.0, float(value_of(arguments, "timeout", TIMEOUT))), 1e9)
+    except ValueError:
+        return TIMEOUT  # the program says what is wrong with it
+
+
 def without(arguments, names):
     """The arguments without these options; `names` says which of them have a value."""
     left, at = [], 0
@@ -199,7 +207,18 @@ class Launch:
             where = ["--hostfile", self.write_hosts(alive)]
             if self.options.agent:
                 where += ["--mca", "plm_rsh_agent", self.options.agent]
+            where += self.watches()
         return ["mpirun", "-n", str(count), *where, *self.more, path, *program.command()]
+
+    def watches(self):
+        """mpirun 4.1 finds that a host is cut off by TCP's keepalive, which asks nothing while an answer to mpirun is
+        due. So it must have found it before a rank's --timeout has mpirun end all ranks; else mpirun hangs."""
+        if any("oob_tcp_keepalive" in word for word in [*self.more, *os.environ]):
+            return []
+        seconds = int(timeout_of(self.options.arguments))
+        values = {"time": min(10, max(1, seconds // 3)), "intvl": min(5, max(1, seconds // 6)),
+                  "probes": 2 if seconds >= 6 else 1}
+        return [word for name, value in values.items() for word in ("--mca", f"oob_tcp_keepalive_{name}", str(value))]
 
     def has_lost_host(self):
         """Whether a host of this start answers no more. mpirun then ends with a code that a program may have, too."""
@@ -286,10 +305,7 @@ def meaning(code):
 
 def supervise(options):
     program, launch, run = Program(options.program, options.arguments), Launch(options), Run(options)
-    try:
-        timeout = float(value_of(options.arguments, "timeout", TIMEOUT))
-    except ValueError:
-        timeout = TIMEOUT  # the program says what is wrong with it
+    timeout = timeout_of(options.arguments)
     failures, reached = 0, (program.state() or (0,))[0]
     while True:
         code = run.wait(launch.command(program), timeout)
