@@ -6,7 +6,7 @@
 # A run is stopped after each number of steps: what it saves then has gone through all judges before, and through the
 # one behind the last step. Clipping is never needed, always, and sometimes; in f16 some steps overflow. --all: more
 # schedules, sizes and types, and a measured trace in which steps have to overlap, which depends on the machine's load.
-import json, os, re, sys
+import json, math, os, re, sys
 import harness
 
 SIZES = dict(model="llama", layers=8, hidden=32, heads=4, kv_heads=2, ffn=48, vocab=256, sequence=24, microbatch=1,
@@ -66,6 +66,7 @@ class Judge:
 
     def steps(self, name, what, ranks, transports, steps=STEPS, **values):
         programs = self.pair(name, ranks=ranks, **values)
+        ranks *= math.prod(values.get("mesh." + axis, 1) for axis in ("tensor", "context", "data"))  # to devices
         for transport in transports:
             for last in range(1, steps + 1):
                 lines, _ = self.compare(f"{what}: {last} steps", programs, ranks, transport, "--steps", str(steps),
