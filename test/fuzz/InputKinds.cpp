@@ -5,6 +5,7 @@
 #include "dialect/nn/Nn.h"
 #include "frontend/Frontend.h"
 #include "frontend/csv/Csv.h"
+#include "frontend/model/Family.h"
 #include "lowering/Lowering.h"
 #include "mlir/IR/AsmState.h"
 #include "mlir/Parser/Parser.h"
@@ -57,13 +58,17 @@ void useRanks(mlir::ModuleOp module) {
   (void)lowerTable(module, ranks, context, lowered);
 }
 
-void readPipe(std::string_view bytes) {
-  Quiet quiet;
-  llvm::SourceMgr sources;
-  addSource(sources, bytes);
+FrontendOptions boundedOptions() {
   FrontendOptions options;
   options.stdlibDir = PP_STDLIB_DIR;
   options.budget = {.steps = 200'000, .actions = 2'000, .bytes = 50'000'000};
+  return options;
+}
+
+/// What else is drawn for a program hangs on how many bytes it has.
+void compileAll(Quiet &quiet, std::string_view bytes, const FrontendOptions &options) {
+  llvm::SourceMgr sources;
+  addSource(sources, bytes);
   mlir::OwningOpRef<mlir::ModuleOp> module = importPipe(sources, &quiet.context, options);
   if (!module)
     return;
@@ -74,6 +79,24 @@ void readPipe(std::string_view bytes) {
   buildPipeline(manager, Until::Ranks, {}, changes);
   if (succeeded(manager.run(*module)))
     useRanks(*module);
+}
+
+void readPipe(std::string_view bytes) {
+  Quiet quiet;
+  compileAll(quiet, bytes, boundedOptions());
+}
+
+/// A config.json and the program that --from-hf makes of it.
+void readConfig(std::string_view bytes) {
+  Quiet quiet;
+  llvm::SourceMgr sources;
+  addSource(sources, bytes);
+  FrontendOptions options = boundedOptions();
+  options.defines = {{"ranks", "2"}, {"microbatches", "2"}, {"data.sequence", "8"}};
+  mlir::FailureOr<std::string> program =
+      writeProgramOf({"folder", "std/1f1b.pipe", {}}, sources, &quiet.context, options);
+  if (succeeded(program))
+    compileAll(quiet, *program, options);
 }
 
 std::optional<Level> levelOf(mlir::ModuleOp module) {
@@ -204,9 +227,9 @@ void readLoad(std::string_view bytes) {
 
 const std::vector<InputKind> &inputKinds() {
   static const std::vector<InputKind> kinds = [] {
-    std::vector<InputKind> all = {{"pipe", readPipe},   {"ir", readIr},           {"csv", readCsv},
-                                  {"costs", readCosts}, {"profile", readProfile}, {"trace", readTrace},
-                                  {"load", readLoad}};
+    std::vector<InputKind> all = {{"pipe", readPipe},     {"ir", readIr},       {"csv", readCsv},
+                                  {"config", readConfig}, {"costs", readCosts}, {"profile", readProfile},
+                                  {"trace", readTrace},   {"load", readLoad}};
     all.insert(all.end(), runtimeKinds().begin(), runtimeKinds().end());
     return all;
   }();

@@ -6,7 +6,7 @@
 # Seeds are the inputs of the tests of text, and files of each other kind that are written here. They are in
 # FOLDER/KIND, also for libFuzzer; inputs that fail are kept in FOLDER/failed.
 import array, glob, json, os, shutil, struct, subprocess, sys
-import harness
+import families, harness
 
 TEXTS = {"ir": ("passes/*.mlir", "dialect/*.mlir", "lowering/*.mlir"),
          "pipe": ("stdlib/*.pipe", "frontend/*.pipe", "passes/*.pipe"),
@@ -42,7 +42,9 @@ def files(compiler, folder):
     state = dict(format=1, step=3, steps=9, seed=1, lr=0.01, data=dict(fingerprint="8 x", shuffle=True, pack="whole"),
                  program=dict(model="", precision="f32", vocab=1, sequence=1, sequences_per_step=1, parameters=0),
                  optimizer=optimizer, loss_scale=dict(now=1024.0, good_steps=2, skipped_steps=1), files=["a"])
-    return {"costs": [b"attn=3,rest=1", b"units", b"cluster", b"pre=1,qkv=2,attn=4.5,post=8,embed=0,head=0"],
+    configs = [json.dumps(config, indent=1).encode() for config in families.VARIANTS.values()]
+    return {"config": configs,
+            "costs": [b"attn=3,rest=1", b"units", b"cluster", b"pre=1,qkv=2,attn=4.5,post=8,embed=0,head=0"],
             "profile": [json.dumps(profile, indent=1).encode()],
             "trace": [json.dumps(dict(made_from=MADE_FROM, traceEvents=events), indent=1).encode()],
             "load": [b"[0.5, 0.25, 0.125, 0.125]", b"zipf=1.2"],
