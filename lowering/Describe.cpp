@@ -690,6 +690,14 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
   if (!json["batch"].is_number_integer() || !json["sequence"].is_number_integer())
     return program.emitOpError("expected integers for `batch` and `sequence` in its `train` attribute");
 
+  int64_t tokens = static_cast<int64_t>(program.getMicrobatches());
+  for (int64_t factor : {json["batch"].get<int64_t>(), json["sequence"].get<int64_t>(), program.sizeOf(Axis::data)})
+    if (factor < 1 || llvm::MulOverflow(tokens, factor, tokens))
+      return program.emitOpError() << "has a step of too few or too many tokens: " << program.getMicrobatches()
+                                   << " microbatches of `batch` " << json["batch"].dump() << " and `sequence` "
+                                   << json["sequence"].dump();
+  json["tokens_per_step"] = tokens;
+
   int64_t updates = program.countUpdates();
   if (updates > 1)
     json["updates"] = updates;
@@ -708,8 +716,6 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
   int64_t replicas = program.sizeOf(Axis::data);
   int64_t devices = replicas * program.sizeOf(Axis::tensor) * program.sizeOf(Axis::context);
   json["flops_per_step"] = stepFlops(program) * static_cast<double>(devices);
-  json["tokens_per_step"] = json["batch"].get<int64_t>() * json["sequence"].get<int64_t>() *
-                            static_cast<int64_t>(program.getMicrobatches()) * replicas;
   if (readsSource(program))
     json["reads_source"] = true;
   if (train.get("documents"))
