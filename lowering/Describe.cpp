@@ -696,7 +696,6 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
       return program.emitOpError() << "has a step of too few or too many tokens: " << program.getMicrobatches()
                                    << " microbatches of `batch` " << json["batch"].dump() << " and `sequence` "
                                    << json["sequence"].dump();
-  json["tokens_per_step"] = tokens;
 
   int64_t updates = program.countUpdates();
   if (updates > 1)
@@ -716,6 +715,7 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
   int64_t replicas = program.sizeOf(Axis::data);
   int64_t devices = replicas * program.sizeOf(Axis::tensor) * program.sizeOf(Axis::context);
   json["flops_per_step"] = stepFlops(program) * static_cast<double>(devices);
+  json["tokens_per_step"] = tokens;
   if (readsSource(program))
     json["reads_source"] = true;
   if (train.get("documents"))
