@@ -114,6 +114,8 @@ template <typename Adaptor> static LogicalResult checkScores(std::optional<Locat
   return emitOptionalError(loc, "`experts` expects bias as a number for each of ", experts, " experts, got ", bias);
 }
 
+constexpr int64_t mostExperts = 1 << 16;
+
 INFER(RouteOp) {
   Check check{"route", loc};
   if (failed(check.operands(a, 1, 2)) || failed(check.numbers("logits", a.getLogits())) ||
@@ -122,6 +124,8 @@ INFER(RouteOp) {
   auto logits = tensorOf(a.getLogits());
   auto top = static_cast<int64_t>(a.getTop());
   int64_t batch = logits.getDimSize(0), length = logits.getDimSize(1), experts = logits.getDimSize(2);
+  if (experts > mostExperts) // each is a tensor of a checkpoint, with a name of its own
+    return emitOptionalError(loc, "`experts` expects at most ", mostExperts, " experts, got ", experts);
   if (top < 1 || top > experts)
     return emitOptionalError(loc, "`experts` has ", experts, " experts; `top` must be 1 to ", experts, ", got ", top);
   if (a.getOver() != "sequence" && a.getOver() != "microbatch")
