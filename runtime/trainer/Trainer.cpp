@@ -95,6 +95,7 @@ Status Trainer::makeReady() {
     rank.judge = [this](double norm2) { return judge(norm2); };
   device.bind(rank);
   PP_TRY(fillArena());
+  PP_TRY(openAudit());
   sums.resize(2 * whole.microbatches + 4 * whole.devices() + 6);
   if (!options.profile.empty() && lastStep - state.step <= profileWarmUp)
     return invalid("`--profile` leaves out the first ", profileWarmUp, " steps; this run has ", lastStep - state.step);
@@ -449,6 +450,8 @@ Status Trainer::runStep(int64_t step, StepInputs &from, StepSummary &summary) {
   rank.routed = {};
   PP_TRY(from.fill(rank.forward ? program->forward->inputs : program->inputs, device));
   rank.unit = -1;
+  if (audit && !rank.forward)
+    PP_TRY(audit->begin(step, rank));
   int64_t began = Trace::now();
   const pp_rank_entry_t &entry = pp_rank_table[rank.rank];
   pp_status_t code = device.run(rank.forward ? entry.eval : entry.step, rank);
@@ -462,11 +465,29 @@ Status Trainer::runStep(int64_t step, StepInputs &from, StepSummary &summary) {
   if (transport.outstanding() != 0)
     return internal(program->name, ", step ", step, ": ", transport.outstanding(),
                     transport.outstanding() == 1 ? " message was" : " messages were", " posted and never completed");
+  PP_TRY(endAudit(step));
   if (transport.received() > received && !rank.forward) // a graph that is replayed does not pass through the transport
     stepBytes = transport.received() - received;
   received = transport.received();
   PP_TRY(collect());
   return isLate() && !rank.forward ? Status() : summarize(summary);
+}
+
+Status Trainer::openAudit() {
+  if (options.auditEvery == 0)
+    return {};
+  if (const std::string where = device.name(); !where.empty())
+    remarks.push_back(text("on ", where, " `--audit` compares weights alone, not messages"));
+  audit = std::make_unique<Audit>(emitted, *program, transport, device);
+  return audit->open(options.auditEvery);
+}
+
+/// Ends the run if the step that is audited has something wrong: before anything is said or saved of it.
+Status Trainer::endAudit(int64_t step) {
+  bool clean = true;
+  if (audit && !rank.forward)
+    PP_TRY(audit->end(step, rank, clean));
+  return clean ? Status() : settle(audit->find(step));
 }
 
 /// All ranks know the norm, so all choose the next step's scale alike.
