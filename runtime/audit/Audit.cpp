@@ -121,6 +121,9 @@ Status Audit::end(int64_t step, pp_rank_t &rank, bool &clean) {
   for (size_t i = 0; i < tensors.size(); ++i)
     if (tensors[i].share != 0)
       ledger.add({tensors[i].key, AuditEntry::Kind::Tensor, tensors[i].share, resting[i], int32_t(i)});
+  ++audited;
+  for (const AuditEntry &entry : ledger.all())
+    (entry.kind == AuditEntry::Kind::Tensor ? copies : received) += entry.share < 0;
   std::array<double, 2> totals = ledger.totals();
   PP_TRY(transport.sum(totals));
   clean = std::fmod(totals[0], 0x1p32) == 0 && std::fmod(totals[1], 0x1p32) == 0;
@@ -184,11 +187,11 @@ Status Audit::describeReceived(int64_t step, int32_t to, const AuditEntry &entry
   PP_TRY(emitted.of(to, its));
   const MessageSpec &message = its->messages[size_t(entry.number)];
   const Mesh &mesh = emitted.program().mesh;
-  const std::string unit = entry.unit >= 0 ? text(", `", its->units[size_t(entry.unit)].name, "`") : std::string();
-  return refused(its->name, ", step ", step, unit, ": ",
-                 entry.kind == AuditEntry::Kind::Part
-                     ? text("of ", pp::describe(message), " the part of ", mesh.name(from))
-                     : pp::describe(message),
+  const std::string unit =
+      entry.unit < 0 ? std::string()
+                     : text(message.inside ? ", in `" : ", after `", its->units[size_t(entry.unit)].name, "`");
+  const std::string part = entry.kind == AuditEntry::Kind::Part ? text("the part of ", mesh.name(from), " in ") : "";
+  return refused(its->name, ", step ", step, unit, ": ", part, pp::describe(message),
                  " is not what was sent: its checksum is ", digits(entry.sum), ", and was ", digits(given), " on ",
                  mesh.name(from));
 }
@@ -206,16 +209,14 @@ Status Audit::describeCopies(int64_t step, const std::vector<std::pair<int32_t, 
   std::stable_sort(kinds.begin(), kinds.end(),
                    [](const auto &a, const auto &b) { return a.second.size() < b.second.size(); });
   const bool isTensor = first.kind == AuditEntry::Kind::Tensor;
-  std::string what = isTensor ? text("`", keptBy(*its)[size_t(first.number)].first, "`")
-                              : text("the result of ", pp::describe(its->messages[size_t(first.number)]));
-  std::string who;
+  std::string what = isTensor ? text("`", keptBy(*its)[size_t(first.number)].first, "` is not the same in all copies")
+                              : text(pp::describe(its->messages[size_t(first.number)]), " has not one result");
   for (const auto &[sum, devices] : kinds)
-    who += text(who.empty() ? "" : ", ", "checksum ", digits(sum), " on ", listOf(mesh, devices));
+    what += text(sum == kinds[0].first ? ": " : ", ", "checksum ", digits(sum), " on ", listOf(mesh, devices));
   const std::vector<int32_t> &fewest = kinds[0].second;
   if (fewest.size() == 1 && kinds.back().second.size() > 1 && kinds.size() == 2)
-    who += text("; ", mesh.name(fewest[0]), " stands alone");
-  return refused("step ", step, ": ", what, isTensor ? ", of which devices keep copies," : "",
-                 " is not the same everywhere: ", who);
+    what += text("; ", mesh.name(fewest[0]), " stands alone");
+  return refused("step ", step, ": ", what);
 }
 
 } // namespace pp

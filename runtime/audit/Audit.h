@@ -30,6 +30,8 @@ public:
   Status end(int64_t step, pp_rank_t &rank, bool &clean);
   /// What is wrong; device 0 knows it. Collective.
   Status find(int64_t step);
+  /// How many steps were audited; how many messages, or parts of them, and how many copies this device compared.
+  int64_t audited = 0, received = 0, copies = 0;
   /// Weights may change before the next step.
   void forget() { resting.clear(); }
 

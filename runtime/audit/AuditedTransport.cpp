@@ -100,30 +100,28 @@ pp_status_t AuditedTransport::complete(pp_rank_t &state, int32_t message) {
   return PP_OK;
 }
 
-/// Before the post of a collective: what the others get of this member.
+/// Before the post of a collective: what all get of this member.
 void AuditedTransport::give(const Bound &bound, AuditEntry entry) {
   const MessageSpec &message = *bound.message;
   const size_t own = message.memberOf(device), members = message.group.size();
-  const int64_t others = int64_t(members) - 1;
   if (message.kind == Kind::Broadcast && message.root == device)
-    add(bound, entry, others, sumOf(bound.data, message.bytes), own);
+    add(bound, entry, int64_t(members) - 1, sumOf(bound.data, message.bytes), own);
   if (message.kind == Kind::AllGather)
-    add(bound, entry, others, sumOfShard(message, own, bound.shard, false), own);
+    add(bound, entry, int64_t(members), sumOfShard(message, own, bound.shard, false), own);
   for (size_t k = 0; message.kind == Kind::AllToAll && k < members; ++k)
-    if (k != own)
-      add(bound, entry, 1, sumOfBlocks(message, own, k, bound.shard, true), own, k);
+    add(bound, entry, 1, sumOfBlocks(message, own, k, bound.shard, true), own, k);
 }
 
-/// Behind the complete of a collective: what has come from the others.
+/// Behind the complete of a collective: what has come from all, this member too.
 void AuditedTransport::receive(const Bound &bound, AuditEntry entry) {
   const MessageSpec &message = *bound.message;
   const size_t own = message.memberOf(device), members = message.group.size();
   if (message.kind == Kind::Broadcast && message.root != device)
     add(bound, entry, -1, sumOf(bound.data, message.bytes), message.memberOf(message.root));
   for (size_t k = 0; k < members; ++k)
-    if (k != own && message.kind == Kind::AllGather)
+    if (message.kind == Kind::AllGather)
       add(bound, entry, -1, sumOfShard(message, k, bound.data, true), k);
-    else if (k != own && message.kind == Kind::AllToAll)
+    else if (message.kind == Kind::AllToAll)
       add(bound, entry, -1, sumOfBlocks(message, k, own, bound.data, false), k, own);
   addParts(bound, entry);
   if (message.kind != Kind::AllReduce)

@@ -631,7 +631,7 @@ Status Trainer::printHeader() {
 }
 
 Status Trainer::finish() {
-  constexpr int columns = 8;
+  constexpr int columns = 10;
   std::vector<double> table(columns * whole.devices());
   const Trace::Sums &spent = trace.sums();
   double *row = table.data() + columns * rank.device;
@@ -643,6 +643,8 @@ Status Trainer::finish() {
   row[5] = double(spent.posts);
   row[6] = double(spent.steps);
   row[7] = double(stepBytes);
+  row[8] = double(audit ? audit->received : 0);
+  row[9] = double(audit ? audit->copies : 0);
   PP_TRY(transport.sum(table));
   if (speaks()) {
     bool timed = device.isTimed();
@@ -657,6 +659,14 @@ Status Trainer::finish() {
                (its[6] - its[3] - its[4] - its[5]) / all);
       printf("\n");
     }
+    double messages = 0, copies = 0;
+    for (const double *its = table.data(); its < table.data() + table.size(); its += columns) {
+      messages += its[8];
+      copies += its[9];
+    }
+    if (audit)
+      printf("audits: %lld steps, %.0f messages and %.0f copies of weights and states compared\n",
+             static_cast<long long>(audit->audited), messages, copies);
     if (isLate())
       printf("updates done over: %lld of %lld\n", static_cast<long long>(redone),
              static_cast<long long>(lastStep - state.step));
