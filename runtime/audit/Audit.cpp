@@ -91,22 +91,23 @@ Status Audit::checksums(std::vector<uint32_t> &out) {
   return {};
 }
 
-Status Audit::begin(int64_t step, pp_rank_t &rank) {
-  if (!resting.empty()) {
-    std::vector<uint32_t> now;
-    PP_TRY(checksums(now));
-    for (size_t i = 0; i < now.size(); ++i)
-      if (now[i] != resting[i])
-        return refused(program.name, ", before step ", step, ": `", keptBy(program)[i].first,
-                       "` has changed since it was updated in step ", restsSince, ": its checksum is ", digits(now[i]),
-                       ", and was ", digits(resting[i]));
-    resting.clear();
-  }
+Status Audit::checkRest(int64_t step) {
+  isResting = false;
+  std::vector<uint32_t> now;
+  PP_TRY(checksums(now));
+  for (size_t i = 0; i < now.size(); ++i)
+    if (now[i] != resting[i])
+      return refused(program.name, ", before step ", step, ": `", keptBy(program)[i].first,
+                     "` has changed since it was updated in step ", restsSince, ": its checksum is ", digits(now[i]),
+                     ", and was ", digits(resting[i]));
+  return {};
+}
+
+void Audit::begin(int64_t step, pp_rank_t &rank) {
   if (step % every != 0 || !messages)
-    return {};
+    return;
   messages->begin();
   rank.transport = messages.get();
-  return {};
 }
 
 Status Audit::end(int64_t step, pp_rank_t &rank, bool &clean) {
@@ -118,6 +119,7 @@ Status Audit::end(int64_t step, pp_rank_t &rank, bool &clean) {
   rank.transport = &transport;
   PP_TRY(checksums(resting));
   restsSince = step;
+  isResting = true;
   for (size_t i = 0; i < tensors.size(); ++i)
     if (tensors[i].share != 0)
       ledger.add({tensors[i].key, AuditEntry::Kind::Tensor, tensors[i].share, resting[i], int32_t(i)});

@@ -24,8 +24,11 @@ public:
   /// Finds what other devices have, too. Every `every`-th step is audited.
   Status open(int64_t every);
 
-  /// Before a step of training: weights that rested are what they were. The messages of an audited step are the audit's.
-  Status begin(int64_t step, pp_rank_t &rank);
+  /// Before a step of training. The messages of an audited one are the audit's.
+  void begin(int64_t step, pp_rank_t &rank);
+  /// Whether the step before was audited, as on all devices; and whether this device's weights are what they were then.
+  [[nodiscard]] bool rests() const { return isResting; }
+  Status checkRest(int64_t step);
   /// Behind it. Collective in an audited step. `clean`: nothing is wrong; else all devices look for it.
   Status end(int64_t step, pp_rank_t &rank, bool &clean);
   /// What is wrong; device 0 knows it. Collective.
@@ -33,7 +36,7 @@ public:
   /// How many steps were audited; how many messages, or parts of them, and how many copies this device compared.
   int64_t audited = 0, received = 0, copies = 0;
   /// Weights may change before the next step.
-  void forget() { resting.clear(); }
+  void forget() { isResting = false; }
 
 private:
   /// A weight or a state of this device.
@@ -59,7 +62,8 @@ private:
   Ledger ledger;
   std::unique_ptr<AuditedTransport> messages;
   std::vector<Tensor> tensors;
-  std::vector<uint32_t> resting; ///< checksums of tensors behind the step; empty: not known
+  std::vector<uint32_t> resting; ///< checksums of tensors behind the last step that was audited
+  bool isResting = false;
   int64_t restsSince = 0;
   std::vector<char> block;
 };

@@ -450,8 +450,7 @@ Status Trainer::runStep(int64_t step, StepInputs &from, StepSummary &summary) {
   rank.routed = {};
   PP_TRY(from.fill(rank.forward ? program->forward->inputs : program->inputs, device));
   rank.unit = -1;
-  if (audit && !rank.forward)
-    PP_TRY(audit->begin(step, rank));
+  PP_TRY(beginAudit(step));
   int64_t began = Trace::now();
   const pp_rank_entry_t &entry = pp_rank_table[rank.rank];
   pp_status_t code = device.run(rank.forward ? entry.eval : entry.step, rank);
@@ -480,6 +479,15 @@ Status Trainer::openAudit() {
     remarks.push_back(text("on ", where, " `--audit` compares weights alone, not messages"));
   audit = std::make_unique<Audit>(emitted, *program, transport, device);
   return audit->open(options.auditEvery);
+}
+
+Status Trainer::beginAudit(int64_t step) {
+  if (!audit || rank.forward)
+    return {};
+  if (audit->rests())
+    PP_TRY(settle(audit->checkRest(step)));
+  audit->begin(step, rank);
+  return {};
 }
 
 /// Ends the run if the step that is audited has something wrong: before anything is said or saved of it.

@@ -57,6 +57,7 @@ private:
   Status checkLoss(int64_t step, const StepSummary &summary);
   Status runStep(int64_t step, StepInputs &from, StepSummary &summary);
   Status openAudit();
+  Status beginAudit(int64_t step);
   Status endAudit(int64_t step);
   Status openEvaluation();
   Status evaluate(int64_t step, StepSummary &summary);

@@ -101,7 +101,7 @@ public:
     if (isNow(message, "term")) {
       armed = &flip;
       isDone = true;
-      sayFlipped(spec.label);
+      sayFlipped(describe(spec));
     }
     pp_status_t code = inner->postCollective(state, message, data, shard);
     armed = nullptr;
