@@ -66,8 +66,7 @@ Status Audit::open(int64_t steps) {
     const bool isFirst = first == program.device && seen.insert(key).second;
     tensors.push_back({tensor, key, count == 1 ? 0 : isFirst ? count - 1 : -1});
   }
-  if (device.name().empty())
-    messages = std::make_unique<AuditedTransport>(transport, program, ledger);
+  messages = std::make_unique<AuditedTransport>(transport, program, device, ledger);
   return {};
 }
 
@@ -104,8 +103,9 @@ Status Audit::checkRest(int64_t step) {
 }
 
 void Audit::begin(int64_t step, pp_rank_t &rank) {
-  if (step % every != 0 || !messages)
+  if (step % every != 0)
     return;
+  device.callByCall(true);
   messages->begin();
   rank.transport = messages.get();
 }
@@ -114,8 +114,8 @@ Status Audit::end(int64_t step, pp_rank_t &rank, bool &clean) {
   clean = true;
   if (step % every != 0)
     return {};
-  if (messages)
-    messages->end();
+  messages->end();
+  device.callByCall(false);
   rank.transport = &transport;
   PP_TRY(checksums(resting));
   restsSince = step;

@@ -36,8 +36,8 @@ uint32_t sumOfBlocks(const MessageSpec &message, size_t from, size_t to, const c
 
 } // namespace
 
-AuditedTransport::AuditedTransport(Transport &inner, const RankProgram &program, Ledger &ledger)
-    : inner(inner), device(program.device), ledger(ledger) {
+AuditedTransport::AuditedTransport(Transport &inner, const RankProgram &program, Device &device, Ledger &ledger)
+    : inner(inner), memory(device), device(program.device), ledger(ledger) {
   std::map<std::pair<uint64_t, bool>, size_t> lanes;
   for (const MessageSpec &message : program.messages) {
     const bool sends = message.kind == Kind::Send;
@@ -47,7 +47,7 @@ AuditedTransport::AuditedTransport(Transport &inner, const RankProgram &program,
       for (int32_t member : message.group)
         key.add(uint64_t(member));
     else
-      key.add(uint64_t(sends ? device : message.peer)).add(uint64_t(sends ? message.peer : device));
+      key.add(uint64_t(sends ? this->device : message.peer)).add(uint64_t(sends ? message.peer : this->device));
     const size_t counter = lanes.try_emplace({key.value(), sends}, lanes.size()).first->second;
     bounds.push_back({&message, key.value(), counter});
   }
@@ -65,14 +65,18 @@ AuditedTransport::Bound *AuditedTransport::take(int32_t message, const void *dat
     return nullptr;
   Bound &bound = bounds[size_t(message)];
   bound.number = counters[bound.counter]++;
-  bound.data = static_cast<const char *>(data);
-  bound.shard = static_cast<const char *>(shard);
+  bound.data = data;
+  bound.shard = shard;
   return &bound;
 }
 
 pp_status_t AuditedTransport::postSend(pp_rank_t &state, int32_t message, const void *data) {
-  if (const Bound *bound = take(message, data, nullptr))
-    add(*bound, {.number = message, .unit = state.unit}, 1, sumOf(bound->data, bound->message->bytes));
+  if (const Bound *bound = take(message, data, nullptr)) {
+    const char *seen = nullptr;
+    if (Status status = see(data, bound->message->bytes, seen); !status.ok())
+      return state.fail(status.code(), status.message());
+    add(*bound, {.number = message, .unit = state.unit}, 1, sumOf(seen, bound->message->bytes));
+  }
   return inner.postSend(state, message, data);
 }
 
@@ -83,51 +87,70 @@ pp_status_t AuditedTransport::postReceive(pp_rank_t &state, int32_t message, voi
 
 pp_status_t AuditedTransport::postCollective(pp_rank_t &state, int32_t message, void *data, void *shard) {
   if (const Bound *bound = take(message, data, shard))
-    give(*bound, {.kind = AuditEntry::Kind::Part, .number = message, .unit = state.unit});
+    if (Status status = give(*bound, {.kind = AuditEntry::Kind::Part, .number = message, .unit = state.unit});
+        !status.ok())
+      return state.fail(status.code(), status.message());
   return inner.postCollective(state, message, data, shard);
 }
 
 pp_status_t AuditedTransport::complete(pp_rank_t &state, int32_t message) {
-  const pp_status_t code = inner.complete(state, message);
-  if (code != PP_OK)
+  if (const pp_status_t code = inner.complete(state, message); code != PP_OK)
     return code;
   const Bound &bound = bounds[size_t(message)];
+  if (bound.message->kind == Kind::Send)
+    return PP_OK;
+  AuditEntry entry{.number = message, .from = bound.message->peer, .unit = state.unit};
   if (bound.message->isCollective())
-    receive(bound, {.kind = AuditEntry::Kind::Part, .number = message, .unit = state.unit});
-  else if (bound.message->kind == Kind::Receive)
-    add(bound, {.number = message, .from = bound.message->peer, .unit = state.unit}, -1,
-        sumOf(bound.data, bound.message->bytes));
-  return PP_OK;
+    entry.kind = AuditEntry::Kind::Part;
+  const Status status = receive(bound, entry);
+  return status.ok() ? PP_OK : state.fail(status.code(), status.message());
 }
 
 /// Before the post of a collective: what all get of this member.
-void AuditedTransport::give(const Bound &bound, AuditEntry entry) {
+Status AuditedTransport::give(const Bound &bound, AuditEntry entry) {
   const MessageSpec &message = *bound.message;
   const size_t own = message.memberOf(device), members = message.group.size();
-  if (message.kind == Kind::Broadcast && message.root == device)
-    add(bound, entry, int64_t(members) - 1, sumOf(bound.data, message.bytes), own);
-  if (message.kind == Kind::AllGather)
-    add(bound, entry, int64_t(members), sumOfShard(message, own, bound.shard, false), own);
-  for (size_t k = 0; message.kind == Kind::AllToAll && k < members; ++k)
-    add(bound, entry, 1, sumOfBlocks(message, own, k, bound.shard, true), own, k);
+  const char *seen = nullptr;
+  if (message.kind == Kind::Broadcast && message.root == device) {
+    PP_TRY(see(bound.data, message.bytes, seen));
+    add(bound, entry, int64_t(members) - 1, sumOf(seen, message.bytes), own);
+  }
+  if (message.kind == Kind::AllGather) {
+    PP_TRY(see(bound.shard, message.inPlace ? message.bytes : message.shardBytes(own), seen));
+    add(bound, entry, int64_t(members), sumOfShard(message, own, seen, false), own);
+  }
+  if (message.kind == Kind::AllToAll) {
+    PP_TRY(see(bound.shard, message.bytes, seen));
+    for (size_t k = 0; k < members; ++k)
+      add(bound, entry, 1, sumOfBlocks(message, own, k, seen, true), own, k);
+  }
+  return {};
 }
 
-/// Behind the complete of a collective: what has come from all, this member too.
-void AuditedTransport::receive(const Bound &bound, AuditEntry entry) {
+/// Behind the complete of a message: what has come from all, of a collective from this member too.
+Status AuditedTransport::receive(const Bound &bound, AuditEntry entry) {
   const MessageSpec &message = *bound.message;
   const size_t own = message.memberOf(device), members = message.group.size();
-  if (message.kind == Kind::Broadcast && message.root != device)
-    add(bound, entry, -1, sumOf(bound.data, message.bytes), message.memberOf(message.root));
+  if (message.isCollective())
+    addParts(bound, entry);
+  if (message.kind == Kind::Reduce || message.kind == Kind::ReduceScatter ||
+      (message.kind == Kind::Broadcast && message.root == device))
+    return {}; // nobody else has what this one gets
+  const char *seen = nullptr;
+  PP_TRY(see(bound.data, message.bytes, seen));
+  if (message.kind == Kind::Receive)
+    add(bound, entry, -1, sumOf(seen, message.bytes));
+  if (message.kind == Kind::Broadcast)
+    add(bound, entry, -1, sumOf(seen, message.bytes), message.memberOf(message.root));
   for (size_t k = 0; k < members; ++k)
     if (message.kind == Kind::AllGather)
-      add(bound, entry, -1, sumOfShard(message, k, bound.data, true), k);
+      add(bound, entry, -1, sumOfShard(message, k, seen, true), k);
     else if (message.kind == Kind::AllToAll)
-      add(bound, entry, -1, sumOfBlocks(message, k, own, bound.data, false), k, own);
-  addParts(bound, entry);
-  if (message.kind != Kind::AllReduce)
-    return;
+      add(bound, entry, -1, sumOfBlocks(message, k, own, seen, false), k, own);
   entry.kind = AuditEntry::Kind::Sum;
-  add(bound, entry, own == 0 ? int64_t(members) - 1 : -1, sumOf(bound.data, message.bytes), members);
+  if (message.kind == Kind::AllReduce)
+    add(bound, entry, own == 0 ? int64_t(members) - 1 : -1, sumOf(seen, message.bytes), members);
+  return {};
 }
 
 /// The terms of a sum, where the transport brings them to who adds them.

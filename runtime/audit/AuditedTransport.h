@@ -4,6 +4,7 @@
 #define PP_RUNTIME_AUDIT_AUDITEDTRANSPORT_H
 
 #include "runtime/audit/Ledger.h"
+#include "runtime/device/Device.h"
 #include "runtime/transport/Transport.h"
 
 namespace pp {
@@ -12,7 +13,7 @@ namespace pp {
 /// post, what has come behind its complete.
 class AuditedTransport final : public Transport {
 public:
-  AuditedTransport(Transport &inner, const RankProgram &program, Ledger &ledger);
+  AuditedTransport(Transport &inner, const RankProgram &program, Device &device, Ledger &ledger);
 
   /// A step begins or ends.
   void begin();
@@ -41,18 +42,21 @@ private:
     uint64_t lane = 0;   ///< hash of its ends and its channel
     size_t counter = 0;  ///< of the messages of its lane
     uint64_t number = 0; ///< in its lane
-    const char *data = nullptr, *shard = nullptr;
+    const void *data = nullptr, *shard = nullptr;
   };
 
   Bound *take(int32_t message, const void *data, const void *shard);
-  void give(const Bound &bound, AuditEntry entry);
-  void receive(const Bound &bound, AuditEntry entry);
+  Status give(const Bound &bound, AuditEntry entry);
+  Status receive(const Bound &bound, AuditEntry entry);
   void addParts(const Bound &bound, AuditEntry entry);
   void add(const Bound &bound, AuditEntry entry, int64_t share, uint32_t sum, size_t from = 0, size_t to = 0);
+  Status see(const void *at, int64_t bytes, const char *&seen) { return memory.see(at, size_t(bytes), room, seen); }
 
   Transport &inner;
+  Device &memory;
   const int32_t device;
   Ledger &ledger;
+  std::vector<char> room;
   std::vector<Bound> bounds;
   std::vector<uint64_t> counters; ///< of messages in each lane, so far
 };

@@ -475,8 +475,6 @@ Status Trainer::runStep(int64_t step, StepInputs &from, StepSummary &summary) {
 Status Trainer::openAudit() {
   if (options.auditEvery == 0)
     return {};
-  if (const std::string where = device.name(); !where.empty())
-    remarks.push_back(text("on ", where, " `--audit` compares weights alone, not messages"));
   audit = std::make_unique<Audit>(emitted, *program, transport, device);
   return audit->open(options.auditEvery);
 }

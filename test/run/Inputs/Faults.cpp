@@ -183,6 +183,9 @@ public:
       flipTensor();
     return code;
   }
+  Status see(const void *at, size_t bytes, std::vector<char> &room, const char *&seen) override {
+    return inner->see(at, bytes, room, seen);
+  }
   int64_t usedBytes() const override { return inner->usedBytes(); }
   bool isTimed() const override { return inner->isTimed(); }
   std::string name() const override { return inner->name(); }
