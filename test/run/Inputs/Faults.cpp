@@ -1,16 +1,20 @@
 // The runtime with a fault: one flipped bit, in a message, in a term of a sum or in a weight; or all messages off.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// PP_FAULT=STEP:DEVICE:KIND:SEED[:NAME] draws a message or a tensor (whose name contains NAME) of the device and a bit of
+// PP_FAULT=STEP:DEVICE:KIND:SEED[:NAME] draws a message or a tensor (whose name has NAME, or ends in it: NAME$) of the device and a bit of
 // it, and flips that in the step. KIND: given, taken, term (over MPI), weight (behind the step), rest (before the next).
 // It says `flipped NAME` or `flipped nothing` on stderr. PP_FAULT=all: the first number, in f64, of all that a device
 // receives is off by a billionth. What makes transports and devices has its own here.
+#pragma GCC diagnostic ignored "-Wsubobject-linkage" // the files below are no longer files of their own
 #define makeHostDevice makeWholeDevice
 #include "runtime/device/DeviceHost.cpp"
 #undef makeHostDevice
 #define makeThreadTransport makeWholeThreadTransport
 #include "runtime/transport/TransportThreads.cpp"
 #undef makeThreadTransport
+#define makeStreamTransport makeWholeStreamTransport
+#include "runtime/device/TransportStreams.cpp"
+#undef makeStreamTransport
 #ifdef PP_WITH_MPI
 #define makeMpiTransport makeWholeMpiTransport
 #include "runtime/transport/TransportMpi.cpp"
@@ -205,7 +209,10 @@ private:
     for (const StateSpec &state : program->state)
       fit.push_back({state.name + "." + state.kind, &state});
     std::erase_if(fit, [&](const auto &each) {
-      return each.second->elements() == 0 || each.first.find(flip.name) == std::string::npos;
+      const std::string &name = flip.name;
+      return each.second->elements() == 0 ||
+             (name.ends_with('$') ? !each.first.ends_with(name.substr(0, name.size() - 1))
+                                  : each.first.find(name) == std::string::npos);
     });
     if (fit.empty())
       return sayFlipped("nothing");
@@ -241,6 +248,11 @@ std::unique_ptr<Device> makeHostDevice() { return std::make_unique<FlippingDevic
 
 std::unique_ptr<Transport> makeThreadTransport(std::shared_ptr<Meeting> meeting, int32_t rank) {
   return std::make_unique<FlippingTransport>(makeWholeThreadTransport(std::move(meeting), rank), rank);
+}
+
+std::unique_ptr<Transport> makeStreamTransport(std::shared_ptr<StreamMeeting> meeting, int32_t rank,
+                                               StreamDevice &device) {
+  return std::make_unique<FlippingTransport>(makeWholeStreamTransport(std::move(meeting), rank, device), rank);
 }
 
 #ifdef PP_WITH_MPI
