@@ -32,9 +32,9 @@ uint64_t keyOf(const std::string &name, const TensorSpec &tensor) {
   return key.value();
 }
 
-std::string digits(uint32_t sum) {
-  char out[9];
-  snprintf(out, sizeof out, "%08x", sum);
+std::string digits(uint64_t sum) {
+  char out[17];
+  snprintf(out, sizeof out, "%016llx", static_cast<unsigned long long>(sum));
   return out;
 }
 
@@ -70,9 +70,9 @@ Status Audit::open(int64_t steps) {
   return {};
 }
 
-Status Audit::sumOf(const TensorSpec &tensor, uint32_t &out) {
+Status Audit::sumOf(const TensorSpec &tensor, uint64_t &out) {
   constexpr int64_t most = 1 << 20;
-  Checksum sum;
+  WordSum sum;
   block.resize(most);
   for (int64_t at = 0; at < tensor.bytes(); at += most) {
     const auto bytes = size_t(std::min(most, tensor.bytes() - at));
@@ -83,7 +83,7 @@ Status Audit::sumOf(const TensorSpec &tensor, uint32_t &out) {
   return {};
 }
 
-Status Audit::checksums(std::vector<uint32_t> &out) {
+Status Audit::checksums(std::vector<uint64_t> &out) {
   out.resize(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i)
     PP_TRY(sumOf(*tensors[i].spec, out[i]));
@@ -92,7 +92,7 @@ Status Audit::checksums(std::vector<uint32_t> &out) {
 
 Status Audit::checkRest(int64_t step) {
   isResting = false;
-  std::vector<uint32_t> now;
+  std::vector<uint64_t> now;
   PP_TRY(checksums(now));
   for (size_t i = 0; i < now.size(); ++i)
     if (now[i] != resting[i])
@@ -122,7 +122,7 @@ Status Audit::end(int64_t step, pp_rank_t &rank, bool &clean) {
   isResting = true;
   for (size_t i = 0; i < tensors.size(); ++i)
     if (tensors[i].share != 0)
-      ledger.add({tensors[i].key, AuditEntry::Kind::Tensor, tensors[i].share, resting[i], int32_t(i)});
+      ledger.add({tensors[i].key, resting[i], AuditEntry::Kind::Tensor, tensors[i].share, int32_t(i)});
   ++audited;
   for (const AuditEntry &entry : ledger.all())
     (entry.kind == AuditEntry::Kind::Tensor ? copies : received) += entry.share < 0;
@@ -184,7 +184,7 @@ Status Audit::describe(int64_t step, const std::vector<Table> &tables) {
   return internal("step ", step, ": checksums of what devices sent and received do not add up to 0");
 }
 
-Status Audit::describeReceived(int64_t step, int32_t to, const AuditEntry &entry, int32_t from, uint32_t given) {
+Status Audit::describeReceived(int64_t step, int32_t to, const AuditEntry &entry, int32_t from, uint64_t given) {
   const RankProgram *its = nullptr;
   PP_TRY(emitted.of(to, its));
   const MessageSpec &message = its->messages[size_t(entry.number)];
@@ -204,10 +204,10 @@ Status Audit::describeCopies(int64_t step, const std::vector<std::pair<int32_t, 
   PP_TRY(emitted.of(copies[0].first, its));
   const AuditEntry &first = copies[0].second;
   const Mesh &mesh = emitted.program().mesh;
-  std::map<uint32_t, std::vector<int32_t>> by; // checksum
+  std::map<uint64_t, std::vector<int32_t>> by; // checksum
   for (const auto &[device, entry] : copies)
     by[entry.sum].push_back(device);
-  std::vector<std::pair<uint32_t, std::vector<int32_t>>> kinds(by.begin(), by.end());
+  std::vector<std::pair<uint64_t, std::vector<int32_t>>> kinds(by.begin(), by.end());
   std::stable_sort(kinds.begin(), kinds.end(),
                    [](const auto &a, const auto &b) { return a.second.size() < b.second.size(); });
   const bool isTensor = first.kind == AuditEntry::Kind::Tensor;

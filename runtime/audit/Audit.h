@@ -47,11 +47,11 @@ private:
   };
   using Table = std::vector<AuditEntry>; ///< of one device
 
-  Status checksums(std::vector<uint32_t> &out);
-  Status sumOf(const TensorSpec &tensor, uint32_t &out);
+  Status checksums(std::vector<uint64_t> &out);
+  Status sumOf(const TensorSpec &tensor, uint64_t &out);
   Status gather(std::vector<Table> &tables);
   Status describe(int64_t step, const std::vector<Table> &tables);
-  Status describeReceived(int64_t step, int32_t device, const AuditEntry &entry, int32_t from, uint32_t given);
+  Status describeReceived(int64_t step, int32_t device, const AuditEntry &entry, int32_t from, uint64_t given);
   Status describeCopies(int64_t step, const std::vector<std::pair<int32_t, AuditEntry>> &copies);
 
   Emitted &emitted;
@@ -62,7 +62,7 @@ private:
   Ledger ledger;
   std::unique_ptr<AuditedTransport> messages;
   std::vector<Tensor> tensors;
-  std::vector<uint32_t> resting; ///< checksums of tensors behind the last step that was audited
+  std::vector<uint64_t> resting; ///< checksums of tensors behind the last step that was audited
   bool isResting = false;
   int64_t restsSince = 0;
   std::vector<char> block;

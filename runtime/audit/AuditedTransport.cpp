@@ -8,23 +8,23 @@ namespace {
 
 using Kind = MessageSpec::Kind;
 
-uint32_t sumOf(const char *data, int64_t bytes) {
-  Checksum sum;
+uint64_t sumOf(const char *data, int64_t bytes) {
+  WordSum sum;
   sum.add(data, size_t(bytes));
   return sum.value();
 }
 
 /// Of a member's shard, which lies in a whole, or alone.
-uint32_t sumOfShard(const MessageSpec &message, size_t member, const char *data, bool isWhole) {
-  Checksum sum;
+uint64_t sumOfShard(const MessageSpec &message, size_t member, const char *data, bool isWhole) {
+  WordSum sum;
   for (ShardRange range : message.ranges(member))
     sum.add(data + (isWhole ? range.whole : range.shard), size_t(range.bytes));
   return sum.value();
 }
 
 /// Of what one member of an all_to_all gives another, where it is given or where it is taken.
-uint32_t sumOfBlocks(const MessageSpec &message, size_t from, size_t to, const char *data, bool gives) {
-  Checksum sum;
+uint64_t sumOfBlocks(const MessageSpec &message, size_t from, size_t to, const char *data, bool gives) {
+  WordSum sum;
   for (int64_t i = 0; i < message.blocks(); ++i) {
     const Block block = message.block(from, to, i);
     const char *row = data + (gives ? block.give : block.take);
@@ -165,7 +165,7 @@ void AuditedTransport::addParts(const Bound &bound, AuditEntry entry) {
   }
 }
 
-void AuditedTransport::add(const Bound &bound, AuditEntry entry, int64_t share, uint32_t sum, size_t from, size_t to) {
+void AuditedTransport::add(const Bound &bound, AuditEntry entry, int64_t share, uint64_t sum, size_t from, size_t to) {
   entry.key = AuditKey().add(bound.lane).add(bound.number).add(uint64_t(from)).add(uint64_t(to)).value();
   entry.share = int32_t(share);
   entry.sum = sum;

@@ -49,7 +49,7 @@ private:
   Status give(const Bound &bound, AuditEntry entry);
   Status receive(const Bound &bound, AuditEntry entry);
   void addParts(const Bound &bound, AuditEntry entry);
-  void add(const Bound &bound, AuditEntry entry, int64_t share, uint32_t sum, size_t from = 0, size_t to = 0);
+  void add(const Bound &bound, AuditEntry entry, int64_t share, uint64_t sum, size_t from = 0, size_t to = 0);
   Status see(const void *at, int64_t bytes, const char *&seen) { return memory.see(at, size_t(bytes), room, seen); }
 
   Transport &inner;

@@ -7,7 +7,7 @@
 #ifndef PP_RUNTIME_AUDIT_LEDGER_H
 #define PP_RUNTIME_AUDIT_LEDGER_H
 
-#include "runtime/files/Checksum.h"
+#include "runtime/transport/WordSum.h"
 #include <array>
 #include <cstdint>
 #include <string_view>
@@ -39,10 +39,9 @@ private:
 struct AuditEntry {
   /// A message from one to another; a part of a collective, likewise; a sum that all members have; a weight or state.
   enum class Kind : int32_t { Message, Part, Sum, Tensor };
-  uint64_t key = 0;
+  uint64_t key = 0, sum = 0; ///< sum: the checksum
   Kind kind = Kind::Message;
   int32_t share = 0;
-  uint32_t sum = 0;
   int32_t number = -1; ///< of the message or the tensor, in the tables of the device
   int32_t from = -1;   ///< of a part: the device that gave it
   int32_t unit = -1;   ///< in which it came
@@ -57,7 +56,7 @@ public:
   [[nodiscard]] std::array<double, 2> totals() const {
     uint32_t low = 0, high = 0;
     for (const AuditEntry &entry : entries) {
-      const uint64_t hash = AuditKey().add(entry.key).add(uint64_t(entry.sum)).value();
+      const uint64_t hash = AuditKey().add(entry.key).add(entry.sum).value();
       low += uint32_t(entry.share) * uint32_t(hash);
       high += uint32_t(entry.share) * uint32_t(hash >> 32);
     }

@@ -51,7 +51,6 @@ public:
     for (; bytes > 0; --bytes, ++at)
       state = state >> 8 ^ checksumTables[0][(state ^ *at) & 0xff];
   }
-  [[nodiscard]] uint32_t value() const { return ~state; }
   /// Eight hexadecimal digits.
   [[nodiscard]] std::string text() const {
     char digits[9];

@@ -280,7 +280,7 @@ void MpiCollective::noteGiven() {
   audited->taken.assign(message->group.size(), std::nullopt);
   if (isInTurns() || (message->kind != Kind::AllReduce && message->kind != Kind::Reduce))
     return; // it is not given whole
-  Checksum all;
+  WordSum all;
   all.add(data, size_t(message->bytes));
   for (size_t k = 0; k < message->group.size(); ++k)
     if (int(k) != member && (message->kind == Kind::AllReduce || int(k) == root))

@@ -9,7 +9,7 @@
 
 #include "runtime/Program.h"
 #include "runtime/Rank.h"
-#include "runtime/files/Checksum.h"
+#include "runtime/transport/WordSum.h"
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,10 +25,10 @@ struct TransportOptions {
   double delaySeconds = 0; ///< threads: how long a message of a step is on its way, once all its ends are posted
 };
 
-/// Checksums of the terms of a sum, by member: of what this one gave each other one, and of what came from each. Absent:
-/// nothing goes between the two.
+/// Checksums of the terms of a sum, by member: of what this one gave each other one, and of what came from each.
+/// Absent: nothing goes between the two.
 struct SumParts {
-  std::vector<std::optional<Checksum>> given, taken;
+  std::vector<std::optional<WordSum>> given, taken;
 };
 
 class Transport {

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: audits.py PP_COMPILE FOLDER [--cases N] [--seed S]   (with PP_TEST_RUNTIME=libpp-runtime-faulty.a)
-# Programs are linked with a runtime that flips one drawn bit of one drawn message or tensor (Inputs/Faults.cpp), and says
-# on stderr which one it was. The run must end with code 2 and one sentence that has the same name, the devices and the
-# step. The same programs without a fault train to their end, and their losses are those of a run without --audit.
+# Programs are linked with a runtime that flips one drawn bit of one drawn message or tensor (Inputs/Faults.cpp), and
+# says on stderr which one it was. The run must end with code 2 and one sentence that has the same name, the devices and
+# the step. The same programs without a fault train to their end, and their losses are those of a run without --audit.
 import os, random, re, subprocess, sys
 import harness
 
@@ -83,7 +83,7 @@ class Audits:
         flipped = re.findall(r"^flipped (.*)$", done.stderr, re.M)
         errors = [line for line in done.stderr.splitlines() if line.startswith("pp: error: ")]
         if flipped == ["nothing"] or (not flipped and kind == "rest" and done.returncode == 0):
-            return False  # no such message; or no input comes to the device, with which its weights would change
+            return False  # no such message; or the device has no input, with which its weights would change
         if len(flipped) != 1 or len(errors) != 1 or done.returncode != 2:
             self.tally.check(False, f"{what}: {flipped}, code {done.returncode}: {done.stderr[-500:]}")
             return True
@@ -101,7 +101,8 @@ class Audits:
     def alone(self):
         """Of three copies the one that stands alone is named."""
         done = self.run("data", "threads", "--audit", "2", fault="3:1:weight:7")
-        self.tally.check("; device 1 (rank 0, data 1) stands alone" in done.stderr, "one of three: " + done.stderr.strip())
+        self.tally.check("; device 1 (rank 0, data 1) stands alone" in done.stderr,
+                         "one of three: " + done.stderr.splitlines()[-1])
 
     def unaudited(self):
         """What is flipped in a step that is not audited, and heals, is not found; nor is anything without --audit."""

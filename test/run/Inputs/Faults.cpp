@@ -1,11 +1,12 @@
-// The runtime with a fault: one flipped bit, in a message, in a term of a sum or in a weight; or all messages off.
+// The runtime with a fault: one flipped bit, in a message, in a term of a sum or in a weight; or all messages are off.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// PP_FAULT=STEP:DEVICE:KIND:SEED[:NAME] draws a message or a tensor (whose name has NAME, or ends in it: NAME$) of the device and a bit of
-// it, and flips that in the step. KIND: given, taken, term (over MPI), weight (behind the step), rest (before the next).
-// It says `flipped NAME` or `flipped nothing` on stderr. PP_FAULT=all: the first number, in f64, of all that a device
-// receives is off by a billionth. What makes transports and devices has its own here.
-#pragma GCC diagnostic ignored "-Wsubobject-linkage" // the files below are no longer files of their own
+// PP_FAULT=STEP:DEVICE:KIND:SEED[:NAME] draws a message or a tensor (whose name has NAME, or ends in it: NAME$) of the
+// device and a bit of it, and flips that in the step. KIND: given, taken, term (over MPI), weight (behind the step),
+// rest (before the next). It says `flipped WHAT` or `flipped nothing` on stderr. PP_FAULT=all: the first number, in f64, of
+// all that a device receives is off by a billionth. What makes transports and devices has its own here; the files below
+// are therefore no longer files of their own.
+#pragma GCC diagnostic ignored "-Wsubobject-linkage"
 #define makeHostDevice makeWholeDevice
 #include "runtime/device/DeviceHost.cpp"
 #undef makeHostDevice
