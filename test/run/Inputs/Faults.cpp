@@ -3,9 +3,9 @@
 //
 // PP_FAULT=STEP:DEVICE:KIND:SEED[:NAME] draws a message or a tensor (whose name has NAME, or ends in it: NAME$) of the
 // device and a bit of it, and flips that in the step. KIND: given, taken, term (over MPI), weight (behind the step),
-// rest (before the next). It says `flipped WHAT` or `flipped nothing` on stderr. PP_FAULT=all: the first number, in f64, of
-// all that a device receives is off by a billionth. What makes transports and devices has its own here; the files below
-// are therefore no longer files of their own.
+// rest (before the next). It says `flipped WHAT` or `flipped nothing` on stderr. PP_FAULT=all: the first number, in
+// f64, of all that a device receives is off by a billionth. What makes transports and devices has its own here; the
+// files below are therefore no longer files of their own.
 #pragma GCC diagnostic ignored "-Wsubobject-linkage"
 #define makeHostDevice makeWholeDevice
 #include "runtime/device/DeviceHost.cpp"
