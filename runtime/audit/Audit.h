@@ -65,7 +65,7 @@ private:
   std::vector<uint64_t> resting; ///< checksums of tensors behind the last step that was audited
   bool isResting = false;
   int64_t restsSince = 0;
-  std::vector<char> block;
+  std::vector<char> room; ///< for what is copied from a device
 };
 
 } // namespace pp

@@ -31,8 +31,8 @@ public:
 
   /// Steps from now on are asked for call by call, or as is fastest.
   virtual void callByCall([[maybe_unused]] bool wanted) {}
-  /// Within such a step: what lies at an address of it once all that the rank has asked for is done. `room` is for a
-  /// copy.
+  /// Between steps, and within such a one: what lies at an address of the arena once all that the rank has asked for is
+  /// done. `room` is for a copy.
   virtual Status see(const void *at, size_t bytes, std::vector<char> &room, const char *&seen) = 0;
 
   /// Bytes of the arena that the run has used, host memory apart; -1: not known.
