@@ -206,6 +206,12 @@ const std::vector<OptionSpec> &allOptions() {
        }},
       pathOption("trace", "FILE", "write what every rank did and when, in Chrome's trace format", &Options::trace),
       pathOption("profile", "FILE", "write the times of tasks and messages, for pp-compile --costs", &Options::profile),
+      {"audit", "N",
+       "after every N steps, compare checksums of the messages of the step and of weights that\n"
+       "several devices keep; a flipped bit ends the run with the name of what has it",
+       [](const std::string &value, Options &options) {
+         return readWhole("audit", value, 1, 1000000000, options.auditEvery);
+       }},
       {"sends", "KIND",
        "buffered: a send may be done before its receive is posted; rendezvous: never\n"
        "(default: MPI decides by size; rendezvous with --in-process)",
@@ -280,6 +286,8 @@ Status checkTogether(const Options &options) {
   if (!options.eval.empty() && options.isTimed())
     return invalid("`--eval` and `--", options.trace.empty() ? "profile" : "trace",
                    "`: its steps are none of training; give one");
+  if (options.auditEvery && !options.profile.empty())
+    return invalid("`--audit` and `--profile`: its times would hold those of checksums; give one");
   if (options.saveType && options.save.empty())
     return invalid("`--save-type` needs `--save DIR`");
   if (options.shardBytes && options.save.empty())
@@ -396,13 +404,14 @@ std::string helpText(const Program &program) {
       left += c == '\n' ? "\n" + std::string(24, ' ') : std::string(1, c);
     out += left + "\n";
   }
-  out += text(
-      "\nSequence n of the run is tokens [w, w + ", program.sequence, "] with w = (n mod windows) * ", program.sequence,
-      ", in the order of the file, and\nagain from its beginning; step t holds sequences (t-1) * ",
-      program.sequencesPerStep(), " to t * ", program.sequencesPerStep(), " - 1, whatever the schedule.\n",
-      "PP_THREADS=N gives each rank N threads for its kernels (1).\n\n",
-      "exit codes: 0 done; 1 the command line or a file is wrong; 2 the system refused; 3 another rank failed, ended\n",
-      "or is overdue; 4 a library did not do what was compiled for.\n");
+  out += text("\nSequence n of the run is tokens [w, w + ", program.sequence, "] with w = (n mod windows) * ",
+              program.sequence,
+              ", in the order of the file, and\nagain from its beginning; step t holds sequences (t-1) * ",
+              program.sequencesPerStep(), " to t * ", program.sequencesPerStep(), " - 1, whatever the schedule.\n",
+              "PP_THREADS=N gives each rank N threads for its kernels (1).\n\n",
+              "exit codes: 0 done; 1 the command line or a file is wrong; 2 the system refused, or --audit found a "
+              "flipped bit;\n",
+              "3 another rank failed, ended or is overdue; 4 a library did not do what was compiled for.\n");
   return out;
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/Program.h"
 #include "runtime/Rank.h"
 #include <memory>
+#include <vector>
 
 namespace pp {
 
@@ -27,6 +28,12 @@ public:
   virtual void bind(pp_rank_t &rank) = 0;
   /// Runs one step of the rank to its end. Collective over the ranks that share the device.
   virtual pp_status_t run(pp_step_t step, pp_rank_t &rank) = 0;
+
+  /// Steps from now on are asked for call by call, or as is fastest.
+  virtual void callByCall([[maybe_unused]] bool wanted) {}
+  /// Between steps, and within such a one: what lies at an address of the arena once all that the rank has asked for is
+  /// done. `room` is for a copy.
+  virtual Status see(const void *at, size_t bytes, std::vector<char> &room, const char *&seen) = 0;
 
   /// Bytes of the arena that the run has used, host memory apart; -1: not known.
   [[nodiscard]] virtual int64_t usedBytes() const = 0;

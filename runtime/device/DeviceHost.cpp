@@ -42,6 +42,11 @@ public:
   void bind(pp_rank_t &) override {}
   pp_status_t run(pp_step_t step, pp_rank_t &rank) override { return pp_status_t(step(&rank, arena)); }
 
+  Status see(const void *at, size_t, std::vector<char> &, const char *&seen) override {
+    seen = static_cast<const char *>(at);
+    return {};
+  }
+
   /// Pages of the arena that were touched.
   int64_t usedBytes() const override {
     if (!arena)

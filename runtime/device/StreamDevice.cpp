@@ -27,6 +27,16 @@ Status StreamDevice::download(int64_t offset, void *to, size_t bytes) {
   return driver.finish();
 }
 
+Status StreamDevice::see(const void *at, size_t bytes, std::vector<char> &room, const char *&seen) {
+  if (sees < 0)
+    PP_TRY(driver.makeEvent(sees));
+  room.resize(std::max(room.size(), bytes));
+  PP_TRY(driver.copy(stream, room.data(), place(at), bytes));
+  PP_TRY(driver.record(sees, stream));
+  seen = room.data();
+  return driver.finish(sees);
+}
+
 /// A mark that fails is found at the end of the step.
 int64_t StreamDevice::mark() {
   if (marksFailed.ok() && marks == timers.size())
@@ -83,7 +93,7 @@ Status StepGroup::run(pp_step_t step, pp_rank_t &rank, char *arena, Driver::Stre
 
 /// All ranks are here. A capture begins in one stream, and the ranks' streams follow it.
 Status StepGroup::open(Kind &kind) {
-  how = kind.graph >= 0 ? How::Replay : graphWanted && kind.called ? How::Capture : How::Calls;
+  how = calls ? How::Calls : kind.graph >= 0 ? How::Replay : graphWanted && kind.called ? How::Capture : How::Calls;
   kind.called = true;
   if (how != How::Capture)
     return {};

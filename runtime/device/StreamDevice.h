@@ -22,6 +22,8 @@ public:
   StepGroup(Driver &driver, Fibers *fibers, int32_t ranks, bool graph)
       : driver(driver), fibers(fibers), ranks(ranks), graphWanted(graph) {}
 
+  /// The next steps are asked for call by call, although there is a graph; all ranks say the same.
+  void callByCall(bool wanted) { calls = wanted; }
   /// Each rank calls it; returns when the device has done the steps of all.
   Status run(pp_step_t step, pp_rank_t &rank, char *arena, Driver::Stream compute);
 
@@ -45,7 +47,7 @@ private:
   Driver &driver;
   Fibers *fibers;
   int32_t ranks, arrived = 0, issued = 0;
-  bool graphWanted;
+  bool graphWanted, calls = false;
   How how = How::Calls;
   int64_t opened = 0, closed = 0; ///< steps
   std::vector<Lane> lanes;
@@ -69,6 +71,8 @@ public:
       rank.trace->setMarks(this);
   }
   pp_status_t run(pp_step_t step, pp_rank_t &rank) override;
+  void callByCall(bool wanted) override { group.callByCall(wanted); }
+  Status see(const void *at, size_t bytes, std::vector<char> &room, const char *&seen) override;
   int64_t usedBytes() const override { return deviceBytes; }
   bool isTimed() const override { return timed; }
   std::string name() const override { return driver.name(); }
@@ -94,6 +98,7 @@ private:
   int64_t begun = 0; ///< when the first was asked for, of a stream with nothing to do
   Status marksFailed;
   Driver::Stream stream = -1;
+  Driver::Event sees = -1;
   char *arena = nullptr, *host = nullptr;
   int64_t deviceBytes = 0;
 };

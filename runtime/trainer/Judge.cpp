@@ -57,6 +57,8 @@ pp_status_t Trainer::redo(bool again) {
   const pp_late_entry_t &entry = pp_late_table[rank.rank];
   isWrong = false;
   ++redone;
+  if (audit)
+    audit->forget(); // it may be behind the step
   rank.optimizer = judged;
   rank.trace = &evalTrace; // a step has each unit once
   pp_status_t code = again ? device.run(entry.drain, rank) : PP_OK;

@@ -95,6 +95,7 @@ Status Trainer::makeReady() {
     rank.judge = [this](double norm2) { return judge(norm2); };
   device.bind(rank);
   PP_TRY(fillArena());
+  PP_TRY(openAudit());
   sums.resize(2 * whole.microbatches + 4 * whole.devices() + 6);
   if (!options.profile.empty() && lastStep - state.step <= profileWarmUp)
     return invalid("`--profile` leaves out the first ", profileWarmUp, " steps; this run has ", lastStep - state.step);
@@ -449,6 +450,7 @@ Status Trainer::runStep(int64_t step, StepInputs &from, StepSummary &summary) {
   rank.routed = {};
   PP_TRY(from.fill(rank.forward ? program->forward->inputs : program->inputs, device));
   rank.unit = -1;
+  PP_TRY(beginAudit(step));
   int64_t began = Trace::now();
   const pp_rank_entry_t &entry = pp_rank_table[rank.rank];
   pp_status_t code = device.run(rank.forward ? entry.eval : entry.step, rank);
@@ -462,11 +464,36 @@ Status Trainer::runStep(int64_t step, StepInputs &from, StepSummary &summary) {
   if (transport.outstanding() != 0)
     return internal(program->name, ", step ", step, ": ", transport.outstanding(),
                     transport.outstanding() == 1 ? " message was" : " messages were", " posted and never completed");
+  PP_TRY(endAudit(step));
   if (transport.received() > received && !rank.forward) // a graph that is replayed does not pass through the transport
     stepBytes = transport.received() - received;
   received = transport.received();
   PP_TRY(collect());
   return isLate() && !rank.forward ? Status() : summarize(summary);
+}
+
+Status Trainer::openAudit() {
+  if (options.auditEvery == 0)
+    return {};
+  audit = std::make_unique<Audit>(emitted, *program, transport, device);
+  return audit->open(options.auditEvery);
+}
+
+Status Trainer::beginAudit(int64_t step) {
+  if (!audit || rank.forward)
+    return {};
+  if (audit->rests())
+    PP_TRY(settle(audit->checkRest(step)));
+  audit->begin(step, rank);
+  return {};
+}
+
+/// Ends the run if the step that is audited has something wrong: before anything is said or saved of it.
+Status Trainer::endAudit(int64_t step) {
+  bool clean = true;
+  if (audit && !rank.forward)
+    PP_TRY(audit->end(step, rank, clean));
+  return clean ? Status() : settle(audit->find(step));
 }
 
 /// All ranks know the norm, so all choose the next step's scale alike.
@@ -610,7 +637,7 @@ Status Trainer::printHeader() {
 }
 
 Status Trainer::finish() {
-  constexpr int columns = 8;
+  constexpr int columns = 10;
   std::vector<double> table(columns * whole.devices());
   const Trace::Sums &spent = trace.sums();
   double *row = table.data() + columns * rank.device;
@@ -622,6 +649,8 @@ Status Trainer::finish() {
   row[5] = double(spent.posts);
   row[6] = double(spent.steps);
   row[7] = double(stepBytes);
+  row[8] = double(audit ? audit->received : 0);
+  row[9] = double(audit ? audit->copies : 0);
   PP_TRY(transport.sum(table));
   if (speaks()) {
     bool timed = device.isTimed();
@@ -636,6 +665,14 @@ Status Trainer::finish() {
                (its[6] - its[3] - its[4] - its[5]) / all);
       printf("\n");
     }
+    double messages = 0, copies = 0;
+    for (const double *its = table.data(); its < table.data() + table.size(); its += columns) {
+      messages += its[8];
+      copies += its[9];
+    }
+    if (audit)
+      printf("audits: %lld steps, %.0f messages and %.0f copies of weights and states compared\n",
+             static_cast<long long>(audit->audited), messages, copies);
     if (isLate())
       printf("updates done over: %lld of %lld\n", static_cast<long long>(redone),
              static_cast<long long>(lastStep - state.step));

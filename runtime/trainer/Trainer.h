@@ -5,6 +5,7 @@
 
 #include "runtime/Kernels.h"
 #include "runtime/Options.h"
+#include "runtime/audit/Audit.h"
 #include "runtime/files/Trace.h"
 #include "runtime/trainer/Checkpoint.h"
 #include "runtime/trainer/Outputs.h"
@@ -55,6 +56,9 @@ private:
   void setScalars(int64_t step, StepSummary &summary);
   Status checkLoss(int64_t step, const StepSummary &summary);
   Status runStep(int64_t step, StepInputs &from, StepSummary &summary);
+  Status openAudit();
+  Status beginAudit(int64_t step);
+  Status endAudit(int64_t step);
   Status openEvaluation();
   Status evaluate(int64_t step, StepSummary &summary);
   Status runForward(int64_t step, StepInputs &from, int64_t number, StepSummary &summary);
@@ -105,6 +109,7 @@ private:
   const RankProgram *program = nullptr;
   pp_rank_t rank;
   std::unique_ptr<Kernels> kernels;
+  std::unique_ptr<Audit> audit;  ///< of --audit
   Trace trace, evalTrace;        ///< of training; of evaluation, which nobody reads
   StepInputs inputs, evalInputs; ///< of training; of --eval
   int64_t evalSteps = 0;

@@ -275,8 +275,39 @@ Status MpiCollective::cut(const std::vector<Round> &rounds, int64_t mine, int64_
   return {};
 }
 
+void MpiCollective::noteGiven() {
+  audited->given.assign(message->group.size(), std::nullopt);
+  audited->taken.assign(message->group.size(), std::nullopt);
+  if (isInTurns() || (message->kind != Kind::AllReduce && message->kind != Kind::Reduce))
+    return; // it is not given whole
+  WordSum all;
+  all.add(data, size_t(message->bytes));
+  for (size_t k = 0; k < message->group.size(); ++k)
+    if (int(k) != member && (message->kind == Kind::AllReduce || int(k) == root))
+      audited->given[k] = all;
+}
+
+void MpiCollective::noteGiven(const Segment &segment) {
+  for (size_t k = 0; k < message->group.size(); ++k) {
+    if (!audited->given[k])
+      audited->given[k].emplace();
+    audited->given[k]->add(static_cast<const char *>(data) + int64_t(segment.places[k]) * unit,
+                           size_t(segment.counts[k] * unit));
+  }
+}
+
+void MpiCollective::noteTaken(std::span<const void *const> from, int64_t bytes) {
+  for (size_t k = 0; k < from.size(); ++k) {
+    if (!audited->taken[k])
+      audited->taken[k].emplace();
+    audited->taken[k]->add(from[k], size_t(bytes));
+  }
+}
+
 int MpiCollective::postShares(size_t i, MPI_Request &request) {
   const Segment &segment = segments[i];
+  if (audited)
+    noteGiven(segment);
   const size_t turn = isInTurns() && i % 2 == 1 ? size_t(partBytes) / 2 : 0;
   return MPI_Ialltoallv(data, segment.counts.data(), segment.places.data(), type, parts + turn, segment.inCounts.data(),
                         segment.inPlaces.data(), type, comm, &request);
@@ -308,6 +339,8 @@ int MpiCollective::post(void *whole, void *own, SumScratch &sums) {
   for (size_t k = 0; k < sources.size(); ++k)
     sources[k] = parts + int64_t(k) * (partBytes / int64_t(sources.size()));
   summed = 0;
+  if (audited)
+    noteGiven();
   int code = MPI_SUCCESS;
   switch (message->kind) {
   case Kind::Broadcast:
@@ -339,16 +372,20 @@ bool MpiCollective::goesOn(int &code) {
     return false;
   char *sum = static_cast<char *>(message->isSharded() ? shard : data);
   if (!isInTurns()) { // in place there is one segment
-    sumMembers(message->type, sources, sum + (message->inPlace ? segments.front().ownPlace : 0),
-               message->isSharded() ? message->shardBytes(size_t(member)) : message->bytes);
+    const int64_t bytes = message->isSharded() ? message->shardBytes(size_t(member)) : message->bytes;
+    if (audited)
+      noteTaken(sources, bytes);
+    sumMembers(message->type, sources, sum + (message->inPlace ? segments.front().ownPlace : 0), bytes);
     endSum();
     return false;
   }
   if (summed < segments.size()) {
     const Segment &segment = segments[summed];
     const size_t members = message->group.size();
-    sumMembers(message->type, std::span(sources).subspan(summed % 2 * members, members), sum + segment.ownPlace,
-               segment.ownBytes);
+    const std::span<const void *const> terms = std::span(sources).subspan(summed % 2 * members, members);
+    if (audited)
+      noteTaken(terms, segment.ownBytes);
+    sumMembers(message->type, terms, sum + segment.ownPlace, segment.ownBytes);
     std::fill(requests.begin(), requests.end(), MPI_REQUEST_NULL);
     if (!message->isSharded())
       code = MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, segment.counts.data(), segment.places.data(),

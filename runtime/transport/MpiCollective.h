@@ -25,6 +25,7 @@
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include "runtime/Program.h"
+#include "runtime/transport/Transport.h"
 #include <climits>
 #include <map>
 #include <memory>
@@ -92,6 +93,9 @@ public:
   /// All of it has arrived. True where what is pending has been posted anew, and is to be waited for.
   bool goesOn(int &code);
   [[nodiscard]] std::vector<MPI_Request> &pending() { return requests; }
+  /// The next sums have checksums of their terms, or no longer. / Those of the last one; null: it had none.
+  void audit(bool wanted) { audited = wanted ? std::make_unique<SumParts>() : nullptr; }
+  [[nodiscard]] const SumParts *summedParts() const { return audited.get(); }
 
 private:
   /// A run of the whole, cut over all members: one call of MPI.
@@ -108,6 +112,10 @@ private:
   /// Posts what members give each other for the sum of a segment. Segments take turns with two scratches.
   int postShares(size_t segment, MPI_Request &request);
   int postShards();
+  /// For an audit: what is given, whole or a segment of it; what has come, so many bytes from each of these.
+  void noteGiven();
+  void noteGiven(const Segment &segment);
+  void noteTaken(std::span<const void *const> from, int64_t bytes);
   Status bindAllToAll();
   int postAllToAll();
   /// Rows of an all_to_all, one behind the other in `parts`: those that are given, or back to where they are wanted.
@@ -131,7 +139,8 @@ private:
   std::vector<const void *> sources;
   std::vector<MPI_Request> requests;
   void *data = nullptr, *shard = nullptr;
-  size_t summed = 0; ///< segments of a sum in turns
+  size_t summed = 0;                 ///< segments of a sum in turns
+  std::unique_ptr<SumParts> audited; ///< null: nobody asks
 };
 
 } // namespace pp

@@ -9,7 +9,9 @@
 
 #include "runtime/Program.h"
 #include "runtime/Rank.h"
+#include "runtime/transport/WordSum.h"
 #include <memory>
+#include <optional>
 #include <span>
 
 namespace pp {
@@ -21,6 +23,12 @@ struct TransportOptions {
   Sends sends = Sends::Plain;
   double timeoutSeconds = 600;
   double delaySeconds = 0; ///< threads: how long a message of a step is on its way, once all its ends are posted
+};
+
+/// Checksums of the terms of a sum, by member: of what this one gave each other one, and of what came from each.
+/// Absent: nothing goes between the two.
+struct SumParts {
+  std::vector<std::optional<WordSum>> given, taken;
 };
 
 class Transport {
@@ -56,6 +64,10 @@ public:
   void setForward(bool its) { forward = its; }
   /// Seconds of a clock that all ranks share as well as they can.
   [[nodiscard]] virtual double now() const = 0;
+  /// Terms of sums that are posted from now on have checksums, or no longer.
+  virtual void audit([[maybe_unused]] bool wanted) {}
+  /// Of the sum that was completed last under this number; null where members read each other's memory.
+  [[nodiscard]] virtual const SumParts *partsOf([[maybe_unused]] int32_t message) const { return nullptr; }
   /// Bytes in which sums of messages were made, at most so far.
   [[nodiscard]] virtual int64_t scratchBytes() const { return 0; }
   /// `mpi`, `threads`.
@@ -79,6 +91,8 @@ public:
   void markStep(int64_t step) override { inner->markStep(step); }
   double now() const override { return inner->now(); }
   int64_t scratchBytes() const override { return inner->scratchBytes(); }
+  void audit(bool wanted) override { inner->audit(wanted); }
+  const SumParts *partsOf(int32_t message) const override { return inner->partsOf(message); }
 
 protected:
   std::unique_ptr<Transport> inner;

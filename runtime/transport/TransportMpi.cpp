@@ -36,6 +36,15 @@ public:
   Status agree(const Status &mine, int32_t &failed, pp_status_t &code) override;
   void markStep(int64_t step) override { keepStep(step); }
   double now() const override { return MPI_Wtime() - clockStart; }
+  void audit(bool wanted) override {
+    for (Bound &bound : bounds)
+      if (bound.joint)
+        bound.joint->audit(wanted);
+  }
+  const SumParts *partsOf(int32_t message) const override {
+    const MpiCollective *joint = bounds[size_t(message)].joint.get();
+    return joint ? joint->summedParts() : nullptr;
+  }
   int64_t scratchBytes() const override { return sums ? sums->most() : 0; }
   std::string_view name() const override { return "mpi"; }
 

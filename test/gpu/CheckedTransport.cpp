@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <set>
 #include <tuple>
 
 namespace pp {
@@ -39,6 +40,7 @@ public:
     std::map<int32_t, size_t> posted; ///< by member, beyond the messages that are met
   };
   std::map<std::tuple<std::vector<int32_t>, bool, int32_t>, Lane> lanes;
+  std::set<Driver::Stream> computes; ///< of all ranks
 };
 
 namespace {
@@ -52,6 +54,7 @@ public:
   Status prepare(const RankProgram &its) override {
     program = &its;
     under.resize(its.messages.size());
+    meeting->computes.insert(device.compute());
     return inner->prepare(its);
   }
   pp_status_t postSend(pp_rank_t &state, int32_t message, const void *data) override {
@@ -157,8 +160,9 @@ pp_status_t CheckedTransport::complete(pp_rank_t &state, int32_t message) {
   if (code != PP_OK)
     return code;
   std::shared_ptr<CheckedMessage> its = std::move(under[message]);
-  for (Order::Access &access : order.takeAccesses())
-    its->accesses.push_back(std::move(access));
+  for (Order::Access &access : order.takeAccesses()) // in kernels' streams other ranks read what an audit checks
+    if (meeting->apart || !meeting->computes.contains(access.moment.stream))
+      its->accesses.push_back(std::move(access));
   if (Status status = checkAccesses(*its); !status.ok())
     return state.fail(status.code(), status.message());
   for (const Order::Access &access : its->accesses)

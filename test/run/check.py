@@ -53,6 +53,7 @@ with open(path, "w") as file:
 code, out, err = check(path, "--schedule=pairs", *define(ranks=3, microbatches=4, layers=6))
 tally.check(code == 0 and "schedule pairs on 3 ranks" in out, "a schedule alone")
 
+os.environ["PP_FAULT"] = harness.ENVIRONMENT["PP_FAULT"] = "all"
 # A billionth in one number of each message is found, and the weight named; where one rank runs alone nothing is wrong.
 code, out, err = check(QUICKSTART, f"--runtime={faulty}")
 tally.check(code == 1 and re.search(r"^wrong: ", out, re.M)

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/files/Half.h"
 #include "runtime/files/SafeTensors.h"
+#include "runtime/transport/WordSum.h"
 #include "test/unit/RuntimePattern.h"
 #include <algorithm>
 #include <chrono>
@@ -14,6 +15,13 @@ using namespace pp;
 using namespace pp::test;
 
 namespace {
+
+uint64_t wordSum(const std::vector<unsigned char> &bytes, size_t piece) {
+  WordSum sum;
+  for (size_t at = 0; at < bytes.size(); at += piece)
+    sum.add(bytes.data() + at, std::min(piece, bytes.size() - at));
+  return sum.value();
+}
 
 /// What each rank does once its transport is ready.
 using Body = std::function<Status(pp_rank_t &, Transport &)>;
@@ -466,6 +474,36 @@ TEST(RuntimeTransport, RefusesAMessageTwiceUnderWay) {
   });
   EXPECT_EQ(status.message(),
             "message 0 of 1 cannot be posted here: it is unknown, of another kind, or still under way");
+}
+
+TEST(RuntimeTransport, WordSumsFindEveryBitAndDoNotSeePieces) {
+  for (size_t size : {0u, 1u, 7u, 32u, 33u, 100u, 256u}) {
+    std::vector<unsigned char> bytes(size);
+    std::iota(bytes.begin(), bytes.end(), 1);
+    const uint64_t whole = wordSum(bytes, size + 1);
+    for (size_t piece = 1; piece <= size; ++piece)
+      EXPECT_EQ(wordSum(bytes, piece), whole) << size << " bytes in pieces of " << piece;
+    for (size_t bit = 0; bit < 8 * size; ++bit) {
+      auto flipped = bytes;
+      flipped[bit / 8] ^= 1u << bit % 8;
+      EXPECT_NE(wordSum(flipped, size), whole) << "bit " << bit << " of " << size << " bytes";
+    }
+    auto longer = bytes;
+    longer.push_back(0);
+    EXPECT_NE(wordSum(longer, size + 1), whole) << "a zero behind " << size << " bytes";
+  }
+}
+
+TEST(RuntimeTransport, WordSumsFindPairsOfHighestBits) {
+  std::vector<unsigned char> bytes(256);
+  const uint64_t whole = wordSum(bytes, 256);
+  for (size_t first = 7; first < 256; first += 8)
+    for (size_t second = first + 8; second < 256; second += 8) {
+      auto flipped = bytes;
+      flipped[first] ^= 0x80;
+      flipped[second] ^= 0x80;
+      EXPECT_NE(wordSum(flipped, 256), whole) << first << ", " << second;
+    }
 }
 
 } // namespace
