@@ -24,6 +24,7 @@ public:
 
   /// Each rank calls it; returns when the device has done the steps of all.
   Status run(pp_step_t step, pp_rank_t &rank, char *arena, Driver::Stream compute);
+  [[nodiscard]] bool isOfOne() const { return ranks == 1; }
 
 private:
   /// Steps of one kind.
@@ -70,6 +71,7 @@ public:
   }
   pp_status_t run(pp_step_t step, pp_rank_t &rank) override;
   int64_t usedBytes() const override { return deviceBytes; }
+  int64_t takenBytes() const override { return group.isOfOne() ? driver.takenBytes() : -1; }
   bool isTimed() const override { return timed; }
   std::string name() const override { return driver.name(); }
 
