@@ -169,13 +169,22 @@ static Value outputOf(nn::AttentionBwdOp backward, const Bodies::Places &places)
   auto bytesOf = [](Value value) { return pipeline::tensorBytes(cast<RankedTensorType>(value.getType())); };
   auto [pointer, begin] = places.at(delta.getO());
   int64_t end = begin + bytesOf(delta.getO());
-  for (Operation *op = delta; op != backward->getNextNode(); op = op->getNextNode())
-    for (Value result : op->getResults())
-      if (auto place = places.find(result); place != places.end() && place->second.first == pointer &&
-                                            place->second.second < end &&
-                                            begin < place->second.second + bytesOf(result))
+  for (Operation *op = delta; op != backward->getNextNode(); op = op->getNextNode()) {
+    if (!op->hasAttr(kBuffersAttr))
+      continue;
+    for (OpResult result : op->getResults())
+      if (auto [at, first] = bufferOf(result); at == pointer && first < end && begin < first + bytesOf(result))
         return {};
+  }
   return delta.getO();
+}
+
+/// Whether all that read delta get the output as well: where a library makes delta of it, nobody needs this one.
+static bool isRemade(nn::AttentionDeltaOp delta, const Bodies::Places &places) {
+  return llvm::all_of(delta->getUsers(), [&](Operation *user) {
+    auto backward = dyn_cast<nn::AttentionBwdOp>(user);
+    return backward && backward->getBlock() == delta->getBlock() && outputOf(backward, places) == delta.getO();
+  });
 }
 
 LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, const Body &body) {
@@ -192,6 +201,8 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, con
   KernelEntry entry = {kernel.kernelName().str(), typeName(kernel.elementType()), kernel.dims(), kernel.params(), {}};
   for (StringRef flag : kernel.flags())
     entry.flags.push_back(flag.str());
+  if (auto delta = dyn_cast<nn::AttentionDeltaOp>(op); delta && isRemade(delta, places))
+    entry.flags.push_back("remade");
   if (failed(text.addTables(kernel, entry)))
     return failure();
   SmallVector<Value> arguments;

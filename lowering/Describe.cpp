@@ -71,6 +71,8 @@ RankText::~RankText() = default;
 void RankText::setScratch(const RankScratch &scratch) {
   tables->head["kernel_bytes"] = scratch.kernels;
   tables->head["message_bytes"] = scratch.messages;
+  if (scratch.isDevice)
+    tables->head["nccl_bytes"] = scratch.nccl;
 }
 
 int32_t RankText::addOp(const KernelEntry &entry) {

@@ -3,6 +3,7 @@
 #include "analysis/Exchange.h"
 #include "analysis/Messages.h"
 #include "analysis/lives/RankLives.h"
+#include "analysis/lives/Scratch.h"
 #include "report/Report.h"
 #include "llvm/ADT/StringSet.h"
 #include <cmath>
@@ -167,6 +168,12 @@ static void printRank(RankOp rank, const BodyTable &bodies, const Timeline &time
   json.attributeObject("peak_bytes", [&] {
     for (NamedAttribute entry : rank.getPeakAttr())
       json.attribute(entry.getName().getValue(), cast<IntegerAttr>(entry.getValue()).getInt());
+  });
+  RankScratch outside = scratchOf(rank);
+  json.attributeObject("outside_bytes", [&] { // the arena; `kernels` is one block, which its parts use in turn
+    for (auto [part, bytes] : outside.parts())
+      json.attribute(part, bytes);
+    json.attribute("total", outside.total());
   });
   printPeak(record, json);
   for (bool slots : {false, true})

@@ -457,6 +457,7 @@ void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
   rank.hostBytes = root.value("host_bytes", int64_t(0));
   rank.kernelBytes = root.value("kernel_bytes", int64_t(-1));
   rank.messageBytes = root.value("message_bytes", int64_t(-1));
+  rank.ncclBytes = root.value("nccl_bytes", int64_t(-1));
   if (auto peak = root.find("peak"); peak != root.end())
     for (auto &[role, bytes] : peak->items())
       rank.peaks.push_back({role, bytes.get<int64_t>()});
@@ -623,6 +624,10 @@ int64_t TensorSpec::wholeElements() const {
   for (int64_t extent : shape)
     product *= extent;
   return product;
+}
+
+int64_t RankProgram::plannedScratch() const {
+  return std::max<int64_t>(kernelBytes, 0) + std::max<int64_t>(ncclBytes >= 0 ? ncclBytes : messageBytes, 0);
 }
 
 int64_t RankProgram::plannedPeak() const {

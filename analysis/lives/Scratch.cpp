@@ -7,8 +7,11 @@
 //                                                             devices with one program: in turns, segment by segment
 #include "analysis/lives/Scratch.h"
 #include "analysis/Messages.h"
+#include "analysis/Proof.h"
+#include "analysis/lives/DeviceScratch.h"
 #include "analysis/lives/KernelScratch.h"
 #include "llvm/ADT/StringSet.h"
+#include <map>
 
 using namespace mlir;
 using namespace pp;
@@ -73,17 +76,24 @@ static int64_t bytesOfExchange(nn::ExchangeKind kind, const InnerMessage &messag
 
 namespace {
 
+/// The bodies that ranks launch.
+SmallVector<func::FuncOp> bodiesOf(ArrayRef<RankOp> programs) {
+  llvm::StringSet<> called;
+  for (RankOp program : programs)
+    for (auto launch : program.getOps<LaunchOp>())
+      called.insert(launch.getCallee());
+  SmallVector<func::FuncOp> bodies;
+  for (auto function : programs.front()->getParentOfType<ModuleOp>().getOps<func::FuncOp>())
+    if (called.contains(function.getName()))
+      bodies.push_back(function);
+  return bodies;
+}
+
 class ScratchCount {
 public:
   explicit ScratchCount(ArrayRef<RankOp> programs) {
-    auto module = programs.front()->getParentOfType<ModuleOp>();
-    llvm::StringSet<> called;
-    for (RankOp program : programs)
-      for (auto launch : program.getOps<LaunchOp>())
-        called.insert(launch.getCallee());
-    for (auto function : module.getOps<func::FuncOp>())
-      if (called.contains(function.getName()))
-        readBody(function, programs.front()->getParentOfType<ProgramOp>().getMeshAttr());
+    for (func::FuncOp function : bodiesOf(programs))
+      readBody(function, programs.front()->getParentOfType<ProgramOp>().getMeshAttr());
     sum.kernels += static_cast<int64_t>(llvm::alignTo(most, 64));
     for (RankOp program : programs)
       readMessages(program);
@@ -129,11 +139,113 @@ private:
   }
 };
 
+/// On a GPU. A block for all kernels; a communicator for each channel, as runtime/cuda/TransportNccl.cpp has them.
+class DeviceCount {
+public:
+  explicit DeviceCount(ArrayRef<RankOp> programs) {
+    sum.isDevice = true;
+    for (func::FuncOp function : bodiesOf(programs))
+      readBody(function, programs.front()->getParentOfType<ProgramOp>().getMeshAttr());
+    // Scalars, failures and the sums of routers are some hundred bytes each.
+    constexpr int64_t small = 4096;
+    sum.kernels += static_cast<int64_t>(llvm::alignTo(std::max({own, sum.products, sum.attention}), 256)) + small;
+    for (RankOp program : programs)
+      for (auto post : program.getOps<PostOp>())
+        readPost(post);
+    for (auto &[key, lane] : lanes)
+      sum.nccl += lane.communicator.bytes() + lane.packed;
+  }
+
+  RankScratch sum;
+
+private:
+  /// From, to and channel; or channel, members and axes.
+  using Key = std::tuple<int64_t, int64_t, int64_t, const void *>;
+  struct Lane {
+    Communicator communicator;
+    int64_t packed = 0; ///< rows of an exchange that do not lie together
+  };
+  int64_t own = 0; ///< the most that one of our kernels needs
+  llvm::StringSet<> tables;
+  std::map<Key, Lane> lanes;
+
+  void readBody(func::FuncOp function, MeshAttr mesh) {
+    int64_t squares = 0; // one call may do all of a body
+    function.walk([&](Operation *op) {
+      if (auto kernel = dyn_cast<nn::Kernel>(op)) {
+        nn::DeviceScratch its = nn::deviceScratchOf(kernel);
+        sum.products = std::max(sum.products, its.products);
+        sum.attention = std::max(sum.attention, its.attention);
+        own = std::max(own, its.kernels);
+      }
+      if (auto square = dyn_cast<nn::SumSquaresOp>(op))
+        squares += 8 * llvm::divideCeil(cast<RankedTensorType>(square.getGrad().getType()).getNumElements(), 4096);
+      if (auto rope = dyn_cast<nn::RopeOp>(op))
+        if (nn::RopeTable table = nn::ropeTableOf(rope); tables.insert(table.key).second)
+          sum.kernels += static_cast<int64_t>(llvm::alignTo(table.bytes, 256));
+      if (auto exchange = dyn_cast<nn::Exchange>(op); exchange && mesh)
+        if (FailureOr<InnerMessage> message = innerMessage(exchange, mesh); succeeded(message))
+          readExchange(exchange.getKind(), *message);
+    });
+    own = std::max(own, squares);
+  }
+
+  void readExchange(nn::ExchangeKind kind, const InnerMessage &message) {
+    if (message.members < 2)
+      return;
+    Lane &lane = lanes[{-1, message.members, message.channel, nullptr}];
+    lane.communicator.members = message.members;
+    lane.communicator.exchanges |= kind == nn::ExchangeKind::all_to_all;
+    if (kind == nn::ExchangeKind::all_to_all)
+      lane.packed = std::max(lane.packed, bytesOfExchange(kind, message));
+  }
+
+  void readPost(PostOp post) {
+    if (post.isHost() || (post.isCollective() && post.countMembers() < 2))
+      return;
+    int64_t channel = post.getChannel().value_or(0), self = post.getSelf(), peer = post.getPeers().front();
+    bool sends = post.getKind() == PostKind::send;
+    if (!post.isCollective()) {
+      lanes[{sends ? self : peer, sends ? peer : self, channel, nullptr}].communicator.isEdge = true;
+      return;
+    }
+    const void *axes = post.getAxesAttr() ? post.getAxesAttr().getAsOpaquePointer() : nullptr;
+    const void *peers = post.getPeersAttr().getAsOpaquePointer();
+    int64_t group = groups.try_emplace({peers, axes}, groups.size()).first->second;
+    lanes[{-2, group, channel, nullptr}].communicator.members = post.countMembers();
+  }
+  std::map<std::pair<const void *, const void *>, int64_t> groups; ///< by members
+};
+
 } // namespace
+
+SmallVector<std::pair<StringRef, int64_t>> RankScratch::parts() const {
+  if (isDevice)
+    return {{"kernels", kernels}, {"products", products}, {"attention", attention}, {"nccl", nccl}};
+  return {{"kernels", kernels}, {"messages", messages}};
+}
+
+std::string RankScratch::str() const {
+  std::string text = "of kernels " + formatBytes(kernels), users;
+  if (!isDevice)
+    return text + ", of messages " + formatBytes(messages);
+  if (products > 0)
+    users += ", products of cuBLASLt up to " + formatBytes(products);
+  if (attention > 0)
+    users += ", attention of cuDNN up to " + formatBytes(attention);
+  if (!users.empty())
+    text += " (" + users.substr(2) + ", in turn)";
+  return text + ", of NCCL " + formatBytes(nccl);
+}
 
 RankScratch pp::scratchOf(RankOp rank, RankOp forward) {
   SmallVector<RankOp, 2> programs = {rank};
   if (forward)
     programs.push_back(forward);
-  return ScratchCount(programs).sum;
+  RankScratch onHost = ScratchCount(programs).sum;
+  if (rank->getParentOfType<ProgramOp>().getTarget() != "cuda")
+    return onHost;
+  RankScratch onDevice = DeviceCount(programs).sum;
+  onDevice.messages = onHost.messages;
+  return onDevice;
 }

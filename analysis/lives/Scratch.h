@@ -7,11 +7,19 @@
 
 namespace pp {
 
-/// Bounds that hold for every CPU, with one thread a rank, and over every transport.
+/// Bounds that hold for every CPU, with one thread a rank, and over every transport; or, for `cuda`, for every GPU with
+/// NCCL. There `kernels` is one block that libraries and our kernels use in turn: as large as the largest one needs.
 struct RankScratch {
   int64_t kernels = 0;  ///< what the largest op needs, and all tables
-  int64_t messages = 0; ///< of the collectives that are posted and not complete, at their largest sum
-  int64_t total() const { return kernels + messages; }
+  int64_t messages = 0; ///< of the collectives that are posted and not complete, at their largest sum; in host memory
+  bool isDevice = false;
+  int64_t products = 0, attention = 0; ///< of `kernels`, what cuBLASLt and cuDNN need
+  int64_t nccl = 0;                    ///< buffers of all communicators, and rows that are packed for them
+  int64_t total() const { return kernels + (isDevice ? nccl : messages); }
+  /// By name what is in `total`, and of `kernels`: `kernels products attention nccl`, or `kernels messages`.
+  llvm::SmallVector<std::pair<llvm::StringRef, int64_t>> parts() const;
+  /// `of kernels 2.06 GiB (products of cuBLASLt up to 32.00 MiB, .., in turn), of NCCL 140.00 MiB`.
+  std::string str() const;
 };
 
 /// Of a rank's program and, unless it is null, its forward program: one runs after the other.

@@ -1,8 +1,8 @@
 // Proves that no rank allocates more than its memory, or says when it is largest and what fills it then.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What counts is the arena, and the scratch of kernels and messages beside it. How the arena is filled is told at its
-// largest live set, computed here anew from the lives of the slots (docs/proofs.md 8).
+// What counts is the arena, and the scratch of kernels, messages and libraries beside it. How the arena is filled is
+// told at its largest live set, computed here anew from the lives of the slots (docs/proofs.md 8).
 #include "analysis/Actions.h"
 #include "analysis/Proof.h"
 #include "analysis/lives/Scratch.h"
@@ -31,13 +31,14 @@ struct ProveMemory : public pp::impl::ProveMemoryBase<ProveMemory> {
   }
 
   LogicalResult prove(ProgramOp program) {
-    int64_t bytes = memoryLimitOf(program, limit), arena = 0, beside = 0, most = -1;
+    int64_t bytes = memoryLimitOf(program, limit), arena = 0, beside = 0, nccl = 0, most = -1;
     RankOp largest;
     for (auto rank : program.getOps<RankOp>()) {
-      int64_t its = rank.getArenaBytes().value_or(0), scratch = scratchOf(rank).total();
-      arena = std::max(arena, its), beside = std::max(beside, scratch);
-      if (its + scratch > most)
-        largest = rank, most = its + scratch;
+      RankScratch scratch = scratchOf(rank);
+      int64_t its = rank.getArenaBytes().value_or(0);
+      arena = std::max(arena, its), beside = std::max(beside, scratch.total()), nccl = std::max(nccl, scratch.nccl);
+      if (its + scratch.total() > most)
+        largest = rank, most = its + scratch.total();
     }
     if (!largest)
       return success();
@@ -46,6 +47,8 @@ struct ProveMemory : public pp::impl::ProveMemoryBase<ProveMemory> {
     SmallVector<Fact> facts = {{"largest", arena}};
     if (beside > 0)
       facts.push_back({"scratch", beside});
+    if (nccl > 0)
+      facts.push_back({"nccl", nccl});
     if (bytes >= 0)
       facts.push_back({"limit", bytes});
     recordProof(program, "memory", facts);
@@ -69,8 +72,7 @@ struct ProveMemory : public pp::impl::ProveMemoryBase<ProveMemory> {
     llvm::interleaveComma(ArrayRef(roles).take_front(3), note,
                           [&](auto &role) { note << role.first << " " << formatBytes(role.second); });
     if (scratch.total() > 0)
-      note << "; scratch beside them: of kernels " << formatBytes(scratch.kernels) << ", of messages "
-           << formatBytes(scratch.messages);
+      note << "; scratch beside them: " << scratch.str();
     auto &hint = error.attachNote(rank.getLoc())
                  << "the smallest limit that passes is " << needed << " (`--memory-limit=" << needed << "`)";
     if (peak.bytes + scratch.total() <= limit)

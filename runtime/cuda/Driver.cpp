@@ -74,6 +74,7 @@ public:
   }
   Status beforeStep(pp_rank_t &rank) override;
   Status afterStep(pp_rank_t &rank) override;
+  int64_t takenBytes() const override;
   void *native(Stream stream) const override { return streams[stream]; }
   std::string name() const override { return text("on one ", properties.name); }
 
@@ -82,6 +83,7 @@ private:
 
   double timeoutSeconds;
   cudaDeviceProp properties = {};
+  size_t freeAtOpen = 0;
   std::vector<void *> blocks, hostBlocks;
   std::vector<cudaStream_t> streams;
   std::vector<cudaEvent_t> events;
@@ -129,7 +131,14 @@ Status CudaDriver::open(int32_t local) {
     return refused("this program was compiled for cuda, and this machine has no NVIDIA GPU that it may use");
   PP_TRY(checked(error, "looking for GPUs"));
   PP_TRY(checked(cudaSetDevice(local % count), "choosing a GPU"));
-  return checked(cudaGetDeviceProperties(&properties, local % count), "asking what the GPU is");
+  PP_TRY(checked(cudaGetDeviceProperties(&properties, local % count), "asking what the GPU is"));
+  size_t all = 0; // after the first call that needs a context: what that takes is not the program's
+  return checked(cudaMemGetInfo(&freeAtOpen, &all), "asking for the GPU's memory");
+}
+
+int64_t CudaDriver::takenBytes() const {
+  size_t available = 0, all = 0;
+  return cudaMemGetInfo(&available, &all) == cudaSuccess ? int64_t(freeAtOpen) - int64_t(available) : -1;
 }
 
 Status CudaDriver::allocate(size_t bytes, void *&memory) {

@@ -28,7 +28,7 @@ using namespace pp;
 
 namespace {
 
-/// What cuBLASLt recommends for Hopper.
+/// What cuBLASLt recommends for Hopper; planned in analysis/lives/DeviceScratch.cpp.
 constexpr size_t workspaceBytes = size_t(32) << 20;
 constexpr int mostCandidates = 16;
 

@@ -43,7 +43,7 @@ std::vector<char> ropeTable(int64_t s, int64_t d, int64_t offset, const std::vec
 
 /// Of all ranks of this process: ops by what prepared them, and calls that a library was then not asked for after all.
 struct Engines {
-  std::atomic<int64_t> byCudnn{0}, byOurs{0}, together{0}, apart{0}, unaligned{0};
+  std::atomic<int64_t> byCudnn{0}, byOurs{0}, deltas{0}, together{0}, apart{0}, unaligned{0};
 } served;
 
 pp_status_t multiply(const PreparedOp &op, const GemmOperands &operands) {
@@ -77,6 +77,15 @@ pp_status_t runPair(const PreparedOp &op, void *const *a) {
   return adds ? addSums(op, sums, a[3]) : PP_OK;
 }
 
+/// The delta of a backward, from its gradient and its output.
+pp_status_t makeDelta(const PreparedOp &backward, void *dout, void *o, void *delta) {
+  PreparedOp op = backward;
+  op.kernel = Kernel::attention_delta;
+  op.dims[3] = backward.dims[4];
+  void *const arguments[] = {dout, o, delta};
+  return mergeAttentionBody(op.kernel, op.type)(op, arguments);
+}
+
 /// A library's attention; for addresses or gradients that it does not take, our own.
 pp_status_t runSdpa(const PreparedOp &op, void *const *a) {
   bool backward = op.kernel == Kernel::attention_bwd;
@@ -87,8 +96,13 @@ pp_status_t runSdpa(const PreparedOp &op, void *const *a) {
   if (serves)
     return op.sdpa->run(a, op.scratch, op.launches->stream);
   ++served.unaligned;
+  if (backward && a[7]) // its delta may have been left to the library
+    if (pp_status_t status = makeDelta(op, a[0], a[7], a[3]))
+      return status;
   return (backward ? attentionBackwardBody(op) : attentionBody(op))(op, a);
 }
+
+pp_status_t runNothing(const PreparedOp &, void *const *) { return PP_OK; }
 
 Body bodyOf(const PreparedOp &op) {
   switch (op.kernel) {
@@ -161,6 +175,7 @@ struct Kernels::State {
   pp_status_t prepareProduct(PreparedOp &op, std::string &why);
   pp_status_t preparePair(const OpSpec &spec, PreparedOp &op, std::string &why);
   pp_status_t prepareOp(const OpSpec &spec, PreparedOp &op, std::string &why);
+  void leaveDeltas();
   void placeOp(PreparedOp &op, char *base);
   pp_status_t placeAll(std::string &why);
 };
@@ -227,6 +242,26 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
   return !op.body ? PP_INVALID : product ? prepareProduct(op, why) : PP_OK;
 }
 
+/// Where a library serves all backwards of a shape, each makes its delta from the output, as far as it gets that: ours
+/// is made for nobody.
+void Kernels::State::leaveDeltas() {
+  for (PreparedOp &delta : ops) {
+    if (delta.kernel != Kernel::attention_delta || !delta.has(Remade))
+      continue;
+    int64_t readers = 0;
+    bool serves = std::all_of(ops.begin(), ops.end(), [&](const PreparedOp &op) {
+      bool reads = op.kernel == Kernel::attention_bwd && op.type == delta.type && op.dims[4] == delta.dims[3] &&
+                   std::equal(op.dims, op.dims + 3, delta.dims);
+      readers += reads;
+      return !reads || op.sdpa;
+    });
+    if (!serves || readers == 0)
+      continue;
+    delta.body = runNothing;
+    ++served.deltas;
+  }
+}
+
 void Kernels::State::placeOp(PreparedOp &op, char *base) {
   op.scratch = base;
   if (op.kernel != Kernel::rope)
@@ -288,6 +323,7 @@ pp_status_t Kernels::prepare(const std::vector<OpSpec> &specs, std::unique_ptr<K
         return status;
       }
     }
+    state->leaveDeltas();
     if (pp_status_t status = state->placeAll(message))
       return status;
     kernels.reset(new Kernels(std::move(state)));
@@ -313,7 +349,7 @@ std::string Kernels::engines() {
   const Engines &all = served;
   const std::string why = Sdpa::firstRefusal();
   return "attention: " + std::to_string(all.byCudnn) + " ops by cuDNN, " + std::to_string(all.byOurs) +
-         " by own kernels" + (why.empty() ? "" : " (" + why + ")") + "; epilogues: " + std::to_string(all.together) +
-         " products with, " + std::to_string(all.apart) + " without; " + std::to_string(all.unaligned) +
-         " calls of unaligned addresses";
+         " by own kernels" + (why.empty() ? "" : " (" + why + ")") + ", " + std::to_string(all.deltas) +
+         " deltas left to it; epilogues: " + std::to_string(all.together) + " products with, " +
+         std::to_string(all.apart) + " without; " + std::to_string(all.unaligned) + " calls of unaligned addresses";
 }

@@ -11,10 +11,7 @@
 // Versions that are reported to be wrong in a backward (issue 20) leave it to our own kernel (`refusal`).
 #include "runtime/cuda/Sdpa.h"
 #include "runtime/cuda/Cudnn.h"
-#include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -51,11 +48,6 @@ std::string &refusedFirst() {
 void *listed(void *list, int64_t i) { return static_cast<void **>(list)[i]; }
 
 int64_t align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
-bool wishes(const char *what) {
-  const char *wish = std::getenv("PP_CUDNN");
-  return wish && std::strcmp(wish, what) == 0;
-}
 
 } // namespace
 
@@ -167,22 +159,6 @@ void Sdpa::State::describeBackward() {
   graph.pointwise(CUDNN_POINTWISE_IDENTITY, dq, sums);
 }
 
-SdpaShape::SdpaShape(const PreparedOp &op)
-    : batch(op.dims[0]), queries(op.dims[1]), keys(op.chunks[0].length), heads(op.dims[2]), groups(op.dims[3]),
-      width(op.dims[4]), causal(op.has(Causal)), backward(op.kernel == Kernel::attention_bwd), type(op.type) {}
-
-bool SdpaShape::fits(const PreparedOp &op) {
-  bool attention = op.kernel == Kernel::attention || op.kernel == Kernel::attention_bwd;
-  // The graphs know neither windows, scales of the model's own, caps, documents nor queries in two runs: our kernels
-  // skip what these hide.
-  bool plain = std::none_of(std::begin(op.params), std::end(op.params), [](double param) { return param > 0; });
-  return attention && plain && !op.has(OpFlag(Documents | Zigzag)) && (op.type == Type::Bf16 || op.type == Type::F16) &&
-         op.chunkCount == 1 && op.dims[4] % 8 == 0 && op.dims[4] <= 256 &&
-         (!op.has(Causal) || op.dims[5] == op.chunks[0].position) &&
-         !op.has(OpFlag(Accumulate | Sums | AccumulateKv)) && !wishes("off") &&
-         (op.kernel == Kernel::attention || !wishes("forward"));
-}
-
 Sdpa::Sdpa() = default;
 Sdpa::~Sdpa() = default;
 const SdpaShape &Sdpa::shape() const { return state->shape; }
@@ -219,10 +195,15 @@ std::unique_ptr<Sdpa> Sdpa::create(const SdpaShape &shape, const std::string &de
     made->state->describeBackward();
   else
     made->state->describeForward();
-  if (made->state->graph.plan(handle, device))
-    return made;
-  why = made->state->graph.failure();
-  return nullptr;
+  if (!made->state->graph.plan(handle, device)) {
+    why = made->state->graph.failure();
+    return nullptr;
+  }
+  if (why = shape.excess(made->scratchBytes()); !why.empty()) {
+    why = nameOf(api->getVersion()) + ": " + why;
+    return nullptr;
+  }
+  return made;
 }
 
 /// Never destroyed: at the end of the process the device may be gone.
@@ -265,10 +246,10 @@ pp_status_t Sdpa::run(void *const *a, char *scratch, void *stream) const {
 std::string Sdpa::describe() {
   std::string why;
   const Cudnn *api = findCudnn(why);
-  if (wishes("off"))
+  if (isWished("off"))
     why = "PP_CUDNN is off";
   if (!why.empty())
     return "own kernels (" + why + ")";
   return nameOf(api->getVersion()) + " where it has a plan, own kernels elsewhere" +
-         (wishes("forward") ? " and in the backward" : "");
+         (isWished("forward") ? " and in the backward" : "");
 }

@@ -15,13 +15,18 @@ struct SdpaShape {
   explicit SdpaShape(const PreparedOp &op);
   /// Whether cuDNN may be asked for an op at all.
   static bool fits(const PreparedOp &op);
+  /// What is planned for it in the scratch, at most: analysis/lives/DeviceScratch.cpp counts the same, and says why.
+  [[nodiscard]] int64_t plannedBytes() const;
+  /// Why a plan that wants so many is not taken; empty where it is.
+  [[nodiscard]] std::string excess(int64_t wanted) const;
   bool operator==(const SdpaShape &) const = default;
 };
 
 /// What runs one shape, made before the first step.
 class Sdpa {
 public:
-  /// Null where this build or machine has no cuDNN, or cuDNN no plan: `why` says it. An empty `device` is the one at
+  /// Null where this build or machine has no cuDNN, or cuDNN no plan, or one that asks for more than is planned: `why`
+  /// says it. An empty `device` is the one at
   /// hand; else cuDNN's JSON of another, for which the plan is only made.
   static std::unique_ptr<Sdpa> create(const SdpaShape &shape, const std::string &device, std::string &why);
   /// The one of this process for the device at hand, made at the first request; null if there is none. Making one
@@ -36,6 +41,8 @@ public:
   static std::string firstRefusal();
   /// The arguments of pp_attention or pp_attention_bwd; all tensors at multiples of 16 bytes.
   pp_status_t run(void *const *arguments, char *scratch, void *stream) const;
+  /// Whether PP_CUDNN says this: `off`, `forward`.
+  static bool isWished(const char *what);
   /// What attention runs here by, for --info: cuDNN and its version, or why not.
   static std::string describe();
 

@@ -1,4 +1,4 @@
-// Stands in for cuDNN in builds without it, and where kernels are emulated: every attention is our own kernel's.
+// Stands in for cuDNN in builds without it: every attention is our own kernel's.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/cuda/Sdpa.h"
 
@@ -8,8 +8,6 @@ struct Sdpa::State {
   SdpaShape shape;
 };
 
-SdpaShape::SdpaShape(const PreparedOp &) {}
-bool SdpaShape::fits(const PreparedOp &) { return false; }
 Sdpa::Sdpa() = default;
 Sdpa::~Sdpa() = default;
 const SdpaShape &Sdpa::shape() const { return state->shape; }

@@ -55,6 +55,7 @@ private:
   Status comparePlans(const Key &key, const Lane &lane);
   Status connect(const Key &key, Lane &lane);
   Status firstUse(const Key &key, const Lane &lane);
+  void warnOfMemory(int64_t before) const;
   Status ask(const MessageSpec &message, const Lane &lane, void *data, void *shard);
   Status exchange(const MessageSpec &message, const Lane &lane, void *data, void *shard);
   Status pack(const MessageSpec &message, const Lane &lane, void *data, void *shard, bool gives);
@@ -89,7 +90,8 @@ private:
 };
 
 /// Blocks of threads of a message: each spins on a multiprocessor of its own until the message is done. NCCL would take
-/// 16 to 32 of them, so that a few messages in flight leave none for the kernels that they wait for.
+/// 16 to 32 of them, so that a few messages in flight leave none for the kernels that they wait for. Each has its own
+/// buffers, too: the plan (analysis/lives/DeviceScratch.cpp) knows the same number.
 constexpr int mostCtas = 4;
 
 /// The first failed call of a group; all of them may still be under way.
@@ -264,15 +266,28 @@ Status NcclTransport::bind() {
     PP_TRY(driver.makeEvent(bounds[i].done));
   }
   driver.watch([this](bool overdue) { return look(overdue); });
+  const int64_t before = driver.takenBytes();
   for (auto &[key, lane] : lanes) {
     PP_TRY(lane.packedBytes > 0 ? driver.allocate(size_t(lane.packedBytes), lane.packed) : Status());
     PP_TRY(connect(key, lane));
   }
   connecting = nullptr;
+  warnOfMemory(before);
   static const int32_t numbers[] = {1, 2};
   PP_TRY(driver.copy(device.compute(), one, &numbers[0], sizeof(int32_t)));
   PP_TRY(driver.copy(device.compute(), two, &numbers[1], sizeof(int32_t)));
   return driver.finish();
+}
+
+/// The plan counts NCCL's buffers by its sources; what a rank does not have would be missed at a worse time.
+void NcclTransport::warnOfMemory(int64_t before) const {
+  const int64_t taken = driver.takenBytes() - before;
+  if (before < 0 || program->ncclBytes < 0 || taken <= program->ncclBytes)
+    return;
+  const std::string line =
+      text("pp: warning: ", program->name, ": ", taken, " bytes of the GPU went while NCCL connected ", lanes.size(),
+           " channels, and ", program->ncclBytes, " are planned\n");
+  fwrite(line.data(), 1, line.size(), stderr);
 }
 
 Status NcclTransport::ask(const MessageSpec &message, const Lane &lane, void *data, void *shard) {

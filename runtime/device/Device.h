@@ -37,6 +37,8 @@ public:
 
   /// Bytes of the arena that the run has used, host memory apart; -1: not known.
   [[nodiscard]] virtual int64_t usedBytes() const = 0;
+  /// Bytes of the device's memory that are taken since the process opened it; -1: not known, or not the rank's alone.
+  [[nodiscard]] virtual int64_t takenBytes() const { return -1; }
   /// The marks of a step say when its units ran. Elsewhere only when they were handed to the device.
   [[nodiscard]] virtual bool isTimed() const = 0;
   /// What it is, behind the kernels' name; empty for this CPU.

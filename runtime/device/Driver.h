@@ -82,6 +82,8 @@ public:
     return transport;
   }
 
+  /// Bytes of the device's memory that are taken since it was opened, whoever took them; -1: not known.
+  [[nodiscard]] virtual int64_t takenBytes() const { return -1; }
   /// The handle under which other libraries know the stream.
   [[nodiscard]] virtual void *native(Stream stream) const = 0;
   [[nodiscard]] virtual std::string name() const = 0;

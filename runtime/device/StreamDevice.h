@@ -26,6 +26,7 @@ public:
   void callByCall(bool wanted) { calls = wanted; }
   /// Each rank calls it; returns when the device has done the steps of all.
   Status run(pp_step_t step, pp_rank_t &rank, char *arena, Driver::Stream compute);
+  [[nodiscard]] bool isOfOne() const { return ranks == 1; }
 
 private:
   /// Steps of one kind.
@@ -74,6 +75,7 @@ public:
   void callByCall(bool wanted) override { group.callByCall(wanted); }
   Status see(const void *at, size_t bytes, std::vector<char> &room, const char *&seen) override;
   int64_t usedBytes() const override { return deviceBytes; }
+  int64_t takenBytes() const override { return group.isOfOne() ? driver.takenBytes() : -1; }
   bool isTimed() const override { return timed; }
   std::string name() const override { return driver.name(); }
 

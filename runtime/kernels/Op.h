@@ -31,6 +31,7 @@ enum OpFlag : uint32_t {
   Renormalise = 65536,
   Sigmoid = 131072,
   Zigzag = 262144,
+  Remade = 524288, ///< of a delta: who reads it can make it again
 };
 
 /// X(name, number of dims, number of params, flags allowed); names and order of dims as in runtime/Pp.h. The dims of
@@ -63,7 +64,7 @@ enum OpFlag : uint32_t {
   X(rope, 5, 1, Pair | Inverse | Documents | Zigzag)                                                                   \
   X(attention, 6, 0, Causal | Documents | Dropped | Zigzag)                                                            \
   X(attention_merge, 5, 0, 0)                                                                                          \
-  X(attention_delta, 4, 0, 0)                                                                                          \
+  X(attention_delta, 4, 0, Remade)                                                                                     \
   X(sink, 4, 0, 0)                                                                                                     \
   X(sink_bwd, 3, 0, 0)                                                                                                 \
   X(attention_bwd, 6, 0, Causal | Documents | Dropped | Accumulate | Sums | AccumulateKv | Zigzag)                     \

@@ -41,7 +41,8 @@ constexpr struct {
                  {"dropout", Dropped},
                  {"renormalise", Renormalise},
                  {"sigmoid", Sigmoid},
-                 {"zigzag", Zigzag}};
+                 {"zigzag", Zigzag},
+                 {"remade", Remade}};
 
 std::optional<Kernel> findKernel(const std::string &name) {
   for (int i = 0; i < kernelCount; ++i)

@@ -1,9 +1,11 @@
 // Schedules the fibers of one block after another; switches by hand on x86-64, by ucontext elsewhere.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/simt/BlockFibers.h"
+#include "runtime/files/Random.h"
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <sys/mman.h>
 #include <vector>
@@ -80,12 +82,14 @@ struct Machine {
   const std::function<void()> *body = nullptr;
   unsigned threads = 0, current = 0, waiting = 0;
   bool down = false;
+  uint64_t seed = 0, draws = 0; ///< of a random order; 0: it is up or down
 
   Machine() {
     stacks = static_cast<char *>(mmap(nullptr, stackBytes * mostThreads, PROT_READ | PROT_WRITE,
                                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     const char *order = std::getenv("PP_SIMT_ORDER");
     down = order && std::string(order) == "down";
+    seed = order ? std::strtoull(order, nullptr, 10) : 0;
   }
   ~Machine() { munmap(stacks, stackBytes * mostThreads); }
 
@@ -122,10 +126,20 @@ struct Machine {
   }
   unsigned after(unsigned i) const { return down ? (i ? i - 1 : threads - 1) : (i + 1 < threads ? i + 1 : 0); }
 
+  uint64_t draw() { return hashOf(seed, ++draws); }
+  unsigned firstThread() { return seed ? unsigned(draw() % threads) : down ? threads - 1 : 0; }
+  /// Block i of `count` in the order of this run.
+  static uint64_t inOrder(uint64_t i, uint64_t count, uint64_t drawn) {
+    uint64_t step = drawn % count + 1;
+    while (std::gcd(step, count) != 1)
+      ++step;
+    return (drawn / count + i % count * step) % count;
+  }
+
   /// Goes to the next fiber that can run, or back to the host when all are done.
   void yield() {
     Fiber &from = fibers[current];
-    unsigned done = 0, next = current;
+    unsigned done = 0, next = seed ? firstThread() : current;
     for (unsigned i = 0; i < threads; ++i) {
       next = after(next);
       if (fibers[next].phase == Phase::Ready) {
@@ -152,7 +166,7 @@ struct Machine {
       warp.generation = warp.arrived = 0;
     waiting = 0;
     std::memset(sharedMemory.data(), 0xff, sharedMemory.size());
-    current = down ? threads - 1 : 0;
+    current = firstThread();
     place.thread = {current, 0, 0};
     enter(host, fibers[current]);
   }
@@ -173,6 +187,7 @@ void fiberMain() {
 } // namespace
 
 void (*pp::simtStreams)(void *stream, std::function<void()> kernel) = nullptr;
+void (*pp::simtMemory)(int64_t bytes) = nullptr;
 
 SimtPlace &pp::simtPlace() { return machine().place; }
 
@@ -184,9 +199,9 @@ void pp::runGrid(SimtIndex grid, unsigned threads, size_t sharedBytes, const std
   m.place.blocks = grid;
   m.place.threads = {threads, 1, 1};
   m.place.shared = reinterpret_cast<char *>((reinterpret_cast<uintptr_t>(m.sharedMemory.data()) + 63) / 64 * 64);
-  uint64_t count = uint64_t(grid.x) * grid.y * grid.z;
+  uint64_t count = uint64_t(grid.x) * grid.y * grid.z, drawn = m.seed ? m.draw() : 0;
   for (uint64_t i = 0; i < count; ++i) {
-    uint64_t block = m.down ? count - 1 - i : i;
+    uint64_t block = m.seed ? m.inOrder(i, count, drawn) : m.down ? count - 1 - i : i;
     m.place.block = {unsigned(block % grid.x), unsigned(block / grid.x % grid.y), unsigned(block / grid.x / grid.y)};
     m.runBlock();
   }
@@ -226,6 +241,14 @@ const char *pp::simtExchange(const void *data, size_t bytes) {
   std::memcpy(slots[m.current % lanes], data, bytes);
   simtWaitWarp();
   return slots[0];
+}
+
+void pp::simtMisaligned(const void *address, int bytes) {
+  const SimtPlace &at = machine().place;
+  std::fprintf(stderr,
+               "emulated kernel: block (%u, %u, %u), thread %u: %d bytes at once at %p, not a multiple of them\n",
+               at.block.x, at.block.y, at.block.z, at.thread.x, bytes, address);
+  std::abort();
 }
 
 void pp::simtCopyLater(void *to, const void *from, size_t bytes) {

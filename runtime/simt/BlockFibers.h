@@ -3,7 +3,8 @@
 //
 // One fiber runs at a time and runs on until it waits: for its warp (shuffles, matrix products) or for its block. A
 // barrier that is missing shows, because the first thread reads before the others have written; with PP_SIMT_ORDER=down
-// the last one is first. A barrier that not all threads reach ends the program with a message.
+// the last one is first, and with PP_SIMT_ORDER=N threads and blocks go on in a random order. A barrier that not all
+// threads reach, and an address that the device would refuse, end the program with a message.
 #ifndef PP_RUNTIME_SIMT_BLOCKFIBERS_H
 #define PP_RUNTIME_SIMT_BLOCKFIBERS_H
 
@@ -30,6 +31,9 @@ template <typename Work> void simtLaunch(void *stream, Work work) {
     work();
 }
 
+/// Told of the device's memory that kernels take, and below 0 give back; null: nobody asks.
+extern void (*simtMemory)(int64_t bytes);
+
 /// What the running thread sees of its place; valid inside runGrid.
 struct SimtPlace {
   SimtIndex block, blocks, thread, threads;
@@ -44,6 +48,9 @@ void simtWaitWarp();
 /// Gives the warp this lane's `bytes` (at most 32) and waits for the others'; lane i's then lie at i * 32 of what is
 /// handed back, until the warp's next exchange but one.
 const char *simtExchange(const void *data, size_t bytes);
+
+/// Ends the program: so many bytes are read or written at once at an address that is not a multiple of them.
+[[noreturn]] void simtMisaligned(const void *address, int bytes);
 
 /// Copies that happen no earlier than the wait for their group, as cp.async may.
 void simtCopyLater(void *to, const void *from, size_t bytes);

@@ -27,12 +27,13 @@ template <int W, class E> PP_DEVICE Pack<Acc<E>, W> load(const E *p) {
     pack.v[0] = widen(*p);
   } else {
     alignas(16) E raw[W];
+    checkAligned(p, 16);
 #ifdef __CUDACC__
     PP_UNROLL
     for (int i = 0; i < W * int(sizeof(E)) / 16; ++i)
       reinterpret_cast<uint4 *>(raw)[i] = reinterpret_cast<const uint4 *>(p)[i];
 #else
-    std::memcpy(raw, __builtin_assume_aligned(p, 16), sizeof(raw));
+    std::memcpy(raw, p, sizeof(raw));
 #endif
     PP_UNROLL
     for (int i = 0; i < W; ++i)
@@ -51,6 +52,7 @@ template <int W, class E> PP_DEVICE void store(E *p, const Pack<Acc<E>, W> &pack
     narrow(*p, pack.v[0]);
   } else {
     alignas(16) E raw[W];
+    checkAligned(p, 16);
     PP_UNROLL
     for (int i = 0; i < W; ++i)
       narrow(raw[i], pack.v[i]);
@@ -59,7 +61,7 @@ template <int W, class E> PP_DEVICE void store(E *p, const Pack<Acc<E>, W> &pack
     for (int i = 0; i < W * int(sizeof(E)) / 16; ++i)
       reinterpret_cast<uint4 *>(p)[i] = reinterpret_cast<const uint4 *>(raw)[i];
 #else
-    std::memcpy(__builtin_assume_aligned(p, 16), raw, sizeof(raw));
+    std::memcpy(p, raw, sizeof(raw));
 #endif
   }
 }

@@ -66,6 +66,7 @@ template <class T> PP_DEVICE T *sharedMemory() {
   extern __shared__ __align__(128) unsigned char memory[];
   return reinterpret_cast<T *>(memory);
 }
+PP_DEVICE void checkAligned(const void *, int) {}
 PP_DEVICE void waitBlock() { __syncthreads(); }
 PP_DEVICE void waitWarp() { __syncwarp(); }
 template <class T> PP_DEVICE T shuffleXor(T value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
@@ -124,6 +125,11 @@ template <int GroupsLeft> PP_DEVICE void waitCopies() {
 #else
 
 template <class T> T *sharedMemory() { return reinterpret_cast<T *>(simtPlace().shared); }
+/// Of what is read or written at once: the device ends a kernel whose address is not a multiple of its bytes.
+inline void checkAligned(const void *p, int bytes) {
+  if (reinterpret_cast<uintptr_t>(p) % unsigned(bytes))
+    simtMisaligned(p, bytes);
+}
 inline void waitBlock() { simtWaitBlock(); }
 inline void waitWarp() { simtWaitWarp(); }
 template <class T> T shuffleXor(T value, int mask) {
@@ -150,6 +156,7 @@ inline const uint16_t *matrixRow(const char *addresses, unsigned matrix, unsigne
   return p;
 }
 inline void loadMatrices(uint32_t (&r)[4], const void *row) {
+  checkAligned(row, 16);
   const char *all = simtExchange(&row, sizeof(row));
   unsigned lane = threadIdx.x % 32, t = lane % 4;
   for (unsigned i = 0; i < 4; ++i) {
@@ -158,6 +165,7 @@ inline void loadMatrices(uint32_t (&r)[4], const void *row) {
   }
 }
 inline void loadMatricesTransposed(uint32_t (&r)[4], const void *row) {
+  checkAligned(row, 16);
   const char *all = simtExchange(&row, sizeof(row));
   unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   for (unsigned i = 0; i < 4; ++i)
@@ -181,7 +189,11 @@ template <class E> void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t
     }
   }
 }
-inline void copyLater(void *to, const void *from, bool present) { simtCopyLater(to, from, present ? 16 : 0); }
+inline void copyLater(void *to, const void *from, bool present) {
+  checkAligned(to, 16);
+  checkAligned(from, 16); // of what is not present, too
+  simtCopyLater(to, from, present ? 16 : 0);
+}
 inline void commitCopies() { simtCommitCopies(); }
 template <int GroupsLeft> void waitCopies() { simtWaitCopies(GroupsLeft); }
 

@@ -106,6 +106,7 @@ PP_DEVICE void multiplyDown(RowSums<M> &sums, const Operands<E, N> &operands, co
 /// Writes two neighbouring elements of a row of d, where they exist.
 template <class E> PP_DEVICE void putPair(E *row, int column, int d, float x, float y) {
   if (d % 2 == 0 && column < d) {
+    checkAligned(row + column, 4);
     *reinterpret_cast<uint32_t *>(row + column) = E::pairOf(x, y);
     return;
   }

@@ -48,9 +48,8 @@ Status printInfo(Emitted &emitted) {
   PP_TRY(emitted.all(programs));
   for (const RankProgram *its : programs)
     printf("%4d %15lld %10lld %10lld %7zu %9zu %8zu %8zu\n", its->rank, static_cast<long long>(its->plannedPeak()),
-           static_cast<long long>(its->arenaBytes),
-           static_cast<long long>(std::max<int64_t>(its->kernelBytes, 0) + std::max<int64_t>(its->messageBytes, 0)),
-           its->stepUnits(), its->stepMessages(), its->weights.size(), its->ops.size());
+           static_cast<long long>(its->arenaBytes), static_cast<long long>(its->plannedScratch()), its->stepUnits(),
+           its->stepMessages(), its->weights.size(), its->ops.size());
   return {};
 }
 
@@ -60,12 +59,6 @@ int startMpi(Emitted &emitted, [[maybe_unused]] const Options &options) {
 #else
   return say(invalid("`", emitted.program().name, "` was linked without MPI; run it alone with --in-process"));
 #endif
-}
-
-/// Which libraries served, for whoever reads the log of a run.
-void sayEngines() {
-  if (std::string engines = Kernels::engines(); !engines.empty())
-    printf("engines  %s\n", engines.c_str());
 }
 
 int mainOf(int argc, char **argv) {
@@ -101,9 +94,7 @@ int mainOf(int argc, char **argv) {
   std::unique_ptr<Driver> driver;
   if (status = openDriver(options, 0, driver); !status.ok())
     return say(status);
-  const int code = driver ? runStreams(emitted, options, *driver) : runThreads(emitted, options);
-  sayEngines();
-  return code;
+  return driver ? runStreams(emitted, options, *driver) : runThreads(emitted, options);
 }
 
 } // namespace

@@ -591,14 +591,17 @@ void Trainer::sumRouters(const double *routed, StepSummary &summary) const {
   summary.mostRows = int64_t(most);
 }
 
-/// The plan is for one thread a rank, and for kernels of CPUs.
+/// The plan is for one thread a rank on a CPU, or for kernels of GPUs.
 Status Trainer::checkScratch() const {
   const char *wanted = std::getenv("PP_THREADS");
-  int64_t threads = wanted ? std::max(1, std::atoi(wanted)) : 1, planned = program->kernelBytes;
-  if (planned < 0 || !device.name().empty() || kernels->scratchBytes() <= threads * planned)
+  bool onDevice = !device.name().empty(), isForDevice = program->ncclBytes >= 0;
+  int64_t threads = wanted && !onDevice ? std::max(1, std::atoi(wanted)) : 1, planned = program->kernelBytes;
+  bool isPlanned =
+      planned >= 0 && onDevice == isForDevice && isForDevice == (std::string_view(Kernels::isa()) == "cuda");
+  if (!isPlanned || kernels->scratchBytes() <= threads * planned)
     return {};
   return internal("the kernels of ", program->name, " need ", kernels->scratchBytes(), " bytes beside the arena, and ",
-                  planned, " are planned for each thread");
+                  planned, " are planned", onDevice ? "" : " for each thread");
 }
 
 Status Trainer::printHeader() {
@@ -637,7 +640,7 @@ Status Trainer::printHeader() {
 }
 
 Status Trainer::finish() {
-  constexpr int columns = 10;
+  constexpr int columns = 12;
   std::vector<double> table(columns * whole.devices());
   const Trace::Sums &spent = trace.sums();
   double *row = table.data() + columns * rank.device;
@@ -649,17 +652,22 @@ Status Trainer::finish() {
   row[5] = double(spent.posts);
   row[6] = double(spent.steps);
   row[7] = double(stepBytes);
-  row[8] = double(audit ? audit->received : 0);
-  row[9] = double(audit ? audit->copies : 0);
+  row[8] = double(device.takenBytes());
+  row[9] = double(program->arenaBytes - program->hostBytes + program->plannedScratch());
+  row[10] = double(audit ? audit->received : 0);
+  row[11] = double(audit ? audit->copies : 0);
   PP_TRY(transport.sum(table));
   if (speaks()) {
-    bool timed = device.isTimed();
-    printf("%s  planned peak B     used B  scratch B  received B/step%s\n",
-           whole.mesh.devicesOfRank() > 1 ? "dev." : "rank", timed ? "   kernels   waiting  messages  dispatch" : "");
+    bool timed = device.isTimed(), knowsTaken = row[8] >= 0;
+    printf("%s  planned peak B     used B  scratch B  received B/step%s%s\n",
+           whole.mesh.devicesOfRank() > 1 ? "dev." : "rank", knowsTaken ? "    GPU planned B  GPU taken B" : "",
+           timed ? "   kernels   waiting  messages  dispatch" : "");
     for (int32_t other = 0; other < whole.devices(); ++other) {
       const double *its = table.data() + columns * other;
       double all = std::max(its[6], 1.0) / 100;
       printf("%4d %15.0f %10.0f %10.0f %16.0f", other, its[0], its[1], its[2], its[7]);
+      if (knowsTaken)
+        printf(" %16.0f %12.0f", its[9], its[8]);
       if (timed)
         printf(" %8.2f%% %8.2f%% %8.2f%% %8.2f%%", its[3] / all, its[4] / all, its[5] / all,
                (its[6] - its[3] - its[4] - its[5]) / all);
@@ -667,8 +675,8 @@ Status Trainer::finish() {
     }
     double messages = 0, copies = 0;
     for (const double *its = table.data(); its < table.data() + table.size(); its += columns) {
-      messages += its[8];
-      copies += its[9];
+      messages += its[10];
+      copies += its[11];
     }
     if (audit)
       printf("audits: %lld steps, %.0f messages and %.0f copies of weights and states compared\n",
@@ -676,6 +684,8 @@ Status Trainer::finish() {
     if (isLate())
       printf("updates done over: %lld of %lld\n", static_cast<long long>(redone),
              static_cast<long long>(lastStep - state.step));
+    if (std::string engines = Kernels::engines(); !engines.empty()) // of this process
+      printf("engines  %s\n", engines.c_str());
     fflush(stdout);
   }
   return options.isTimed() ? finishTrace() : Status();

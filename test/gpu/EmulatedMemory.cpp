@@ -1,20 +1,48 @@
-// The device's memory where kernels are emulated: the host's.
+// The device's memory where kernels are emulated: the host's, in pages that are there when they are touched.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/cuda/Memory.h"
+#include "runtime/simt/BlockFibers.h"
 #include <cstdlib>
 #include <cstring>
+#include <map>
 
 using namespace pp;
 
-DeviceBlock::~DeviceBlock() { std::free(memory); }
+namespace {
+
+struct Block {
+  void *whole;
+  int64_t bytes;
+};
+/// By where they begin for the kernels.
+std::map<char *, Block> &blocks() {
+  static auto &all = *new std::map<char *, Block>;
+  return all;
+}
+
+} // namespace
+
+DeviceBlock::~DeviceBlock() {
+  auto block = blocks().find(memory);
+  if (block == blocks().end())
+    return;
+  if (simtMemory)
+    simtMemory(-block->second.bytes);
+  std::free(block->second.whole);
+  blocks().erase(block);
+}
 
 bool DeviceBlock::allocate(size_t bytes, std::string &why) {
-  memory = static_cast<char *>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
-  if (memory)
-    std::memset(memory, 0, bytes);
-  else
+  void *whole = std::calloc(1, bytes + 256);
+  if (!whole) {
     why = "no memory";
-  return memory;
+    return false;
+  }
+  memory = reinterpret_cast<char *>((reinterpret_cast<uintptr_t>(whole) + 255) / 256 * 256);
+  blocks()[memory] = {whole, int64_t(bytes)};
+  if (simtMemory)
+    simtMemory(int64_t(bytes));
+  return true;
 }
 
 bool DeviceBlock::upload(size_t at, const void *from, size_t bytes) {

@@ -1,7 +1,10 @@
 // The emulation itself: fragments of the tensor cores by their definition, late copies, barriers that are missed.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/simt/Simt.h"
+#include "runtime/simt/Tiles.h"
+#include <algorithm>
+#include <cstdlib>
 #include <gtest/gtest.h>
+#include <thread>
 #include <vector>
 
 using namespace pp;
@@ -112,6 +115,44 @@ TEST(Emulation, ShufflesAndBarriers) {
     EXPECT_EQ(shuffleXor(int(threadIdx.x), 5), int(threadIdx.x) ^ 5);
     EXPECT_LT(blockIdx.y, gridDim.y);
   });
+}
+
+/// In every order each thread of each block runs once. (A thread of the test has an emulation of its own.)
+TEST(Emulation, OrdersOfThreadsAndBlocks) {
+  auto placesIn = [](const char *order) {
+    std::vector<unsigned> places;
+    setenv("PP_SIMT_ORDER", order, 1);
+    std::thread([&] {
+      runGrid({7, 3, 1}, 64, 0, [&] { places.push_back((blockIdx.y * 7 + blockIdx.x) * 64 + threadIdx.x); });
+    }).join();
+    unsetenv("PP_SIMT_ORDER");
+    return places;
+  };
+  std::vector<unsigned> up = placesIn("up"), down = placesIn("down"), one = placesIn("1"), two = placesIn("2");
+  EXPECT_TRUE(std::is_sorted(up.begin(), up.end()));
+  EXPECT_TRUE(std::equal(up.begin(), up.end(), down.rbegin(), down.rend()));
+  for (const auto &random : {one, two}) {
+    std::vector<unsigned> sorted = random;
+    std::sort(sorted.begin(), sorted.end());
+    EXPECT_EQ(sorted, up);
+    EXPECT_NE(random, up);
+  }
+  EXPECT_NE(one, two);
+}
+
+TEST(EmulationDeathTest, AddressesThatTheDeviceRefusesEndTheProgram) {
+  alignas(16) Bf16 row[32] = {};
+  alignas(16) float numbers[8] = {};
+  auto run = [](const auto &kernel) { runGrid({}, 32, 0, kernel); };
+  uint32_t words[4];
+  EXPECT_DEATH(run([&] { load<4>(numbers + 1); }), "thread [0-9]+: 16 bytes at once at .*, not a multiple of them");
+  EXPECT_DEATH(run([&] { store<4>(numbers + 2, Pack<float, 4>{}); }), "16 bytes at once");
+  EXPECT_DEATH(run([&] { loadMatrices(words, row + 4); }), "16 bytes at once");
+  EXPECT_DEATH(run([&] { loadMatricesTransposed(words, row + 4); }), "16 bytes at once");
+  EXPECT_DEATH(run([&] { copyLater(row + 1, row, true); }), "16 bytes at once");
+  EXPECT_DEATH(run([&] { copyLater(row, row + 1, false); }), "16 bytes at once");
+  EXPECT_DEATH(run([&] { putPair(row + 1, 0, 2, 1, 1); }), "4 bytes at once");
+  run([&] { putPair(row + 1, 0, 3, 1, 1); }); // of an odd row: element by element
 }
 
 TEST(EmulationDeathTest, ABarrierThatNotAllReachEndsTheProgram) {

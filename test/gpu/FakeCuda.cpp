@@ -4,8 +4,12 @@
 // Linked in the place of the CUDA runtime, with the kernels of the device `cuda` as C++ (runtime/simt/BlockFibers.h),
 // so that everything above it runs as it would on a GPU. Nothing happens when it is asked for: streams go on whenever
 // the host asks whether something is done, each by a random length. What CUDA forbids in a capture is refused.
+// Streams share the hardware's queues, in which what was asked for first begins first. A kernel begins when a
+// multiprocessor is free; operations of NCCL keep some each until they end. After a kernel that fails every call does.
 //   PP_FAKE_CUDA=N   looking for GPUs fails with error N
 //   PP_FAKE_SEED=N   another order
+//   PP_FAKE_SMS=N    multiprocessors (132, as an H100)
+//   PP_FAKE_FAIL=RANK:K   on this rank the K-th kernel, from 0, reads what is not there
 #include "test/gpu/FakeCuda.h"
 #include "runtime/files/Random.h"
 #include "runtime/simt/BlockFibers.h"
@@ -29,6 +33,7 @@ struct Item {
   CUevent_st *event = nullptr;
   int64_t number = 0; ///< of the mark, among the event's; in a graph among the graph's
   bool waits = false;
+  int64_t asked = 0; ///< how many things were asked for before it
 };
 using Queue = std::deque<Item>;
 
@@ -51,22 +56,42 @@ struct CUgraphExec_st {
 };
 struct CUstream_st {
   Queue queue;
+  int64_t number = 0;
   CUgraph_st *graph = nullptr; ///< what it is captured for
 };
 
 namespace {
 
+constexpr int64_t memoryBytes = int64_t(1) << 34;
+
+struct Machine;
+extern Machine machine;
+
 struct Machine {
   std::vector<CUstream_st *> streams;
+  std::map<void *, int64_t> blocks; ///< of the device's memory
+  int64_t taken = 0;                ///< by them, and by libraries
   CUgraph_st *capture = nullptr;
-  cudaError_t last = cudaSuccess;
+  cudaError_t last = cudaSuccess, broken = cudaSuccess; ///< broken: for ever
   uint64_t seed = 0, draws = 0;
+  int64_t asked = 0, streamsMade = 0, queues = 8;
+  int64_t free = 132; ///< multiprocessors
+  int64_t kernels = 0, failing = -1;
   Machine() {
     const char *given = getenv("PP_FAKE_SEED"), *rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (const char *its = getenv("PP_FAKE_SMS"))
+      free = atoll(its);
+    if (const char *fault = getenv("PP_FAKE_FAIL"); fault && atoi(fault) == atoi(rank ? rank : "0"))
+      failing = atoll(strchr(fault, ':') + 1);
     seed = strtoull(given ? given : "1", nullptr, 10) * 64 + strtoull(rank ? rank : "0", nullptr, 10);
+    pp::simtMemory = pp::fakeTake;
     pp::simtStreams = [](void *stream, std::function<void()> kernel) {
       (void)pp::fakeEnqueue(static_cast<cudaStream_t>(stream), [kernel] {
         return [kernel] {
+          if (machine.free < 1)
+            return false;
+          if (machine.kernels++ == machine.failing)
+            machine.broken = cudaErrorIllegalAddress;
           kernel();
           return true;
         };
@@ -76,6 +101,8 @@ struct Machine {
   uint64_t draw() { return pp::hashOf(seed, ++draws); }
 } machine;
 
+/// Of a call that fails as all do when a kernel has failed.
+cudaError_t done() { return machine.broken; }
 cudaError_t fail(cudaError_t error) { return machine.last = error; }
 
 /// A launch of a graph under way.
@@ -83,6 +110,18 @@ struct Run {
   std::vector<Queue> queues;
   std::vector<bool> marks;
 };
+
+/// Whether what was asked of this stream first has come to the front of its hardware queue: a thing that has not begun
+/// keeps back all that was asked for later, of other streams of the queue, too.
+bool isInFront(const CUstream_st &stream) {
+  const Item &item = stream.queue.front();
+  return item.running || std::none_of(machine.streams.begin(), machine.streams.end(), [&](const CUstream_st *other) {
+           if (other == &stream || other->number % machine.queues != stream.number % machine.queues)
+             return false;
+           size_t begun = !other->queue.empty() && other->queue.front().running;
+           return other->queue.size() > begun && other->queue[begun].asked < item.asked;
+         });
+}
 
 /// Does the first thing of a queue if it can be done; `run`: of a graph.
 bool goOn(Queue &queue, Run *run) {
@@ -105,12 +144,13 @@ bool goOn(Queue &queue, Run *run) {
   return true;
 }
 
-template <typename QueueOf> void goOnAll(size_t count, Run *run, const QueueOf &queueOf) {
+template <typename QueueOf, typename MayGoOn>
+void goOnAll(size_t count, Run *run, const QueueOf &queueOf, const MayGoOn &mayGoOn) {
   size_t first = count ? machine.draw() % count : 0;
   for (size_t i = 0; i < count; ++i) {
     Queue &queue = queueOf((first + i) % count);
     for (uint64_t most = 1 + machine.draw() % 24; most > 0 && !queue.empty(); --most)
-      if (!goOn(queue, run))
+      if (!mayGoOn((first + i) % count) || !goOn(queue, run))
         break;
   }
 }
@@ -124,8 +164,9 @@ bool isIdle() {
 bool isForbidden() { return machine.capture != nullptr; }
 
 cudaError_t put(cudaStream_t stream, Item item) {
+  item.asked = machine.asked++;
   (stream->graph ? stream->graph->queues[stream] : stream->queue).push_back(std::move(item));
-  return cudaSuccess;
+  return done();
 }
 
 } // namespace
@@ -136,8 +177,16 @@ cudaError_t pp::fakeEnqueue(cudaStream_t stream, std::function<FakeWork()> make)
   return put(stream, std::move(item));
 }
 bool pp::fakeIsCaptured(cudaStream_t stream) { return stream->graph != nullptr; }
+void pp::fakeTake(int64_t bytes) { machine.taken += bytes; }
 void pp::fakeGoOn() {
-  goOnAll(machine.streams.size(), nullptr, [](size_t i) -> Queue & { return machine.streams[i]->queue; });
+  goOnAll(
+      machine.streams.size(), nullptr, [](size_t i) -> Queue & { return machine.streams[i]->queue; },
+      [](size_t i) { return isInFront(*machine.streams[i]); });
+}
+bool pp::fakeOccupy(int64_t multiprocessors) {
+  bool fits = multiprocessors <= machine.free;
+  machine.free -= fits ? multiprocessors : 0;
+  return fits;
 }
 
 cudaError_t pp::launchSum(const SumSpec &spec, cudaStream_t stream) {
@@ -159,8 +208,9 @@ extern "C" {
 
 cudaError_t cudaGetDeviceCount(int *count) {
   const char *error = getenv("PP_FAKE_CUDA"), *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  if (!queues || atoi(queues) < 32) // lanes would share a queue
+  if (!queues) // 8 of them: lanes would share a queue, and nobody wished that
     return fail(cudaErrorInvalidValue);
+  machine.queues = std::clamp(atoi(queues), 1, 32);
   *count = error ? 0 : 8;
   return error ? fail(cudaError_t(atoi(error))) : cudaSuccess;
 }
@@ -175,23 +225,36 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int) {
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t *available, size_t *all) {
-  *available = *all = size_t(1) << 34;
+  *all = size_t(memoryBytes);
+  *available = size_t(memoryBytes - machine.taken);
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void **memory, size_t bytes) {
+  cudaError_t error = cudaHostAlloc(memory, bytes, cudaHostAllocDefault);
+  if (error == cudaSuccess)
+    machine.taken += machine.blocks[*memory] = int64_t(bytes);
+  return error;
+}
+cudaError_t cudaFree(void *memory) {
+  if (auto block = machine.blocks.find(memory); block != machine.blocks.end()) {
+    machine.taken -= block->second;
+    machine.blocks.erase(block);
+  }
+  return cudaFreeHost(memory);
+}
+cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned) {
   if (isForbidden())
     return fail(cudaErrorStreamCaptureUnsupported);
-  *memory = bytes > (size_t(1) << 34) ? nullptr : aligned_alloc(256, (bytes + 255) / 256 * 256);
+  bool fits = bytes <= size_t(memoryBytes - machine.taken);
+  *memory = fits ? aligned_alloc(256, (bytes + 255) / 256 * 256) : nullptr;
   if (*memory)
     memset(*memory, 0xff, bytes); // whoever needs zeros asks for them
   return *memory ? cudaSuccess : fail(cudaErrorMemoryAllocation);
 }
-cudaError_t cudaFree(void *memory) {
+cudaError_t cudaFreeHost(void *memory) {
   free(memory);
   return cudaSuccess;
 }
-cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned) { return cudaMalloc(memory, bytes); }
-cudaError_t cudaFreeHost(void *memory) { return cudaFree(memory); }
 cudaError_t cudaMemset(void *memory, int value, size_t bytes) {
   memset(memory, value, bytes);
   return isForbidden() ? fail(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
@@ -201,11 +264,15 @@ cudaError_t cudaDeviceSynchronize() {
     return fail(cudaErrorStreamCaptureUnsupported);
   while (!isIdle())
     pp::fakeGoOn();
-  return cudaSuccess;
+  return done();
 }
-cudaError_t cudaGetLastError() { return std::exchange(machine.last, cudaSuccess); }
+cudaError_t cudaGetLastError() {
+  cudaError_t last = std::exchange(machine.last, cudaSuccess);
+  return machine.broken ? machine.broken : last;
+}
 const char *cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorMemoryAllocation           ? "out of memory"
+         : error == cudaErrorIllegalAddress           ? "an illegal memory access was encountered"
          : error == cudaErrorStreamCaptureUnsupported ? "operation not permitted when stream is capturing"
          : error == cudaErrorStreamCaptureUnjoined    ? "capturing stream has unjoined work"
          : error == cudaErrorStreamCaptureIsolation   ? "dependency created on uncaptured work in another stream"
@@ -216,7 +283,8 @@ const char *cudaGetErrorString(cudaError_t error) {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *made, unsigned) {
   *made = machine.streams.emplace_back(new CUstream_st);
-  return cudaSuccess;
+  (*made)->number = machine.streamsMade++;
+  return done();
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   std::erase(machine.streams, stream);
@@ -227,7 +295,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (stream->graph)
     return fail(cudaErrorStreamCaptureUnsupported);
   pp::fakeGoOn();
-  return stream->queue.empty() ? cudaSuccess : cudaErrorNotReady;
+  return machine.broken ? machine.broken : stream->queue.empty() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventCreate(cudaEvent_t *made) {
   *made = new CUevent_st;
@@ -266,7 +334,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (machine.capture && event->graph == machine.capture)
     return fail(cudaErrorCapturedEvent);
   pp::fakeGoOn();
-  return event->done == event->asked ? cudaSuccess : cudaErrorNotReady;
+  return machine.broken ? machine.broken : event->done == event->asked ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to) {
   *milliseconds = std::chrono::duration<float, std::milli>(to->when - from->when).count();
@@ -343,7 +411,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   return pp::fakeEnqueue(stream, [graph]() -> pp::FakeWork {
     auto run = std::make_shared<Run>(Run{graph->queues, std::vector<bool>(size_t(graph->marks))});
     return [run] {
-      goOnAll(run->queues.size(), run.get(), [&](size_t i) -> Queue & { return run->queues[i]; });
+      goOnAll(
+          run->queues.size(), run.get(), [&](size_t i) -> Queue & { return run->queues[i]; },
+          [](size_t) { return true; });
       return std::all_of(run->queues.begin(), run->queues.end(), [](const Queue &queue) { return queue.empty(); });
     };
   });

@@ -19,6 +19,10 @@ cudaError_t fakeEnqueue(cudaStream_t stream, std::function<FakeWork()> make);
 /// What is told of memory that a library reads or writes in a stream; null: nobody asks.
 using FakeRanges = std::vector<std::pair<const char *, size_t>>;
 inline void (*fakeAccesses)(cudaStream_t stream, FakeRanges ranges) = nullptr;
+/// Keeps so many multiprocessors for a kernel that begins, if they are free; below 0: it has ended.
+[[nodiscard]] bool fakeOccupy(int64_t multiprocessors);
+/// A library takes memory of the device for itself; below 0: it gives it back.
+void fakeTake(int64_t bytes);
 /// Lets every stream go on a little, in an order drawn from PP_FAKE_SEED.
 void fakeGoOn();
 

@@ -9,9 +9,10 @@
 // What does not fit (other lengths, other kinds, a second stream, a first use inside a capture) is an error.
 //   PP_FAKE_NCCL=KIND:RANK:K   on this rank (-1: on all) the K-th operation (connect*: communicator), from 0, fails:
 //     withhold (never begins)  hang (the process sleeps)  die (SIGKILL)  error (reported later)  refuse (at the call)
-//     shorten (by one element) connect-hang  connect-die  connect-refuse
+//     shorten (by one element) connect-hang  connect-die  connect-refuse  connect-greedy (with buffers of all channels)
 #include "runtime/transport/GroupSums.h"
 #include "test/gpu/FakeCuda.h"
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -104,6 +105,7 @@ struct ncclComm {
   std::shared_ptr<int> references = std::make_shared<int>(); ///< of graphs that have captured an operation
   cudaStream_t stream = nullptr;
   std::set<std::tuple<int, bool, bool>> met; ///< peers, whether as sender, and whether in a collective
+  int64_t channels = 0, taken = 0;           ///< blocks of threads, and bytes of the device
 
   void fail(ncclResult_t its, std::string reason) {
     if (error == ncclSuccess) {
@@ -207,21 +209,39 @@ void launch(ncclComm_t comm, cudaStream_t stream, std::vector<Call> its, bool is
         else
           phases->front().legs.insert(phases->front().legs.end(), phase.legs.begin(), phase.legs.end());
       }
-    return [=, at = size_t(0)]() mutable {
-      while (!isWithheld && comm->error == ncclSuccess && at < phases->size() && comm->goOn((*phases)[at]))
+    return [=, at = size_t(0), begun = false]() mutable {
+      begun = begun || pp::fakeOccupy(comm->channels); // until it ends: its blocks spin
+      while (begun && !isWithheld && comm->error == ncclSuccess && at < phases->size() && comm->goOn((*phases)[at]))
         ++at;
-      return at == phases->size();
+      return begun && at == phases->size() && pp::fakeOccupy(-comm->channels);
     };
   });
 }
 
-/// What NCCL would have to connect now must not be new in a capture.
+void take(ncclComm_t comm, int64_t bytes) {
+  comm->taken += bytes;
+  pp::fakeTake(bytes);
+}
+/// In blocks of 2 MiB, as it gets them.
+int64_t inBlocks(int64_t bytes) { return (bytes + (2 << 20) - 1) >> 21 << 21; }
+/// What NCCL 2.28.9 has for a connection: buffers of three protocols for each channel (init.cc, transport/p2p.cc).
+void takeConnections(ncclComm_t comm, int64_t count) {
+  take(comm, count * comm->channels * inBlocks((4 << 20) + 4915200 + 524288 + 4096));
+}
+
+/// What NCCL would have to connect now must not be new in a capture. Sends and receives have a connection for each pair
+/// and direction; collectives of one machine are a ring and a chain, whatever goes to whom in this stand-in.
 bool connects(ncclComm_t comm, const std::vector<Call> &its) {
   size_t before = comm->met.size();
   for (const Call &call : its)
     for (const Phase &phase : call.phases())
-      for (const Leg &leg : phase.legs)
-        comm->met.insert({leg.peer, leg.sends, call.isJoint});
+      for (const Leg &leg : phase.legs) {
+        auto isJoint = [](const auto &peer) { return std::get<2>(peer); };
+        bool isFirst = std::none_of(comm->met.begin(), comm->met.end(), isJoint);
+        bool isNew = comm->met.insert({leg.peer, leg.sends, call.isJoint}).second;
+        if (isNew && (isFirst || !call.isJoint))
+          takeConnections(comm, call.isJoint ? 2 * std::min(comm->members - 1, 2) : 1);
+      }
   return comm->met.size() > before;
 }
 
@@ -332,6 +352,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *made, int members, ncclUniqueId 
   comm->room = static_cast<Room *>(memory);
   comm->blocking = config->blocking != 0;
   comm->connectsForever = fault.meets("connect-hang", number);
+  comm->channels = fault.meets("connect-greedy", number) ? 32 : config->maxCTAs;
+  take(comm, (2 + 3 * comm->channels) * inBlocks(1)); // channel.cc, and devCommSetup in init.cc
   comm->asked = comm->blocking ? 0 : patience;
   ++comm->room->joined;
   while (comm->blocking && !comm->isOpen)
@@ -360,6 +382,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (comm->references.use_count() > 1)
     sleepForever(); // NCCL waits until no graph has its operations
   munmap(comm->room, sizeof(Room));
+  take(comm, -comm->taken);
   delete comm;
   return ncclSuccess;
 }

@@ -78,6 +78,7 @@ public:
       checks = makeCheckedMeeting(apart);
     return makeCheckedTransport(checks, std::move(transport), device, known, rank);
   }
+  int64_t takenBytes() const override { return inner->takenBytes(); }
   void *native(Stream stream) const override { return inner->native(stream); }
   std::string name() const override { return inner->name(); }
 

@@ -7,7 +7,7 @@
 # for each run. Three steps: one asked for call by call, one captured as a graph, one that launches it again; the third
 # loss is of the second step's gradients. The stand-in of NCCL never buffers, refuses what NCCL leaves undefined
 # (lengths that differ, a first use inside a capture), and fails where PP_FAKE_NCCL says.
-import concurrent.futures, math, os, shutil, subprocess, sys, time
+import concurrent.futures, math, os, re, shutil, subprocess, sys, time
 import harness
 from gradients import SMALL, difference
 
@@ -225,6 +225,76 @@ class Runner:
             self.tally.check(len(found) >= 3 and not unseen,
                              f"{program}: of 4 missing waits {len(found)} are found, {len(unseen)} do harm unseen")
 
+    def memory(self):
+        """What a rank's GPU has to hold is planned; the stand-ins count what is taken of it, by NCCL, too."""
+        half = "/model=llama/precision=bf16/hidden=64/heads=4/kv_heads=2/sequence=32"
+        cases = [("1f1b", {}, 2), ("fsdp", {}, 2), ("zb_v/ranks=2", {}, 2), ("1f1b/mesh.tensor=2", {}, 8),
+                 ("1f1b/mesh.context=4/mesh.attention=heads/ranks=2", {}, 8), (f"zb_v{MIXTRAL}/ranks=2", {}, 2),
+                 (f"1f1b{half}", {}, 4), (f"1f1b{half}", {"PP_EMULATE_CUDNN": "on"}, 4)]
+
+        def run(case, *options, **environment):
+            schedule, its, devices = case
+            program = self.compile(schedule, **({} if "ranks" in schedule or devices > 4 else {"ranks": devices}))
+            return subprocess.run(["mpirun", "--oversubscribe", "-n", str(devices), program, "--data", self.text,
+                                   "--steps", "3", *options], env=harness.ENVIRONMENT | its | environment,
+                                  capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+
+        def table(run):
+            """Of each device what is planned and what was taken."""
+            lines = run.stdout.splitlines()
+            head = next((i for i, line in enumerate(lines) if "GPU taken B" in line), None)
+            rows = lines[head + 1:] if head is not None else []
+            return [tuple(int(word) for word in line.split()[5:7]) for line in rows if line.split()[0].isdigit()]
+
+        for case in cases:
+            schedule, its, devices = case
+            ended = run(case)
+            rows = table(ended)
+            good = len(rows) == devices and all(planned / 2 < taken <= planned for planned, taken in rows)
+            self.tally.check(good and "warning" not in ended.stderr, f"{schedule} {its}: planned and taken {rows[:2]}")
+            if its:
+                self.tally.check("ops by cuDNN, 0 by own kernels" in ended.stdout and
+                                 ", 0 deltas left to it" not in ended.stdout,
+                                 f"cuDNN serves: {ended.stdout.splitlines()[-1:]}")
+        greedy = run(cases[0], PP_FAKE_NCCL="connect-greedy:1:0")
+        self.tally.check("rank 1: " in greedy.stderr and "bytes of the GPU went while NCCL connected 3 channels, and "
+                         in greedy.stderr, f"a channel with all of NCCL's buffers: {greedy.stderr}")
+        program = self.path("1f1b.2")
+        with open(program, "rb") as file:
+            data = file.read()
+        with open(program + ".small", "wb") as file:
+            file.write(re.sub(rb'"kernel_bytes":\d', b'"kernel_bytes":1', data))
+        os.chmod(program + ".small", 0o755)
+        said, _ = self.train(program + ".small", ["mpirun", "-n", "2", "--oversubscribe"])
+        self.tally.check(isinstance(said, list) and " bytes beside the arena, and 1" in said[0] and
+                         said[0].endswith(" are planned"), f"kernels that need more than is planned: {said}")
+        shared = run((f"1f1b{half}", {"PP_EMULATE_CUDNN": "greedy"}, 4))
+        self.tally.check("attention: 0 ops by cuDNN" in shared.stdout, "more than is planned is not taken")
+
+    def resources(self):
+        """Few hardware queues, few multiprocessors, and a kernel that fails: what still trains, and what is said."""
+        pair, zb = self.compile("1f1b", "--forward=false", ranks=2), self.compile("zb_v", ranks=2)
+
+        def run(program, *options, **environment):
+            copy = self.path(f"resources.{len(environment)}.{os.path.basename(program)}")
+            shutil.copy(program, copy)
+            return self.train(copy, ["mpirun", "-n", "2", "--oversubscribe"], *options, **environment)[0]
+
+        for program in (pair, zb):
+            right, *others = (run(program, "--no-graph", CUDA_DEVICE_MAX_CONNECTIONS="32"),
+                              run(program, "--no-graph", CUDA_DEVICE_MAX_CONNECTIONS="1"),
+                              run(program, PP_FAKE_SMS="13"))
+            worst = [difference(its, right)[0] if isinstance(its, dict) else its for its in others]
+            self.tally.check(worst == [0, 0], f"{program}: in one hardware queue, and with 13 multiprocessors: {worst}")
+        # A rank that waits for a message with all of them computes nothing.
+        stuck = run(pair, "--timeout", "6", PP_FAKE_SMS="4")
+        self.tally.check(isinstance(stuck, list) and "is overdue after 6 s" in stuck[0],
+                         f"4 multiprocessors, all for a message: {stuck if isinstance(stuck, list) else 'it trains'}")
+        failed = run(pair, PP_FAKE_FAIL="1:30")
+        self.tally.check(isinstance(failed, list) and len(failed) == 1 and "rank 1, step 1" in failed[0] and
+                         "CUDA: " in failed[0] and "an illegal memory access was encountered" in failed[0],
+                         f"a kernel that fails: {failed if isinstance(failed, list) else 'it trains'}")
+
     def machines(self):
         """What the machine lacks, in a sentence: errors 100 and 35 of the CUDA runtime."""
         program = self.path("1f1b.2")
@@ -242,6 +312,8 @@ def main():
     runner.gradients()
     runner.faults()
     runner.orders()
+    runner.memory()
+    runner.resources()
     runner.machines()
     return runner.tally.close()
 

@@ -1,0 +1,101 @@
+// Bounds what a GPU's libraries and kernels take beside the arena; the runtime refuses or warns where one takes more.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// cuBLASLt gets the workspace that runtime/cuda/Gemm.cpp hands to it, and takes no other.
+//
+// cuDNN's backward gets delta and dq's sums in f32 from runtime/cuda/Sdpa.cpp. Its own workspace is what cuDNN 9.19
+// asks for on an H100 and an A100 that are only described, at 20 shapes each: on the A100 the sums of dq once more; on
+// both, where heads share keys, dk and dv of every head in 16 bits. Nothing says that other versions ask for as much;
+// an engine that asks for more is not taken (SdpaShape::excess; `ctest -R cudnn-plans`).
+//
+// NCCL 2.28.9, by its sources. A connection has, for each channel, buffers of all three protocols (init.cc: LL 512 x 8
+// x 8 x 16 bytes, LL128 640 x 120 x 8 x 8, SIMPLE 4 MiB) in one block beside some KiB (transport/p2p.cc); blocks are of
+// whole 2 MiB (alloc.h: cuMemGetAllocationGranularity). A communicator has three blocks for itself (init.cc), and three
+// for each channel (channel.cc). There are at most as many channels as blocks of threads (maxCTAs; TransportNccl.cpp).
+// What is connected: of an edge one direction; of sums a ring and two trees, so at most five neighbours both ways; of
+// exchanges all pairs; and nothing that is not used (NCCL_RUNTIME_CONNECT, by default). With NVLink SHARP a member has
+// 2 MiB more for each channel and member of its machine, of which there are 8 (transport/nvls.cc).
+#include "analysis/lives/DeviceScratch.h"
+#include "llvm/ADT/StringSwitch.h"
+#include "llvm/Support/MathExtras.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::nn;
+
+static constexpr int64_t kMiB = int64_t(1) << 20;
+
+//===-- Kernels -------------------------------------------------------------------------------------------------===//
+
+static int64_t divide(int64_t a, int64_t b) { return static_cast<int64_t>(llvm::divideCeil(a, b)); }
+
+static constexpr int64_t kWorkspace = 32 * kMiB; // runtime/cuda/Gemm.cpp: workspaceBytes
+
+/// Column sums in parts, of which our kernels have so many (runtime/simt/Norms.cu).
+static int64_t biasParts(int64_t rows) { return divide(rows, std::max<int64_t>(64, divide(rows, 64))); }
+
+static int64_t ownScratch(Kernel kernel, ArrayRef<int64_t> dims) {
+  const int64_t acc = kernel.elementType().isF64() ? 8 : 4;
+  StringRef name = kernel.kernelName();
+  if (name == "bias_dw")
+    return acc * dims[1] * biasParts(dims[0]);
+  if (name == "linear_dw_bias")
+    return acc * dims[2] * biasParts(dims[0]);
+  if (name == "layernorm_bwd" || name == "rmsnorm_bwd")
+    return acc * dims[1] * (name == "layernorm_bwd" ? 2 : 1) * std::min<int64_t>(dims[0], 264);
+  if (name == "embedding_dw")
+    return 4 * dims[0];
+  if (name == "cross_entropy" || name == "cross_entropy_loss")
+    return 8 * dims[0];
+  if (name == "route" || name == "route_bwd") {
+    int64_t tokens = dims[0], shares = tokens / dims[3] * dims[1];
+    return name == "route_bwd"
+               ? 8 * std::max(tokens, shares)
+               : 8 * (tokens + shares) + acc * tokens * (dims[1] + static_cast<int64_t>(kernel.params()[3]));
+  }
+  return 0;
+}
+
+/// dims b s H groups d position, a length and a position of each chunk.
+static int64_t attentionBytes(Kernel kernel, ArrayRef<int64_t> dims) {
+  Type type = kernel.elementType();
+  SmallVector<StringRef> flags = kernel.flags();
+  bool isPlain = dims.size() == 8 && llvm::all_of(flags, [](StringRef flag) { return flag == "causal"; }) &&
+                 llvm::none_of(kernel.params(), [](double param) { return param > 0; });
+  if (!isPlain || !(type.isBF16() || type.isF16()) || dims[4] % 8 != 0 || dims[4] > 256 ||
+      (!flags.empty() && dims[5] != dims[7]))
+    return 0;
+  constexpr int64_t small = int64_t(64) << 10;
+  if (kernel.kernelName() == "attention")
+    return small;
+  int64_t heads = dims[0] * dims[2], delta = llvm::alignTo(4 * heads * dims[1], 256);
+  int64_t sums = llvm::alignTo(4 * heads * dims[1] * dims[4], 256);
+  int64_t shared = dims[2] > dims[3] ? 4 * heads * dims[6] * dims[4] : 0;
+  return delta + 2 * sums + shared + small;
+}
+
+DeviceScratch pp::nn::deviceScratchOf(Kernel kernel) {
+  SmallVector<int64_t> dims = kernel.dims();
+  DeviceScratch scratch;
+  StringRef name = kernel.kernelName();
+  if (name.starts_with("linear"))
+    scratch.products = kWorkspace + (name == "linear_dw_bias" ? 4 * dims[2] : 0);
+  if (name == "attention" || name == "attention_bwd")
+    scratch.attention = attentionBytes(kernel, dims);
+  scratch.kernels = ownScratch(kernel, dims);
+  return scratch;
+}
+
+//===-- NCCL ----------------------------------------------------------------------------------------------------===//
+
+int64_t Communicator::bytes() const {
+  constexpr int64_t channels = 4; // runtime/cuda/TransportNccl.cpp: mostCtas
+  constexpr int64_t block = 2 * kMiB, buffers = 512 * 8 * 8 * 16 + 640 * 120 * 8 * 8 + 4 * kMiB, beside = 8192;
+  constexpr int64_t connection = (buffers + beside + block - 1) / block * block;
+  int64_t own = (3 + 3 * channels) * block, others = members - 1;
+  if (isEdge)
+    return own + channels * connection;
+  int64_t joint = 2 * std::min<int64_t>(others, 5), pairs = exchanges ? 2 * others : 0;
+  int64_t switched = members > 2 ? channels * block * std::min<int64_t>(members, 8) : 0;
+  return own + channels * connection * (joint + pairs) + switched;
+}
