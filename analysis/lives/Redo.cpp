@@ -13,10 +13,9 @@ RedoParts pp::redoPartsOf(RankOp redo) {
   for (Operation &op : redo.getBody().front()) {
     if (isa<SlotOp>(op))
       continue;
-    (judged == 0 ? parts.head : between).push_back(&op);
+    (judged == 0 ? parts.head : judged == 1 ? between : parts.rest).push_back(&op);
     auto launch = dyn_cast<LaunchOp>(op);
-    if (launch && launch.getJudges() && ++judged == 2)
-      break;
+    judged += launch && launch.getJudges();
   }
   size_t behind = between.size() - std::min(between.size(), parts.head.size()), at = 0;
   for (; at < behind && isa<CompleteOp>(between[at]); ++at)
@@ -52,10 +51,10 @@ public:
     std::vector<Operation *> head, rest;
     for (Operation &op : step.getBody().front())
       if (!isa<SlotOp>(op))
-        (judgeOf(head) ? rest : head).push_back(&op);
+        (endsWithJudge(head) ? rest : head).push_back(&op);
     return success(succeeded(compare("head", head, parts.head)) &&
-                   succeeded(compare("second head", head, parts.again)) && succeeded(compare("rest", rest, restOf())) &&
-                   succeeded(compareUpdates(head, rest)));
+                   succeeded(compare("second head", head, parts.again)) &&
+                   succeeded(compare("rest", rest, parts.rest)) && succeeded(compareUpdates(head, rest)));
   }
 
 private:
@@ -63,21 +62,9 @@ private:
   RedoParts parts;
   llvm::DenseMap<Value, Value> requests; ///< of the step, by those of the redo program
 
-  static LaunchOp judgeOf(Ops head) {
-    auto last = head.empty() ? LaunchOp() : dyn_cast<LaunchOp>(head.back());
-    return last && last.getJudges() ? last : LaunchOp();
-  }
-
-  std::vector<Operation *> restOf() const {
-    std::vector<Operation *> rest;
-    int64_t judged = 0;
-    for (Operation &op : redo.getBody().front()) {
-      if (judged == 2 && !isa<SlotOp>(op))
-        rest.push_back(&op);
-      auto launch = dyn_cast<LaunchOp>(op);
-      judged += launch && launch.getJudges();
-    }
-    return rest;
+  static bool endsWithJudge(Ops ops) {
+    auto last = ops.empty() ? LaunchOp() : dyn_cast<LaunchOp>(ops.back());
+    return last && last.getJudges();
   }
 
   LogicalResult differs(StringRef where, Operation *mine, Operation *other) const {

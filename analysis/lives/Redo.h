@@ -8,9 +8,10 @@
 namespace pp {
 
 /// Launches, posts and completes in their order: `head` up to the first judge, then what completes the messages of the
-/// head, the update once more with what follows it, and `again`, the head once more up to the second judge.
+/// head, the update once more with what follows it, and `again`, the head once more up to the second judge;
+/// `rest`, the step behind it.
 struct RedoParts {
-  std::vector<mlir::Operation *> head, drain, undo, again;
+  std::vector<mlir::Operation *> head, drain, undo, again, rest;
 };
 RedoParts redoPartsOf(pipeline::RankOp redo);
 

@@ -123,7 +123,7 @@ def losses(done):
 
 
 def main():
-    arguments = harness.draws(20, 21)
+    arguments = harness.draws(cases=20, seed=21)
     audits = Audits(arguments)
     audits.alone()
     audits.unaudited()

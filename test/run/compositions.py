@@ -11,7 +11,7 @@
 # is counted at the end.
 import collections, os, random, re, sys
 import harness
-from gradients import TOLERANCE, TRAINED, Runner, difference
+from gradients import Runner, agreement
 
 SCHEDULES = ("gpipe", "1f1b", "gpipe_offload", "bpipe", "1f1b_recompute", "1f1b_vocabulary", "1f1b_overlap",
              "interleaved", "looped_bfs",
@@ -124,12 +124,8 @@ def main():
         except RuntimeError as error:
             tally.check(False, f"{number} {what} {transport}: {str(error)[-400:]}")
             continue
-        worst, where = difference(ours[0], wanted[0])
-        drift = max(abs(a - b) / abs(b) for a, b in zip(ours[1], wanted[1], strict=True))
-        trained, moved = difference(ours[2], wanted[2])
-        good = worst <= TOLERANCE["f64"] and drift <= 10 * TOLERANCE["f64"] and trained <= TRAINED["f64"]
-        tally.check(good, f"{number} {what} {transport}: gradients {worst:.1e} losses {drift:.1e} trained {trained:.1e}"
-                          + ("" if good else f" worst in {where}, {moved}"))
+        good, far = agreement(ours, wanted)
+        tally.check(good, f"{number} {what} {transport}: {far}")
         runner.clean(program)
         runner.clean(reference)
     for sentence, count in refused.most_common():

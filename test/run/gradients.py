@@ -39,6 +39,16 @@ def difference(ours, theirs):
     return worst, where
 
 
+def agreement(ours, wanted, precision="f64"):
+    """Whether gradients, losses and weights of a run are those of another one; and how far they are, in words."""
+    worst, where = difference(ours[0], wanted[0])
+    drift = max(abs(a - b) / abs(b) for a, b in zip(ours[1], wanted[1], strict=True))
+    trained, moved = difference(ours[2], wanted[2])
+    good = worst <= TOLERANCE[precision] and drift <= 10 * TOLERANCE[precision] and trained <= TRAINED[precision]
+    return good, (f"gradients {worst:.1e} losses {drift:.1e} trained {trained:.1e}"
+                  + ("" if good else f" worst in {where}, {moved}"))
+
+
 class Runner:
     def __init__(self, compiler, folder):
         self.compiler, self.folder, self.text = compiler, folder, harness.write_text(folder)
@@ -169,18 +179,12 @@ def main():
             chosen = [mode for mode in chosen if mode[0] == "threads" or mode[0].startswith("streams")] or [modes[1]]
         first = None
         for transport, sends in chosen:
-            gradients, losses, weights = runner.run(program, ranks, transport, sends, arguments.steps)
-            worst, where = difference(gradients, references[key][0])
-            drift = max(abs(a - b) / abs(b) for a, b in zip(losses, references[key][1]))
-            trained, moved = difference(weights, references[key][2])
-            first = first or (gradients, losses, weights)
-            same = (gradients, losses, weights) == first
-            good = same and worst <= TOLERANCE[precision] and drift <= 10 * TOLERANCE[precision]
-            good = good and trained <= TRAINED[precision]
-            tally.check(good, " ".join(f"{name} {value}" for name, value in sizes.items())
-                        + f" {schedule:28} {transport:10} {sends:10} gradients {worst:.1e} losses {drift:.1e} trained "
-                          f"{trained:.1e}"
-                        + ("" if good else f" worst in {where}, {moved}, bits as in the first mode: {same}"))
+            ours = runner.run(program, ranks, transport, sends, arguments.steps)
+            good, far = agreement(ours, references[key], precision)
+            first = first or ours
+            tally.check(good and ours == first, " ".join(f"{name} {value}" for name, value in sizes.items())
+                        + f" {schedule:28} {transport:10} {sends:10} {far}"
+                        + ("" if good and ours == first else f", bits as in the first mode: {ours == first}"))
         if arguments.matrix:
             runner.clean(program)
     return tally.close()

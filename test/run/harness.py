@@ -33,12 +33,12 @@ def call(command, expect=0, timeout=600, **more):
     return done
 
 
-def draws(cases, seed, **more):
-    """What a script that draws cases is called with: SCRIPT PP_COMPILE FOLDER [--cases N] [--seed S], and more."""
+def draws(**options):
+    """What a script that draws is called with: SCRIPT PP_COMPILE FOLDER [--NAME VALUE].., and what is meant without."""
     parser = argparse.ArgumentParser()
     parser.add_argument("compiler")
     parser.add_argument("folder")
-    for name, default in dict(cases=cases, seed=seed, **more).items():
+    for name, default in options.items():
         parser.add_argument("--" + name, type=type(default), default=default)
     arguments = parser.parse_args()
     os.makedirs(arguments.folder, exist_ok=True)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: lost.py PP_COMPILE FOLDER [--pairs N]
-import argparse, json, os, random, shutil, stat, struct, subprocess, sys, time
+import json, os, random, shutil, stat, struct, subprocess, sys, time
 import harness
 
 SIZES = dict(schedule="1f1b", ranks=2, microbatches=2, model="llama", layers=2, hidden=16, heads=2, kv_heads=2, ffn=16,
@@ -270,11 +270,7 @@ def snapshot():
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("compiler")
-    parser.add_argument("folder")
-    parser.add_argument("--pairs", type=int, default=8)
-    options = parser.parse_args()
+    options = harness.draws(pairs=8)
     lost = Lost(os.path.abspath(options.compiler), os.path.abspath(options.folder))
     for check in (lost.outputs, lost.folders, lost.two, lost.data, lost.fields, lost.environment, lost.failing):
         check()

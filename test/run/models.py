@@ -6,7 +6,7 @@
 # The models are those of Inputs/*.pipe below; examples/train.pipe with a line for each of them is the program.
 import os, sys
 import finite_differences, harness
-from gradients import SMALL, TOLERANCE, TRAINED, Runner, difference
+from gradients import SMALL, Runner, agreement
 
 INPUTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "Inputs")
 # By model: its file and its call, where the program does not have it, and the schedules that are compared, each
@@ -45,13 +45,8 @@ def compare(runner, tally, train, model, schedule, mode, references):
         single = runner.compile(train, schedule="single", **sizes | dict(ranks=1))
         references[model] = runner.run(single, 1, "threads", "rendezvous")
     ours = runner.run(runner.compile(train, schedule=schedule, **sizes), 4, *mode)
-    worst, where = difference(ours[0], references[model][0])
-    drift = max(abs(a - b) / abs(b) for a, b in zip(ours[1], references[model][1]))
-    trained, moved = difference(ours[2], references[model][2])
-    good = worst <= TOLERANCE["f64"] and drift <= 10 * TOLERANCE["f64"] and trained <= TRAINED["f64"]
-    tally.check(good, f"{model} {schedule:32} {mode[0]:9} gradients {worst:.1e} losses {drift:.1e} trained "
-                      f"{trained:.1e}"
-                + ("" if good else f" worst in {where}, {moved}"))
+    good, far = agreement(ours, references[model])
+    tally.check(good, f"{model} {schedule:32} {mode[0]:9} {far}")
 
 
 def check_source(compiler, folder, tally, text):

@@ -11,7 +11,7 @@
 import collections, os, random, re, subprocess, sys
 import harness
 from compositions import draw_case
-from gradients import TOLERANCE, TRAINED, Runner, difference
+from gradients import Runner, agreement
 
 PLANNED = ("gpipe", "1f1b", "1f1b_recompute", "gpipe_offload", "interleaved", "v_min")
 JOINTS = ("1f1b_overlap", "dualpipe", "dualpipe_v")
@@ -67,11 +67,8 @@ class Mutants:
             ours = self.runner.run(path, devices, mode, "rendezvous")
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             return str(error)[-300:]
-        worst, where = difference(ours[0], wanted[0])
-        drift = max(abs(a - b) / abs(b) for a, b in zip(ours[1], wanted[1], strict=True))
-        trained, moved = difference(ours[2], wanted[2])
-        good = worst <= TOLERANCE["f64"] and drift <= 10 * TOLERANCE["f64"] and trained <= TRAINED["f64"]
-        return "" if good else f"gradients {worst:.1e} ({where}) losses {drift:.1e} trained {trained:.1e} ({moved})"
+        good, far = agreement(ours, wanted)
+        return "" if good else far
 
     def program(self, number, draw):
         kind, own, shared, options = draw_program(draw)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: restarts.py PP_COMPILE FOLDER [--kills N] [--seed N]
-import argparse, json, os, random, shutil, signal, subprocess, sys, time
+import json, os, random, shutil, signal, subprocess, sys, time
 import harness
 from stops import ranks_of
 
@@ -208,12 +208,7 @@ class Restarts:
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("compiler")
-    parser.add_argument("folder")
-    parser.add_argument("--kills", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = harness.draws(kills=4, seed=1)
     restarts = Restarts(options)
     restarts.says()
     restarts.gives_up()

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: saves.py PP_COMPILE FOLDER [--kills N]        0: at every operation on a file
-import argparse, json, os, re, shutil, subprocess, sys, time, zlib
+import json, os, re, shutil, subprocess, sys, time, zlib
 import harness
 
 SIZES = dict(schedule="1f1b", ranks=2, microbatches=2, model="llama", layers=2, hidden=16, heads=2, kv_heads=2, ffn=16,
@@ -173,11 +173,7 @@ class Saves:
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("compiler")
-    parser.add_argument("folder")
-    parser.add_argument("--kills", type=int, default=25)
-    options = parser.parse_args()
+    options = harness.draws(kills=25)
     saves = Saves(os.path.abspath(options.compiler), os.path.abspath(options.folder))
     saves.kept()
     saves.behind()
