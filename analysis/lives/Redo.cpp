@@ -46,8 +46,8 @@ public:
 
   LogicalResult run() {
     if (step.getArenaBytes() != redo.getArenaBytes() || step.getHostBytes() != redo.getHostBytes())
-      return emitError(redo.getLoc()) << "the program that does the update of rank " << redo.getRank()
-                                      << " over has another size of memory than the step";
+      return emitError(redo.getLoc()) << "the redo program of rank " << redo.getRank()
+                                      << " has another size of memory than the step";
     std::vector<Operation *> head, rest;
     for (Operation &op : step.getBody().front())
       if (!isa<SlotOp>(op))
@@ -69,8 +69,8 @@ private:
 
   LogicalResult differs(StringRef where, Operation *mine, Operation *other) const {
     auto error = emitError(mine ? mine->getLoc() : redo.getLoc());
-    error << "the " << where << " of the program that does the update of rank " << redo.getRank() << " over has "
-          << textOf(mine) << " where the step has " << textOf(other);
+    error << "in the redo program of rank " << redo.getRank() << " the " << where << " has " << textOf(mine)
+          << " where the step has " << textOf(other);
     if (mine && other && textOf(mine) == textOf(other))
       error << " with other operands or attributes";
     if (other)
@@ -141,8 +141,8 @@ LogicalResult pp::verifyRedo(ModuleOp module) {
     step.walk([&](LaunchOp launch) { judges |= launch.getJudges(); });
   if (judges != bool(redo))
     return emitError((step ? step : redo).getLoc())
-           << (redo ? "no unit judges an update, and a program does it over"
-                    : "an update is judged, and no program does it over where it was wrong");
+           << (redo ? "there is a redo program, and no unit of the step judges an update"
+                    : "a unit of the step judges an update, and there is no redo program");
   if (!redo)
     return success();
   for (auto [rank, again] : llvm::zip(step.getOps<RankOp>(), redo.getOps<RankOp>()))
