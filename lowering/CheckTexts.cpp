@@ -143,6 +143,16 @@ struct TextCheck::State {
     return compare(loc, "entry " + Twine(index) + " of `" + table + "`", expected, exists ? &(*list)[index] : nullptr);
   }
 
+  /// What an entry says of its lines; empty: nothing.
+  std::string linesOf(StringRef table, int64_t index) const {
+    const JsonValue *list = find(table);
+    if (!list || !list->is_array() || index < 0 || index >= static_cast<int64_t>(list->size()))
+      return "";
+    const JsonValue &entry = (*list)[static_cast<size_t>(index)];
+    auto lines = entry.is_object() ? entry.find("line") : entry.end();
+    return lines != entry.end() && lines->is_string() ? lines->get<std::string>() : "";
+  }
+
   LogicalResult compareWeights(SlotOp slot, BindingKind kind);
 
   /// Devices along axes of the mesh, in the order of their coordinates.
@@ -241,6 +251,8 @@ LogicalResult TextCheck::checkUnit(LaunchOp launch, int64_t number, double flops
                         {"task", launch.getCallee().str()},
                         {"microbatch", unit.getCoord().getMicrobatch()},
                         {"flops", flops}};
+  if (std::string line = lineOf(launch.getLoc()); !line.empty())
+    expected["line"] = line;
   state->entries["units"] = static_cast<size_t>(number + 1);
   return state->compareEntry(launch.getLoc(), "units", number, expected);
 }
@@ -252,6 +264,8 @@ LogicalResult TextCheck::checkMessage(PostOp post, int64_t number) {
   JsonValue expected = {{"kind", stringifyPostKind(post.getKind()).str()},
                         {"label", post.getThing().str()},
                         {"channel", post.getChannel().value_or(0)}};
+  if (std::string line = lineOf(post.getLoc()); !line.empty())
+    expected["line"] = line;
   if (post.isHost())
     expected["host"] = true;
   if (!post.isCollective()) {
@@ -336,6 +350,10 @@ LogicalResult TextCheck::checkExchange(nn::Exchange exchange, int64_t number) {
         run /= whole.getDimSize(i);
     for (int64_t cut = 0; cut <= tensorBytes(whole); cut += run)
       expected["cuts"].push_back(cut);
+  }
+  if (std::string line = lineOf(exchange.getLoc()); !line.empty()) {
+    std::string lines = state->linesOf("messages", number); // one entry stands for all equal exchanges
+    expected["line"] = StringRef(", " + lines + ",").contains(", " + line + ",") ? lines : line;
   }
   size_t &count = state->entries["messages"];
   count = std::max(count, static_cast<size_t>(number + 1));

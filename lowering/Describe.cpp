@@ -105,6 +105,8 @@ int32_t RankText::addUnit(LaunchOp launch, double flops) {
                            {"task", launch.getCallee().str()},
                            {"microbatch", unit.getCoord().getMicrobatch()},
                            {"flops", flops}});
+  if (std::string line = lineOf(launch.getLoc()); !line.empty())
+    tables->units.back()["line"] = line;
   return static_cast<int32_t>(tables->units.size() - 1);
 }
 
@@ -141,8 +143,17 @@ int32_t RankText::addMessage(PostOp post) {
   if (post.isHost())
     json["host"] = true;
   json["label"] = post.getThing().str();
+  if (std::string line = lineOf(post.getLoc()); !line.empty())
+    json["line"] = line;
   tables->messages.push_back(std::move(json));
   return static_cast<int32_t>(tables->messages.size() - 1);
+}
+
+/// One more line that an entry stands for.
+static void addLine(Json &entry, const std::string &line) {
+  std::string lines = entry.value("line", std::string());
+  if (!line.empty() && !StringRef(", " + lines + ",").contains(", " + line + ","))
+    entry["line"] = lines + (lines.empty() ? "" : ", ") + line;
 }
 
 FailureOr<int32_t> RankText::addExchange(nn::Exchange exchange, bool follows) {
@@ -181,6 +192,7 @@ FailureOr<int32_t> RankText::addExchange(nn::Exchange exchange, bool follows) {
                                                             static_cast<int32_t>(tables->messages.size()));
   if (isNew)
     tables->messages.push_back(std::move(json));
+  addLine(tables->messages[found->second], lineOf(exchange->getLoc()));
   return found->second;
 }
 

@@ -227,6 +227,7 @@ MessageSpec readMessage(const json &entry, const Program &program, const RankPro
   auto kind = entry.at("kind").get<std::string>();
   message.channel = entry.value("channel", 0);
   message.label = entry.value("label", std::string());
+  message.line = entry.value("line", std::string());
   auto known = std::find(std::begin(messageKinds), std::end(messageKinds), kind);
   if (known == std::end(messageKinds))
     throw Unfit(text("message kind `", kind,
@@ -318,7 +319,7 @@ void readOps(const json &root, const Place &place, RankProgram &rank) {
   for (const json &entry : listOf(root, "units"))
     rank.units.push_back({entry.at("name").get<std::string>(), entry.value("phase", std::string()),
                           entry.value("task", std::string()), entry.value("microbatch", int64_t(-1)),
-                          entry.value("flops", 0.0)});
+                          entry.value("flops", 0.0), entry.value("line", std::string())});
 }
 
 OptimizerSpec::Rate rateOf(const std::string &name) {
@@ -564,14 +565,20 @@ std::string describe(const MessageSpec &message) {
     with = !message.isCollective() ? text("rank ", message.peer)
            : message.root < 0      ? text(message.group.size(), " ranks")
                                    : text(message.group.size(), " ranks, root ", message.root);
+  const std::string apart = message.line.empty() ? "" : text(" (", message.line, ")");
+  const std::string behind = message.line.empty() ? "" : ", " + message.line;
   if (message.kind == MessageSpec::Kind::AllReduce)
-    return text("the sum `", message.label, "` over ", with);
+    return text("the sum `", message.label, "` over ", with, apart);
   if (message.host)
-    return text("`", message.label, "` between host memory and device (", message.bytes, " bytes)");
+    return text("`", message.label, "` between host memory and device (", message.bytes, " bytes", behind, ")");
   if (message.isCollective())
-    return text("the ", kindName(message.kind), " of `", message.label, "` over ", with);
+    return text("the ", kindName(message.kind), " of `", message.label, "` over ", with, apart);
   return text("`", message.label, "` ", message.kind == MessageSpec::Kind::Send ? "to" : "from", " ", with, " (",
-              message.bytes, " bytes, channel ", message.channel, ")");
+              message.bytes, " bytes, channel ", message.channel, behind, ")");
+}
+
+std::string describe(const UnitSpec &unit) {
+  return unit.line.empty() ? text("`", unit.name, "`") : text("`", unit.name, "` (", unit.line, ")");
 }
 
 int64_t TensorSpec::elements() const {

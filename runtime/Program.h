@@ -20,8 +20,10 @@
 //    "message_bytes": 128, "nccl_bytes": 72351744 (of programs for cuda),
 //    "ops":      [{"kernel": "linear", "type": "f32", "dims": [256, 128, 512], "params": [], "flags": ["bias"],
 //                  "moved": [0, 128] (absent: none; bytes by which each pointer moves on)}],
-//    "units":    [{"name": "0F0", "phase": "F", "task": "s0.F", "microbatch": 0, "flops": 1e6}],
-//    "messages": [{"kind": "send" | "receive", "peer": 1, "channel": 0, "bytes": 65536, "label": "act(0, 0)"},
+//    "units":    [{"name": "0F0", "phase": "F", "task": "s0.F", "microbatch": 0, "flops": 1e6,
+//                  "line": "1f1b.pipe:14:7" (absent: not known)}],
+//    "messages": [{"kind": "send" | "receive", "peer": 1, "channel": 0, "bytes": 65536, "label": "act(0, 0)",
+//                  "line": "1f1b.pipe:14:7" (of one inside bodies all lines, as `llama.pipe:30:27, llama.pipe:31:5`)},
 //                 {"kind": "all_reduce", "group": [0, 1], "channel": 7, "count": 1, "type": "f64", "label": "norm"},
 //                 {"kind": "broadcast" | "reduce", "group": [0, 1], "root": 1, "channel": 7, "count": 64, ...},
 //                 {"kind": "all_gather" | "reduce_scatter", "group": [0, 1], "cuts": [0, 128, 256], "count": 64, ...},
@@ -92,6 +94,7 @@ struct UnitSpec {
   std::string task; ///< the body that it runs
   int64_t microbatch = -1;
   double flops = 0;
+  std::string line; ///< of the schedule; empty: not known
 };
 
 /// A run of bytes of a whole that a shard has: where it lies in both.
@@ -154,6 +157,7 @@ struct MessageSpec {
   int64_t count = 0;
   Type type = Type::F32;
   std::string label;
+  std::string line; ///< of the schedule, or of the model where bodies post it; empty: not known
   [[nodiscard]] bool isCollective() const { return kind != Kind::Send && kind != Kind::Receive; }
   [[nodiscard]] bool isSharded() const { return kind == Kind::AllGather || kind == Kind::ReduceScatter; }
   /// Which member of the group this device is.
@@ -175,8 +179,10 @@ std::string_view jointName(const MessageSpec &message);
 [[nodiscard]] bool isSameCollective(const MessageSpec &a, const MessageSpec &b);
 /// Bytes that come to this device from others in a message, each member's straight from it.
 [[nodiscard]] int64_t bytesIn(const MessageSpec &message, int32_t device);
-/// The message as errors name it.
+/// The message as errors name it, with its line.
 [[nodiscard]] std::string describe(const MessageSpec &message);
+/// The unit as errors name it: `0F3` and its line.
+[[nodiscard]] std::string describe(const UnitSpec &unit);
 
 /// A named array in the arena: a weight, a part of the optimizer's state, or a gradient.
 struct TensorSpec {

@@ -6,6 +6,7 @@
 #include "mlir/IR/DialectImplementation.h"
 #include "mlir/IR/OpImplementation.h"
 #include "llvm/ADT/TypeSwitch.h"
+#include "llvm/Support/Path.h"
 
 using namespace mlir;
 using namespace pp::pipeline;
@@ -281,5 +282,21 @@ std::string pp::pipeline::loopValues(Location loc) {
   if (auto fused = dyn_cast<FusedLoc>(loc))
     if (auto text = dyn_cast_or_null<StringAttr>(fused.getMetadata()))
       return text.str();
+  return "";
+}
+
+std::string pp::pipeline::lineOf(Location loc) {
+  if (auto file = dyn_cast<FileLineColLoc>(loc))
+    return (llvm::sys::path::filename(file.getFilename().strref()) + ":" + Twine(file.getLine()) + ":" +
+            Twine(file.getColumn()))
+        .str();
+  if (auto call = dyn_cast<CallSiteLoc>(loc))
+    return lineOf(call.getCallee());
+  if (auto named = dyn_cast<NameLoc>(loc))
+    return lineOf(named.getChildLoc());
+  if (auto fused = dyn_cast<FusedLoc>(loc))
+    for (Location part : fused.getLocations())
+      if (std::string line = lineOf(part); !line.empty())
+        return line;
   return "";
 }

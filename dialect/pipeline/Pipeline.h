@@ -135,6 +135,9 @@ int64_t tensorBytes(mlir::RankedTensorType type);
 mlir::Location withLoopValues(mlir::Location loc, llvm::ArrayRef<std::pair<llvm::StringRef, int64_t>> values);
 /// What withLoopValues wrote, as text; empty if nothing.
 std::string loopValues(mlir::Location loc);
+/// Where it stands, as reports of a run say it: `1f1b.pipe:8:22`, without the folder, so that the same source gives the
+/// same program everywhere. Of a place in a function its own, not the call's. Empty: not known.
+std::string lineOf(mlir::Location loc);
 
 } // namespace pp::pipeline
 

@@ -191,7 +191,7 @@ Status Audit::describeReceived(int64_t step, int32_t to, const AuditEntry &entry
   const Mesh &mesh = emitted.program().mesh;
   const std::string unit =
       entry.unit < 0 ? std::string()
-                     : text(message.inside ? ", in `" : ", after `", its->units[size_t(entry.unit)].name, "`");
+                     : text(message.inside ? ", in " : ", after ", pp::describe(its->units[size_t(entry.unit)]));
   const std::string part = entry.kind == AuditEntry::Kind::Part ? text("the part of ", mesh.name(from), " in ") : "";
   return refused(its->name, ", step ", step, unit, ": ", part, pp::describe(message),
                  " is not what was sent: its checksum is ", digits(entry.sum), ", and was ", digits(given), " on ",

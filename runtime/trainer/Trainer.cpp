@@ -457,7 +457,7 @@ Status Trainer::runStep(int64_t step, StepInputs &from, StepSummary &summary) {
   rank.trace->stepped(int32_t(step), began);
   if (code != PP_OK) {
     std::string unit = rank.unit >= 0 && rank.unit < int32_t(program->units.size())
-                           ? text(", `", program->units[rank.unit].name, "`")
+                           ? ", " + describe(program->units[rank.unit])
                            : std::string();
     return {code, text(program->name, ", step ", step, unit, ": ", rank.message.empty() ? "failed" : rank.message)};
   }

@@ -230,9 +230,9 @@ std::string describe(const Standing &standing, int32_t rank) {
   if (!standing.message)
     return name + " waits between steps";
   bool known = standing.unit >= 0 && standing.program && standing.unit < int32_t(standing.program->units.size());
-  const char *where = standing.message->inside ? " in `" : " after `";
-  return text(name, known ? text(where, standing.program->units[standing.unit].name, "`") : std::string(),
-              " waits for ", describe(*standing.message));
+  const char *where = standing.message->inside ? " in " : " after ";
+  return text(name, known ? where + describe(standing.program->units[standing.unit]) : std::string(), " waits for ",
+              describe(*standing.message));
 }
 
 Status deadlockIn(int64_t step, std::span<const Standing *const> ranks) {

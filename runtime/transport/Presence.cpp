@@ -37,7 +37,7 @@ struct Entry {
   char name[64];              ///< written before the others look
   std::atomic<int64_t> heard; ///< when `open` was kept, in nanoseconds of this machine's clock
   std::atomic<int32_t> waits; ///< 1: for `what`
-  char what[160];             ///< may be read while it is written: words for people
+  char what[256];             ///< may be read while it is written: words for people
 };
 /// The table of one machine; `reported`: somebody has printed.
 struct Table {
@@ -211,7 +211,7 @@ std::string describeOthers() {
   std::vector<std::pair<int, std::string>> all;
   for (int32_t i = 0; table && i < table->count.load(); ++i) {
     const Entry &entry = table->entries[i];
-    char state = stateOf(entry.pid), line[320];
+    char state = stateOf(entry.pid), line[384];
     const long long step = entry.step;
     const bool stopped = state == 'T' || state == 't';
     if (&entry == own || (entry.state.load() != runs && !stopped))
@@ -220,7 +220,7 @@ std::string describeOthers() {
     if (stopped)
       snprintf(line, sizeof line, "; %s (process %d) is stopped in step %lld", entry.name, entry.pid.load(), step);
     else if (waits)
-      snprintf(line, sizeof line, "; %s waits for %.159s in step %lld", entry.name, entry.what, step);
+      snprintf(line, sizeof line, "; %s waits for %.255s in step %lld", entry.name, entry.what, step);
     else
       snprintf(line, sizeof line, "; %s (process %d) waits for nobody in step %lld", entry.name, entry.pid.load(),
                step);

@@ -101,11 +101,11 @@ func.func private @squares(%t: !t, %x: !x) -> !n attributes {
 // TEXT: "kernel":"embedding","type":"f32","dims":[4,8,5,{"by":["tensor"],"of":[0,5]},
 // TEXT-NEXT: 9],
 // TEXT: "kernel":"sum_squares_all","type":"f32","dims":[40,0,{"by":["tensor"],"of":[32,0]},
-// TEXT: "messages":[{"kind":"all_reduce","root":-1,"group":[0],"channel":1073741825,"count":32,"type":"f32","axes":["tensor"],"inside":true,"label":"1x4x8"},
-// TEXT-NEXT: {"kind":"all_gather","root":-1,"group":[0],"channel":1073741825,"count":24,"type":"f32","axes":["tensor"],"cuts":[0,48,96],"inside":true,"label":"2x4x3"},
-// TEXT-NEXT: {"kind":"all_gather","root":-1,"group":[0],"channel":1073741825,"count":32,"type":"f32","axes":["tensor"],"cuts":[0,64,128],"inside":true,"label":"1x4x8"},
-// TEXT-NEXT: {"kind":"reduce_scatter","root":-1,"group":[0],"channel":1073741825,"count":32,"type":"f32","axes":["tensor"],"cuts":[0,64,128],"inside":true,"label":"1x4x8"},
-// TEXT-NEXT: {"kind":"all_reduce","root":-1,"group":[0],"channel":1073741825,"count":1,"type":"f64","axes":["tensor"],"inside":true,"label":"1"}
+// TEXT: "messages":[{"kind":"all_reduce","root":-1,"group":[0],"channel":1073741825,"count":32,"type":"f32","axes":["tensor"],"inside":true,"label":"1x4x8","line":"exchanges.mlir:[[# @LINE - 69]]:8, exchanges.mlir:[[# @LINE - 67]]:8"},
+// TEXT-NEXT: {"kind":"all_gather","root":-1,"group":[0],"channel":1073741825,"count":24,"type":"f32","axes":["tensor"],"cuts":[0,48,96],"inside":true,"label":"2x4x3","line":"exchanges.mlir:[[# @LINE - 53]]:10"},
+// TEXT-NEXT: {"kind":"all_gather","root":-1,"group":[0],"channel":1073741825,"count":32,"type":"f32","axes":["tensor"],"cuts":[0,64,128],"inside":true,"label":"1x4x8","line":"exchanges.mlir:[[# @LINE - 33]]:8"},
+// TEXT-NEXT: {"kind":"reduce_scatter","root":-1,"group":[0],"channel":1073741825,"count":32,"type":"f32","axes":["tensor"],"cuts":[0,64,128],"inside":true,"label":"1x4x8","line":"exchanges.mlir:[[# @LINE - 33]]:8"},
+// TEXT-NEXT: {"kind":"all_reduce","root":-1,"group":[0],"channel":1073741825,"count":1,"type":"f64","axes":["tensor"],"inside":true,"label":"1","line":"exchanges.mlir:[[# @LINE - 12]]:8"}
 pipeline.program @one ranks 1 microbatches 1 slices 0
     attributes {train = {}, mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>} {
   pipeline.piece @s0 <stage 0> parts [["s0", 0]]

@@ -4,7 +4,7 @@
 !s = !pipeline.slot<tuple<tensor<16xf32>>>
 
 // CHECK: {"rank":0,"arena_bytes":4160,"host_bytes":64,
-// CHECK: "messages":[{"kind":"send","peer":0,"channel":0,"bytes":64,"host":true,"label":"stash(0, 0)"},{"kind":"receive","peer":0,"channel":0,"bytes":64,"host":true,"label":"stash(0, 0)"}
+// CHECK: "messages":[{"kind":"send","peer":0,"channel":0,"bytes":64,"host":true,"label":"stash(0, 0)","line":"host.mlir:{{[0-9:]+}}"},{"kind":"receive","peer":0,"channel":0,"bytes":64,"host":true,"label":"stash(0, 0)","line":"host.mlir:{{[0-9:]+}}"}
 // CHECK: call i32 @pp_post_send(ptr %{{.*}}, i32 0, ptr %[[A:.*]])
 // CHECK: getelementptr {{.*}} 4096
 // CHECK: call i32 @pp_post_receive

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: faults.py PP_COMPILE FOLDER
-import os, signal, struct, subprocess, sys, time
+import os, re, signal, struct, subprocess, sys, time
 import harness
 
 SIZES = dict(schedule="1f1b", model="llama", ranks=4, microbatches=4, layers=4, hidden=32, heads=4, kv_heads=2, ffn=48,
@@ -78,32 +78,47 @@ class Faults:
         self.expect("a checkpoint of another model", [other, "--in-process", "--data", self.text, "--resume",
                                                       self.path("good")], "good")
 
-    def killed(self):
-        """A rank killed in the middle of a step: mpirun and all ranks are gone within ten seconds."""
-        command = [*harness.launch(self.program, 4, "mpi"), "--data", self.text, "--steps", "100000"]
+    def strike(self, sign, *options):
+        """Sends one rank a signal in the middle of a step: its number, what all said, seconds until all had ended."""
+        command = [*harness.launch(self.program, 4, "mpi"), "--data", self.text, "--steps", "100000", *options]
         run = subprocess.Popen(command, env=harness.ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                text=True)
         time.sleep(4)
-        ranks = subprocess.run(["pgrep", "-f", f"^{self.program} --data"], capture_output=True,
-                               text=True).stdout.split()
-        victim = int(ranks[2])
+        victim = int(self.alive()[2])
         with open(f"/proc/{victim}/environ") as environment:
             number = [entry.split("=")[1] for entry in environment.read().split("\0")
                       if entry.startswith("OMPI_COMM_WORLD_RANK=")][0]
-        os.kill(victim, signal.SIGKILL)
-        killed = time.time()
+        os.kill(victim, sign)
+        struck = time.time()
         try:
             _, errors = run.communicate(timeout=20)
         except subprocess.TimeoutExpired:
             run.kill()
-            self.tally.check(False, "a killed rank: mpirun still runs after 20 seconds")
-            return
-        took = time.time() - killed
-        left = subprocess.run(["pgrep", "-f", f"^{self.program} --data"], capture_output=True, text=True).stdout.split()
-        named = f"rank {number}" in errors
-        self.tally.check(took < 10 and run.returncode != 0 and not left and named,
+            return number, "mpirun still runs after 20 seconds", 20
+        return number, errors if run.returncode else "mpirun says that all is well", time.time() - struck
+
+    def alive(self):
+        return subprocess.run(["pgrep", "-f", f"^{self.program} --data"], capture_output=True,
+                              text=True).stdout.split()
+
+    def killed(self):
+        """A rank killed in the middle of a step: mpirun and all ranks are gone within ten seconds."""
+        number, errors, took = self.strike(signal.SIGKILL)
+        left, named = self.alive(), f"rank {number}" in errors
+        self.tally.check(took < 10 and not left and named,
                          f"a killed rank: all ended after {took:.1f} s, named: {named}, left: {left}"
                          + ("" if named else errors[-800:]))
+
+    def stopped(self):
+        """A rank that stops: the report names it, and of each message that others wait for the line of its unit."""
+        number, errors, took = self.strike(signal.SIGSTOP, "--timeout", "2")
+        with open(os.path.join(harness.ROOT, "stdlib", "1f1b.pipe")) as file:
+            source = file.read().split("\n")
+        places = re.findall(r"`(d?act)\(\d+, \d+\)` (?:to|from) rank \d+ \([^;]*?, 1f1b\.pipe:(\d+):(\d+)\)", errors)
+        right = places and all(source[int(line) - 1][int(column) - 1:].startswith("B(" if what == "dact" else "F(")
+                               for what, line, column in places)
+        self.tally.check(took < 10 and right and f"rank {number} (process" in errors,
+                         f"a stopped rank: all ended after {took:.1f} s; " + errors[-900:].strip().split("\n")[0])
 
 
 def main():
@@ -112,6 +127,7 @@ def main():
     faults.options()
     faults.weights()
     faults.killed()
+    faults.stopped()
     return faults.tally.close()
 
 

@@ -135,10 +135,11 @@ RankProgram resolved(const std::string &mesh, int32_t device, Program &program) 
                     other = std::to_string(1 - program.mesh.rankOf(device));
   const std::string text = R"x({"rank": )x" + own + R"x(, "arena_bytes": 64, "messages": [
       {"kind": "send", "peer": )x" +
-                           other + R"x(, "bytes": 8, "label": "act(0, 0)"},
+                           other + R"x(, "bytes": 8, "label": "act(0, 0)", "line": "mine.pipe:7:3"},
       {"kind": "reduce", "group": [0, 1], "root": 1, "count": 1, "type": "f64", "label": "norm"},
       {"kind": "all_reduce", "group": [)x" +
-                           own + R"x(], "axes": ["data"], "count": 4, "type": "f32", "label": "grad(0)"}]})x";
+                           own + R"x(], "axes": ["data"], "count": 4, "type": "f32", "label": "grad(0)",
+                                 "line": "mine.pipe:8:5, mine.pipe:9:5"}]})x";
   const Status status = readRankProgram(text, program, rank);
   EXPECT_TRUE(status.ok()) << status.message();
   return rank;
@@ -152,7 +153,9 @@ TEST(Mesh, MessagesNameDevices) {
   EXPECT_EQ(rank.messages[1].group, (std::vector<int32_t>{1, 4}));
   EXPECT_EQ(rank.messages[1].root, 4);
   EXPECT_EQ(rank.messages[2].group, (std::vector<int32_t>{3, 4, 5}));
-  EXPECT_EQ(describe(rank.messages[0]), "`act(0, 0)` to device 1 (rank 0, data 1) (8 bytes, channel 0)");
+  EXPECT_EQ(describe(rank.messages[0]), "`act(0, 0)` to device 1 (rank 0, data 1) (8 bytes, channel 0, mine.pipe:7:3)");
+  EXPECT_EQ(describe(rank.messages[1]), "the reduce of `norm` over 2 devices, root device 4 (rank 1, data 1)");
+  EXPECT_EQ(describe(rank.messages[2]), "the sum `grad(0)` over 3 devices (mine.pipe:8:5, mine.pipe:9:5)");
   EXPECT_EQ(program.sequencesPerStep(), 6);
   rank = resolved(R"([["pipeline", 2], ["data", 3], ["tensor", 1], ["context", 1]])", 4, program);
   EXPECT_EQ(rank.name, "device 4 (rank 0, data 2)");

@@ -62,7 +62,7 @@ inline std::vector<RankProgram> emptyPrograms(int32_t ranks) {
   std::vector<RankProgram> programs(ranks);
   for (int32_t rank = 0; rank < ranks; ++rank) {
     programs[rank].rank = rank;
-    programs[rank].units = {{rank == 0 ? "0F0" : "1B0", "F", "", 0, 0}};
+    programs[rank].units = {{rank == 0 ? "0F0" : "1B0", "F", "", 0, 0, ""}};
   }
   return programs;
 }

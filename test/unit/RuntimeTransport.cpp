@@ -113,8 +113,9 @@ TEST(RuntimeTransport, AnExchangeThatIsLeftOutIsNamed) {
     program.messages[0].inside = true;
     program.messages[0].label = "2x3";
     program.messages[1].label = "norm";
-    program.units = {{"0F3", "F", "", 3, 0}};
+    program.units = {{"0F3", "F", "", 3, 0, "mine.pipe:7:3"}};
   }
+  programs[0].messages[0].line = "model.pipe:2:1";
   Status status = runRanks(programs, {Sends::Rendezvous, 20}, [&](pp_rank_t &rank, Transport &transport) {
     float values[6] = {};
     double norm = 0;
@@ -128,8 +129,9 @@ TEST(RuntimeTransport, AnExchangeThatIsLeftOutIsNamed) {
     PP_CHECKED(transport.complete(rank, 1));
     return Status();
   });
-  EXPECT_EQ(status.message(), "deadlock in step 0: rank 0 in `0F3` waits for the sum `2x3` over 2 ranks; rank 1 after "
-                              "`0F3` waits for the sum `norm` over 2 ranks");
+  EXPECT_EQ(status.message(), "deadlock in step 0: rank 0 in `0F3` (mine.pipe:7:3) waits for the sum `2x3` over 2 "
+                              "ranks (model.pipe:2:1); rank 1 after `0F3` (mine.pipe:7:3) waits for the sum `norm` "
+                              "over 2 ranks");
 }
 
 // Sums are taken in rank order, so that every member holds the same bits: (1 + 1e-16) + -1 is not 1 + (1e-16 - 1).
