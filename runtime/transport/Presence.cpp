@@ -39,9 +39,10 @@ struct Entry {
   std::atomic<int32_t> waits; ///< 1: for `what`
   char what[256];             ///< may be read while it is written: words for people
 };
-/// The table of one machine; `reported`: somebody has printed.
+/// The table of one machine; `reported`: somebody has printed; `code`: of the first that failed, or 0.
 struct Table {
   std::atomic<int32_t> reported;
+  std::atomic<int32_t> code;
   std::atomic<int32_t> count;
   Entry entries[1];
 };
@@ -151,6 +152,7 @@ void enterPresence(int32_t rank, const std::string &name) {
   sigaction(SIGTERM, &action, nullptr);
   mayReport = [] {
     const bool isMine = claimReport(); // before the others see that we failed, and say so
+    static_cast<void>(codeOfFirst(PP_IO));
     markFailed();
     return isMine;
   };
@@ -258,8 +260,9 @@ Deadline::Deadline(const char *what, double seconds) : watch(std::make_unique<Wa
     if (claimReport())
       fprintf(stderr, "pp: error: %s%s%s is overdue after %g s%s\n", own ? own->name : "", own ? ": " : "", what,
               seconds, describeOthers().c_str());
+    const int code = codeOfFirst(PP_PEER);
     markFailed();
-    _exit(PP_PEER);
+    _exit(code);
   });
 }
 
@@ -271,6 +274,11 @@ Deadline::~Deadline() {
   watch->ended.notify_all();
   watch->thread.join();
   keepWait({});
+}
+
+int codeOfFirst(int code) {
+  int32_t first = 0;
+  return !table || table->code.compare_exchange_strong(first, code) ? code : first;
 }
 
 void markFailed() {

@@ -40,6 +40,9 @@ struct Seen {
   double seconds = 0;
 };
 [[nodiscard]] std::vector<Seen> lookAround();
+/// With which code this process ends: that of the first on this machine that failed. mpirun says the code of the one
+/// that ends first, and that may be one which waited.
+[[nodiscard]] int codeOfFirst(int code);
 /// This rank has failed and said so.
 void markFailed();
 /// Another rank has failed and said so.

@@ -353,6 +353,7 @@ void finishMpi() {
 constexpr double abortSeconds = 10;
 
 void abortMpi(int code) {
+  code = codeOfFirst(code); // before the others see that this rank failed
   markFailed();
   // mpirun ends the others when one exits, and they look at the table. MPI_Abort does it across machines, but OpenMPI
   // 4.1's mpirun then often adds an error of its own to what was printed.
