@@ -36,7 +36,7 @@ def main():
     named = [path for path in files for word in (build, harness.ROOT, first) if mentions(path, word)]
     tally.check(not named or not release, f"{len(files)} installed files name neither sources nor build: {named}")
     for name in ("bin/pp-compile", "bin/pp-translate", "bin/pp-tokenize", "bin/pp-run", "lib/pp/libpp-runtime.a",
-                 "share/pp/stdlib/1f1b.pipe", "share/man/man1/pp-compile.1",
+                 "share/pp/stdlib/1f1b.pipe", "share/man/man1/pp-compile.1", "share/man/man1/pp-run.1",
                  "share/pp/examples/quickstart.pipe", "share/doc/pp-compiler/LANGUAGE.md",
                  "share/bash-completion/completions/pp-compile"):
         tally.check(os.path.getsize(os.path.join(moved, name)) > 0, name)
@@ -87,13 +87,14 @@ def package():
 
 
 def completions():
-    """What bash offers behind `pp-compile --emit=ti` and `pp-compile --ver`."""
-    script = os.path.join(build, "share/bash-completion/completions/pp-compile")
-    for words, expected in ((["pp-compile", "--emit", "=", "ti"], "timeline"), (["pp-compile", "--ver"], "--version")):
+    """What bash offers behind `pp-compile --emit=ti`, `pp-compile --ver` and `pp-run --ret`."""
+    for words, expected in ((["pp-compile", "--emit", "=", "ti"], "timeline"), (["pp-compile", "--ver"], "--version"),
+                            (["pp-run", "--ret"], "--retries"), (["pp-tokenize", "--eo"], "--eos")):
+        script = os.path.join(build, "share/bash-completion/completions", words[0])
         line = (f"source {script}; compopt() {{ :; }}; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; "
-                "_pp_compile; echo \"${COMPREPLY[@]}\"")
+                f"_{words[0].replace('-', '_')}; echo \"${{COMPREPLY[@]}}\"")
         done = harness.call(["bash", "-c", line])
-        tally.check(expected in done.stdout.split(), f"bash completes {''.join(words[1:])}: {done.stdout.strip()}")
+        tally.check(done.stdout.split() == [expected], f"bash completes {' '.join(words)}: {done.stdout.strip()}")
 
 
 try:

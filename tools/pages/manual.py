@@ -5,6 +5,7 @@
 # usage: manual.py SHARE PROGRAM..     writes below the folder SHARE, where they are installed
 # What --help is understood to be: a heading ends in a colon at the start of a line; below it stand options,
 # `  --name=<value>   - what it does`, their values, `    =exe   - an executable`, and other text, which stays as it is.
+# What argparse of Python says is put into this form first. The version is that of the first program.
 import os, re, subprocess, sys
 from dataclasses import dataclass, field
 
@@ -15,6 +16,17 @@ class Option:
     value: str  # `<FILE>`, or nothing
     text: str
     values: list = field(default_factory=list)  # pairs of a value and what it means
+
+
+def as_llvm(text, name):
+    """The --help of a Python program, as LLVM would write it."""
+    usage, overview, *rest = text.split("\n\n")
+    lines = [f"OVERVIEW: {name}: {' '.join(overview.split())}", "",
+             "USAGE: " + " ".join(usage.removeprefix("usage: ").replace("[-h] ", "").split())]
+    for line in "\n\n".join(rest).splitlines():
+        option = re.match(r"  (?:-h, )?(-{1,2}[A-Za-z][\w-]*)(?: ([A-Z][\w.]*))?(?: {2,}(.*))?$", line)
+        lines.append(f"  {option[1]}{f' <{option[2]}>' if option[2] else ''} - {option[3] or ''}" if option else line)
+    return "\n".join(lines)
 
 
 def read_help(text):
@@ -38,7 +50,7 @@ def read_help(text):
             if place:
                 place[1] += " " + more[1]
             else:
-                last.text += " " + more[1]
+                last.text = (last.text + " " + more[1]).strip()
         elif line.strip() or current and isinstance(current[-1], str):
             current.append(line.strip())
             last = None
@@ -59,7 +71,7 @@ def roff(text):
     return re.sub(r"^(['.])", r"\\&\1", text.replace("\\", r"\e").replace("-", r"\-"))
 
 
-def manual(name, version, sections):
+def manual(name, version, sections, tools):
     overview = next((line.removeprefix("OVERVIEW: ") for line in sections[""] if line.startswith("OVERVIEW")),
                     name + ": a tool of pp")
     usage = next((line.removeprefix("USAGE: ") for line in sections[""] if line.startswith("USAGE")),
@@ -83,7 +95,7 @@ def manual(name, version, sections):
                 lines += [".RS", ".TP", r"\fB" + roff(value) + r"\fR", roff(text), ".RE"]
     lines += [".SH FILES", "The library, examples and the text of the language lie below the folder of the program:",
               roff("../share/pp/stdlib, ../share/pp/examples, ../share/doc/pp-compiler."), ".SH SEE ALSO",
-              roff(", ".join(f"{tool}(1)" for tool in ("pp-compile", "pp-translate") if tool != name) + ", mpirun(1)")]
+              roff(", ".join(f"{tool}(1)" for tool in tools if tool != name) + ", mpirun(1)")]
     return "\n".join(lines) + "\n"
 
 
@@ -136,14 +148,18 @@ def main():
     if len(sys.argv) < 3:
         sys.exit("usage: manual.py SHARE PROGRAM..")
     share, *programs = sys.argv[1:]
-    for program in programs:
-        ask = lambda option: subprocess.run([program, option], check=True, capture_output=True, text=True).stdout
-        name, sections = os.path.basename(program), read_help(ask("--help"))
+    def ask(program, option):
+        return subprocess.run([program, option], check=True, capture_output=True, text=True,
+                              env=os.environ | {"COLUMNS": "120"}).stdout
+    tools, version = [os.path.basename(program) for program in programs], ask(programs[0], "--version").strip()
+    for name, program in zip(tools, programs):
+        text = ask(program, "--help")
+        sections = read_help(as_llvm(text, name) if text.startswith("usage: ") else text)
         hidden = ("--help-list", "--verify-diagnostics", "--split-input-file")
         options = [option for option in options_of(sections) if option.name not in hidden]
         if not options:
             sys.exit(f"manual.py: found no option in what `{program} --help` says")
-        for path, text in ((f"man/man1/{name}.1", manual(name, ask("--version").strip(), sections)),
+        for path, text in ((f"man/man1/{name}.1", manual(name, version, sections, tools)),
                            (f"bash-completion/completions/{name}", bash(name, options)),
                            (f"zsh/vendor-completions/_{name}", zsh(name, options))):
             os.makedirs(os.path.dirname(os.path.join(share, path)), exist_ok=True)
