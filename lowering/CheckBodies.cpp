@@ -249,11 +249,10 @@ private:
     return text.checkExchange(exchange, number);
   }
 
-  /// What delta was made of, where these are all of its gradients and nothing was written over it: a library makes
-  /// delta of it again.
+  /// What delta was made of, where nothing was written over it: a library makes delta of it again.
   Value intactOutput(nn::AttentionBwdOp backward) {
     auto delta = backward.getDelta().getDefiningOp<nn::AttentionDeltaOp>();
-    if (!delta || backward.getKv().size() != 2)
+    if (!delta)
       return {};
     Place output = places.lookup(delta.getO());
     for (auto op = delta->getIterator(); op != std::next(backward->getIterator()); ++op)

@@ -157,8 +157,8 @@ int32_t pp_sink_bwd(pp_rank_t *, int32_t op, const void *s, const void *lse, con
 int32_t pp_attention_delta(pp_rank_t *, int32_t op, const void *dout, const void *o, void *delta);
 /// dq (+)= and `dkv` (dk0, dv0, dk1, dv1, ..) from some of the chunks, with lse and delta of all together: calls for
 /// different chunks add. dims as above. flags: "causal"; "accumulate" (dq only); "sums": dk, dv in acc;
-/// "accumulate_kv": dk, dv in acc and added to. `o`, the output, is null unless these are all of its gradients:
-/// libraries make delta of it.
+/// "accumulate_kv": dk, dv in acc and added to. `o`, the output of all together, may be null: libraries make
+/// delta of it.
 int32_t pp_attention_bwd(pp_rank_t *, int32_t op, const void *dout, const void *q, const void *lse, const void *delta,
                          const void *const *kv, void *dq, void *const *dkv, const void *o);
 

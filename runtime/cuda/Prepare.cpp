@@ -43,7 +43,7 @@ std::vector<char> ropeTable(int64_t s, int64_t d, int64_t offset, const std::vec
 
 /// Of all ranks of this process: ops by what prepared them, and calls that a library was then not asked for after all.
 struct Engines {
-  std::atomic<int64_t> byCudnn{0}, byOurs{0}, deltas{0}, together{0}, apart{0}, unaligned{0};
+  std::atomic<int64_t> byCudnn{0}, byOurs{0}, deltas{0}, together{0}, apart{0}, unaligned{0}, withoutOutput{0};
 } served;
 
 pp_status_t multiply(const PreparedOp &op, const GemmOperands &operands) {
@@ -88,14 +88,10 @@ pp_status_t makeDelta(const PreparedOp &backward, void *dout, void *o, void *del
 
 /// A library's attention; for addresses or gradients that it does not take, our own.
 pp_status_t runSdpa(const PreparedOp &op, void *const *a) {
-  bool backward = op.kernel == Kernel::attention_bwd;
-  void *const k = inList<void>(a[backward ? 4 : 1], 0), *const v = inList<void>(a[backward ? 4 : 1], 1);
-  bool serves = backward
-                    ? a[7] && aligned(a[0], a[1], a[2], a[5], a[7], k, v, inList<void>(a[6], 0), inList<void>(a[6], 1))
-                    : aligned(a[0], a[2], a[3], k, v);
-  if (serves)
-    return op.sdpa->run(a, op.scratch, op.launches->stream);
-  ++served.unaligned;
+  const bool backward = op.kernel == Kernel::attention_bwd, withoutOutput = backward && !a[7];
+  if (Sdpa::takes(op, a))
+    return op.sdpa->run(op, a);
+  ++(withoutOutput ? served.withoutOutput : served.unaligned);
   if (backward && a[7]) // its delta may have been left to the library
     if (pp_status_t status = makeDelta(op, a[0], a[7], a[3]))
       return status;
@@ -163,6 +159,7 @@ struct Kernels::State {
   std::vector<PreparedOp> ops;
   std::deque<PreparedOp> parts; ///< of pairs; they stay where they are
   std::vector<Product> products;
+  std::vector<std::unique_ptr<Sdpa>> sdpas;
   std::vector<std::vector<Chunk>> chunks; ///< of each op; moved when this grows, their elements stay where they are
   Launches launches;
   DeviceBlock memory; ///< scratch, scalars, failures, sums of routers, tables
@@ -223,7 +220,9 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
   if (!spec.moved.empty())
     op.moved = &*moves.insert(spec.moved).first;
   op.body = bodyOf(op);
-  op.sdpa = SdpaShape::fits(op) ? Sdpa::shared(SdpaShape(op)) : nullptr;
+  if (SdpaShape::fits(op))
+    if (std::unique_ptr<Sdpa> sdpa = Sdpa::create(op))
+      op.sdpa = sdpas.emplace_back(std::move(sdpa)).get();
   if (op.kernel == Kernel::attention || op.kernel == Kernel::attention_bwd)
     ++(op.sdpa ? served.byCudnn : served.byOurs);
   if (op.sdpa) {
@@ -344,12 +343,13 @@ void *Kernels::scalars() const { return state->launches.scalars; }
 int32_t *Kernels::failures() const { return state->launches.failures; }
 void *Kernels::routed() const { return state->launches.routed; }
 const char *Kernels::isa() { return "cuda"; }
-std::string Kernels::attention() { return Sdpa::describe(); }
+std::string Kernels::attention() { return SdpaPlan::describe(); }
 std::string Kernels::engines() {
   const Engines &all = served;
-  const std::string why = Sdpa::firstRefusal();
+  const std::string why = SdpaPlan::firstRefusal();
   return "attention: " + std::to_string(all.byCudnn) + " ops by cuDNN, " + std::to_string(all.byOurs) +
          " by own kernels" + (why.empty() ? "" : " (" + why + ")") + ", " + std::to_string(all.deltas) +
          " deltas left to it; epilogues: " + std::to_string(all.together) + " products with, " +
-         std::to_string(all.apart) + " without; " + std::to_string(all.unaligned) + " calls of unaligned addresses";
+         std::to_string(all.apart) + " without; " + std::to_string(all.unaligned) + " calls of unaligned addresses, " +
+         std::to_string(all.withoutOutput) + " backwards without their output";
 }

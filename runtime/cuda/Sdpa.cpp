@@ -5,6 +5,9 @@
 //   backward   p = exp(scale q k^T - lse), masked      dv = p^T do      ds = scale p (do v^T - delta)
 //              dk = ds^T q      dq = ds k, added up in f32 and then rounded
 //
+// A part of an attention gives o in f32, or the sums of dq as they are, and dk and dv in f32 where heads share no keys;
+// lse and o of its backward are those of all parts.
+//
 // cuDNN sums dq with atomics: two runs differ in the last bits. PP_CUDNN=forward leaves the backward to our own kernel,
 // whose bits are always the same; PP_CUDNN=off all of it. cuDNN takes no delta: it makes its own from o.
 //
@@ -44,14 +47,11 @@ std::string &refusedFirst() {
   return one;
 }
 
-/// Address number i of a list, which is an argument of its own.
-void *listed(void *list, int64_t i) { return static_cast<void **>(list)[i]; }
-
 int64_t align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 } // namespace
 
-struct Sdpa::State {
+struct SdpaPlan::State {
   SdpaShape shape;
   CudnnGraph graph;
   const Cudnn &api;
@@ -67,18 +67,19 @@ struct Sdpa::State {
   const SdpaShape &n() const { return shape; }
 
   cudnnDataType_t element() const { return n().type == Type::F16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16; }
-  Tensor memory(const Shape &its) { return graph.tensor(its, element(), Where::Memory); }
+  Tensor memory(const Shape &its) { return memory(its, element()); }
+  Tensor memory(const Shape &its, cudnnDataType_t type) { return graph.tensor(its, type, Where::Memory); }
   Tensor statistics() { return graph.tensor(rows(), CUDNN_DATA_FLOAT, Where::Memory); }
   Tensor masked(Tensor scores);
   Tensor addedOverHeads(Tensor weights, Tensor right, Tensor sum);
   void describeForward();
   void describeBackward();
-  int64_t deltaBytes() const { return align(4 * n().batch * n().heads * n().queries); }
-  int64_t sumBytes() const { return align(4 * n().batch * n().heads * n().queries * n().width); }
+  int64_t deltaBytes() const { return align(4 * n().rows()); }
+  int64_t sumBytes() const { return n().part ? 0 : align(4 * n().rows() * n().width); }
 };
 
 /// Scores of keys behind their query become -inf.
-Tensor Sdpa::State::masked(Tensor from) {
+Tensor SdpaPlan::State::masked(Tensor from) {
   if (!shape.causal)
     return from;
   Tensor row = graph.between(scores(), CUDNN_DATA_INT32), column = graph.between(scores(), CUDNN_DATA_INT32);
@@ -91,8 +92,9 @@ Tensor Sdpa::State::masked(Tensor from) {
 }
 
 /// Order of places: q, k, v, o, lse, scale, (-inf).
-void Sdpa::State::describeForward() {
-  Tensor q = memory(queries()), k = memory(keys().transposed()), v = memory(keys()), o = memory(queries());
+void SdpaPlan::State::describeForward() {
+  Tensor q = memory(queries()), k = memory(keys().transposed()), v = memory(keys());
+  Tensor o = memory(queries(), n().part ? CUDNN_DATA_FLOAT : element());
   Tensor lse = statistics(), factor = graph.scalar();
   Tensor products = graph.between(scores()), scaled = graph.between(scores());
   graph.multiply(q, k, products);
@@ -111,7 +113,7 @@ void Sdpa::State::describeForward() {
 }
 
 /// sum[b, group] = the sum over the heads of its group of weights^T right.
-Tensor Sdpa::State::addedOverHeads(Tensor weights, Tensor right, Tensor sum) {
+Tensor SdpaPlan::State::addedOverHeads(Tensor weights, Tensor right, Tensor sum) {
   Tensor turned = graph.between(scores().transposed(), element());
   graph.reshape(weights, turned);
   if (n().heads == n().groups) {
@@ -124,13 +126,15 @@ Tensor Sdpa::State::addedOverHeads(Tensor weights, Tensor right, Tensor sum) {
   return sum;
 }
 
-/// Order of places: q, k, v, dout, o, lse, dq, dk, dv, delta, sums of dq, one, scale, (-inf).
-void Sdpa::State::describeBackward() {
+/// Order of places: q, k, v, dout, o, lse, dk, dv, delta, sums of dq, (of no part: dq), one, scale, (-inf).
+void SdpaPlan::State::describeBackward() {
   Shape all = CudnnGraph::dense(n().batch, n().heads, n().queries, n().width);
   Tensor q = memory(queries()), k = memory(keys().transposed()), v = memory(keys().transposed());
   Tensor dout = memory(queries()), o = memory(queries()), lse = statistics();
-  Tensor dq = memory(queries()), dk = memory(keys()), dv = memory(keys()), delta = statistics();
-  Tensor sums = graph.tensor(all, CUDNN_DATA_FLOAT, Where::Memory), unit = graph.scalar(), factor = graph.scalar();
+  const cudnnDataType_t ofKeys = n().sumsKeys() ? CUDNN_DATA_FLOAT : element();
+  Tensor dk = memory(keys(), ofKeys), dv = memory(keys(), ofKeys), delta = statistics();
+  Tensor sums = memory(queries(), CUDNN_DATA_FLOAT), dq = n().part ? sums : memory(queries());
+  Tensor unit = graph.scalar(), factor = graph.scalar();
   Shape strided = {{all.dims[0], all.dims[1], all.dims[2], all.dims[3]},
                    {all.strides[0], all.strides[1], n().heads * n().width, 1}};
   Tensor both = graph.between(strided), total = graph.between(rows());
@@ -156,14 +160,15 @@ void Sdpa::State::describeBackward() {
   Tensor straight = graph.between(keys(), element());
   graph.reshape(k, straight);
   graph.multiply(ds, straight, sums);
-  graph.pointwise(CUDNN_POINTWISE_IDENTITY, dq, sums);
+  if (!n().part)
+    graph.pointwise(CUDNN_POINTWISE_IDENTITY, dq, sums);
 }
 
-Sdpa::Sdpa() = default;
-Sdpa::~Sdpa() = default;
-const SdpaShape &Sdpa::shape() const { return state->shape; }
+SdpaPlan::SdpaPlan() = default;
+SdpaPlan::~SdpaPlan() = default;
+const SdpaShape &SdpaPlan::shape() const { return state->shape; }
 
-std::string Sdpa::refusal(const SdpaShape &shape, size_t version) {
+std::string SdpaPlan::refusal(const SdpaShape &shape, size_t version) {
   constexpr size_t wrongBackwards = 91001; // and the one before it, the oldest that is taken
   constexpr size_t wrongTails = 91500;
   constexpr int64_t tile = 128;
@@ -175,9 +180,9 @@ std::string Sdpa::refusal(const SdpaShape &shape, size_t version) {
   return "";
 }
 
-std::string Sdpa::firstRefusal() { return refusedFirst(); }
+std::string SdpaPlan::firstRefusal() { return refusedFirst(); }
 
-std::unique_ptr<Sdpa> Sdpa::create(const SdpaShape &shape, const std::string &device, std::string &why) {
+std::unique_ptr<SdpaPlan> SdpaPlan::create(const SdpaShape &shape, const std::string &device, std::string &why) {
   const Cudnn *api = findCudnn(why);
   if (!api)
     return nullptr;
@@ -189,7 +194,7 @@ std::unique_ptr<Sdpa> Sdpa::create(const SdpaShape &shape, const std::string &de
     why = "cuDNN could not be started";
     return nullptr;
   }
-  std::unique_ptr<Sdpa> made(new Sdpa);
+  std::unique_ptr<SdpaPlan> made(new SdpaPlan);
   made->state = std::make_unique<State>(shape, *api);
   if (shape.backward)
     made->state->describeBackward();
@@ -207,8 +212,9 @@ std::unique_ptr<Sdpa> Sdpa::create(const SdpaShape &shape, const std::string &de
 }
 
 /// Never destroyed: at the end of the process the device may be gone.
-Sdpa *Sdpa::shared(const SdpaShape &shape) {
-  static auto &all = *new std::vector<std::pair<SdpaShape, std::unique_ptr<Sdpa>>>; // ranks are fibers of one thread
+SdpaPlan *SdpaPlan::shared(const SdpaShape &shape) {
+  static auto &all =
+      *new std::vector<std::pair<SdpaShape, std::unique_ptr<SdpaPlan>>>; // ranks are fibers of one thread
   for (const auto &[known, sdpa] : all)
     if (known == shape)
       return sdpa.get();
@@ -219,31 +225,38 @@ Sdpa *Sdpa::shared(const SdpaShape &shape) {
   return all.back().second.get();
 }
 
-int64_t Sdpa::scratchBytes() const {
+int64_t SdpaPlan::scratchBytes() const {
   int64_t own = state->shape.backward ? state->deltaBytes() + state->sumBytes() : 0;
   return own + align(state->graph.workspaceBytes());
 }
 
-pp_status_t Sdpa::run(void *const *a, char *scratch, void *stream) const {
+pp_status_t SdpaPlan::run(const SdpaTensors &its, char *scratch, void *stream) const {
   State &s = *state;
   cudnnHandle_t handle = handleOf(s.api);
   if (s.api.setStream(handle, static_cast<cudaStream_t>(stream)) != CUDNN_STATUS_SUCCESS)
     return PP_INTERNAL;
   std::vector<void *> places;
+  auto add = [&](auto... tensors) { (places.push_back(const_cast<void *>(static_cast<const void *>(tensors))), ...); };
+  add(its.q, its.k, its.v);
   if (!s.shape.backward) {
-    places = {a[0], listed(a[1], 0), listed(a[1], 1), a[2], a[3], &s.scale};
+    add(its.o, its.lse);
   } else {
     char *sums = scratch + s.deltaBytes();
-    places = {a[1], listed(a[4], 0), listed(a[4], 1), a[0], a[7], a[2], a[5], listed(a[6], 0), listed(a[6], 1), scratch,
-              sums, &s.one,          &s.scale};
+    add(its.dout, its.o, its.lse, its.dk, its.dv, scratch);
+    if (s.shape.part)
+      add(its.dq);
+    else
+      add(sums, its.dq);
+    add(&s.one);
     scratch = sums + s.sumBytes();
   }
+  add(&s.scale);
   if (s.shape.causal)
-    places.push_back(&s.minusInfinity);
+    add(&s.minusInfinity);
   return s.graph.run(handle, places, scratch) ? PP_OK : PP_INTERNAL;
 }
 
-std::string Sdpa::describe() {
+std::string SdpaPlan::describe() {
   std::string why;
   const Cudnn *api = findCudnn(why);
   if (isWished("off"))

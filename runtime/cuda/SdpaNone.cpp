@@ -4,20 +4,20 @@
 
 using namespace pp;
 
-struct Sdpa::State {
+struct SdpaPlan::State {
   SdpaShape shape;
 };
 
-Sdpa::Sdpa() = default;
-Sdpa::~Sdpa() = default;
-const SdpaShape &Sdpa::shape() const { return state->shape; }
-int64_t Sdpa::scratchBytes() const { return 0; }
-pp_status_t Sdpa::run(void *const *, char *, void *) const { return PP_INTERNAL; }
-std::unique_ptr<Sdpa> Sdpa::create(const SdpaShape &, const std::string &, std::string &why) {
+SdpaPlan::SdpaPlan() = default;
+SdpaPlan::~SdpaPlan() = default;
+const SdpaShape &SdpaPlan::shape() const { return state->shape; }
+int64_t SdpaPlan::scratchBytes() const { return 0; }
+pp_status_t SdpaPlan::run(const SdpaTensors &, char *, void *) const { return PP_INTERNAL; }
+std::unique_ptr<SdpaPlan> SdpaPlan::create(const SdpaShape &, const std::string &, std::string &why) {
   why = describe();
   return nullptr;
 }
-Sdpa *Sdpa::shared(const SdpaShape &) { return nullptr; }
-std::string Sdpa::refusal(const SdpaShape &, size_t) { return ""; }
-std::string Sdpa::firstRefusal() { return ""; }
-std::string Sdpa::describe() { return "own kernels (built without cuDNN)"; }
+SdpaPlan *SdpaPlan::shared(const SdpaShape &) { return nullptr; }
+std::string SdpaPlan::refusal(const SdpaShape &, size_t) { return ""; }
+std::string SdpaPlan::firstRefusal() { return ""; }
+std::string SdpaPlan::describe() { return "own kernels (built without cuDNN)"; }

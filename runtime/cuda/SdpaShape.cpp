@@ -7,9 +7,24 @@
 
 using namespace pp;
 
-SdpaShape::SdpaShape(const PreparedOp &op)
-    : batch(op.dims[0]), queries(op.dims[1]), keys(op.chunks[0].length), heads(op.dims[2]), groups(op.dims[3]),
-      width(op.dims[4]), causal(op.has(Causal)), backward(op.kernel == Kernel::attention_bwd), type(op.type) {}
+namespace {
+
+enum class Sight { None, All, Causal }; ///< of the queries in a chunk of keys; None: as no graph of ours has it
+
+Sight sightOf(const PreparedOp &op, const Chunk &chunk) {
+  if (!op.has(Causal) || chunk.position + chunk.length <= op.dims[5])
+    return Sight::All;
+  return chunk.position == op.dims[5] ? Sight::Causal : Sight::None;
+}
+
+int64_t align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+} // namespace
+
+SdpaShape::SdpaShape(const PreparedOp &op, int64_t chunk)
+    : batch(op.dims[0]), queries(op.dims[1]), keys(op.chunks[chunk].length), heads(op.dims[2]), groups(op.dims[3]),
+      width(op.dims[4]), causal(sightOf(op, op.chunks[chunk]) == Sight::Causal),
+      backward(op.kernel == Kernel::attention_bwd), part(inParts(op)), type(op.type) {}
 
 bool SdpaShape::fits(const PreparedOp &op) {
   bool attention = op.kernel == Kernel::attention || op.kernel == Kernel::attention_bwd;
@@ -17,18 +32,30 @@ bool SdpaShape::fits(const PreparedOp &op) {
   // skip what these hide.
   bool plain = std::none_of(std::begin(op.params), std::end(op.params), [](double param) { return param > 0; });
   return attention && plain && !op.has(OpFlag(Documents | Zigzag)) && (op.type == Type::Bf16 || op.type == Type::F16) &&
-         op.chunkCount == 1 && op.dims[4] % 8 == 0 && op.dims[4] <= 256 &&
-         (!op.has(Causal) || op.dims[5] == op.chunks[0].position) &&
-         !op.has(OpFlag(Accumulate | Sums | AccumulateKv)) && !Sdpa::isWished("off") &&
-         (op.kernel == Kernel::attention || !Sdpa::isWished("forward"));
+         op.dims[4] % 8 == 0 && op.dims[4] <= 256 && op.chunkCount > 0 &&
+         std::none_of(op.chunks, op.chunks + op.chunkCount,
+                      [&](const Chunk &chunk) { return sightOf(op, chunk) == Sight::None; }) &&
+         !SdpaPlan::isWished("off") && (op.kernel == Kernel::attention || !SdpaPlan::isWished("forward"));
+}
+
+bool SdpaShape::inParts(const PreparedOp &op) {
+  return op.chunkCount > 1 || op.has(OpFlag(Accumulate | Sums | AccumulateKv));
 }
 
 int64_t SdpaShape::plannedBytes() const {
   constexpr int64_t small = int64_t(64) << 10;
-  const int64_t rows = batch * heads * queries, shared = heads > groups ? 4 * batch * heads * keys * width : 0;
-  auto aligned = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
-  return backward ? aligned(4 * rows) + 2 * aligned(4 * rows * width) + shared + small : small;
+  const int64_t sums = align(4 * rows() * width), shared = heads > groups ? 4 * batch * heads * keys * width : 0;
+  return small + (backward ? align(4 * rows()) + (part ? 1 : 2) * sums + shared : 0);
 }
+
+int64_t SdpaShape::partBytes() const {
+  if (!part)
+    return 0;
+  const int64_t sums = align(4 * rows() * width);
+  return 2 * sums + 2 * (backward ? bytesOfKeys() : align(4 * rows()));
+}
+
+int64_t SdpaShape::bytesOfKeys() const { return align((sumsKeys() ? 4 : 2) * batch * keys * groups * width); }
 
 std::string SdpaShape::excess(int64_t wanted) const {
   const int64_t planned = plannedBytes();
@@ -37,7 +64,7 @@ std::string SdpaShape::excess(int64_t wanted) const {
                                  std::to_string(planned) + " are planned";
 }
 
-bool Sdpa::isWished(const char *what) {
+bool SdpaPlan::isWished(const char *what) {
   const char *wish = std::getenv("PP_CUDNN");
   return wish && std::strcmp(wish, what) == 0;
 }

@@ -37,7 +37,7 @@ SdpaShape shapeOf(bool backward, bool causal, int64_t heads, int64_t groups, int
   op.chunks = &whole;
   op.chunkCount = 1;
   EXPECT_TRUE(SdpaShape::fits(op));
-  return SdpaShape(op);
+  return SdpaShape(op, 0);
 }
 
 /// The fake driver stands in before cuDNN looks for one.
@@ -45,19 +45,21 @@ class CudnnPlans : public testing::Test {
 protected:
   static void SetUpTestSuite() {
     ASSERT_NE(dlopen(PP_FAKE_DRIVER, RTLD_NOW | RTLD_GLOBAL), nullptr) << dlerror();
-    available = Sdpa::describe().starts_with("cuDNN 9.");
+    available = SdpaPlan::describe().starts_with("cuDNN 9.");
   }
   void SetUp() override {
     if (!available)
-      GTEST_SKIP() << Sdpa::describe();
+      GTEST_SKIP() << SdpaPlan::describe();
   }
   static void expectPlan(const std::string &device, const SdpaShape &shape) {
     std::string why;
-    std::unique_ptr<Sdpa> sdpa = Sdpa::create(shape, device, why);
+    std::unique_ptr<SdpaPlan> sdpa = SdpaPlan::create(shape, device, why);
     ASSERT_TRUE(sdpa) << why;
     // Delta and the sums of dq in f32 lie in the scratch, and what cuDNN wants for itself: as much as was measured.
-    int64_t rows = shape.batch * shape.heads * shape.queries, own = shape.backward ? 4 * rows * (1 + shape.width) : 0;
-    int64_t shared = shape.backward && shape.heads > shape.groups ? 4 * rows * shape.width : 0;
+    int64_t rows = shape.batch * shape.heads * shape.queries;
+    int64_t own = shape.backward ? 4 * rows * (shape.part ? 1 : 1 + shape.width) : 0;
+    int64_t shared =
+        shape.backward && shape.heads > shape.groups ? 4 * shape.batch * shape.heads * shape.keys * shape.width : 0;
     int64_t again = shape.backward && device == a100() ? 4 * rows * shape.width : 0;
     EXPECT_GE(sdpa->scratchBytes(), own + shared + again);
     EXPECT_LE(sdpa->scratchBytes(), own + shared + again + 65536);
@@ -81,10 +83,34 @@ TEST_F(CudnnPlans, Ampere) {
   expectPlan(a100(), shapeOf(true, true, 8, 2, 128));
 }
 
+/// Slices: plans for what the queries see all of and for what begins where they do, whose results are added up.
+TEST_F(CudnnPlans, Parts) {
+  for (const std::string &device : {h100(), a100()})
+    for (bool backward : {false, true})
+      for (int64_t groups : {8, 2}) {
+        Chunk chunks[] = {{1024, 0}, {512, 1024}};
+        PreparedOp op{};
+        op.kernel = backward ? Kernel::attention_bwd : Kernel::attention;
+        op.type = Type::Bf16;
+        op.flags = uint32_t(backward ? Causal | AccumulateKv : Causal);
+        int64_t dims[] = {2, 512, 8, groups, 128, 1024};
+        std::copy_n(dims, 6, op.dims);
+        op.chunks = chunks;
+        op.chunkCount = 2;
+        ASSERT_TRUE(SdpaShape::fits(op));
+        const SdpaShape before(op, 0), own(op, 1);
+        EXPECT_FALSE(before.causal);
+        EXPECT_TRUE(own.causal);
+        EXPECT_EQ(before.sumsKeys(), groups == 8);
+        expectPlan(device, before);
+        expectPlan(device, own);
+      }
+}
+
 /// Heads in groups that do not divide them are no graph, and the reason is cuDNN's.
 TEST_F(CudnnPlans, WhatCudnnRefusesIsSaid) {
   std::string why;
-  EXPECT_FALSE(Sdpa::create(shapeOf(false, true, 8, 3, 128), h100(), why));
+  EXPECT_FALSE(SdpaPlan::create(shapeOf(false, true, 8, 3, 128), h100(), why));
   EXPECT_NE(why, "");
 }
 
@@ -96,7 +122,7 @@ TEST_F(CudnnPlans, WrongVersionsAreRefused) {
   auto real = api->getVersion;
   auto said = [&](size_t (*version)(), const SdpaShape &shape) {
     api->getVersion = version;
-    bool made = Sdpa::create(shape, h100(), why) != nullptr;
+    bool made = SdpaPlan::create(shape, h100(), why) != nullptr;
     api->getVersion = real;
     return made ? std::string("made") : why;
   };
@@ -134,18 +160,22 @@ TEST_F(CudnnPlans, AskedOnlyForWhatItHas) {
     return SdpaShape::fits(other);
   };
   EXPECT_TRUE(SdpaShape::fits(op));
-  EXPECT_FALSE(fits([](PreparedOp &other) { other.chunkCount = 2; }));
-  EXPECT_FALSE(fits([](PreparedOp &other) { other.dims[5] = 512; })) << "the queries begin behind the keys";
+  EXPECT_FALSE(fits([](PreparedOp &other) { other.chunkCount = 2; })) << "the second begins behind the queries";
+  EXPECT_TRUE(fits([](PreparedOp &other) { other.chunkCount = 2, other.dims[5] = 1024; }));
+  EXPECT_TRUE(fits([](PreparedOp &other) { other.dims[5] = 1024; })) << "the queries see all keys";
+  EXPECT_FALSE(fits([](PreparedOp &other) { other.dims[5] = 512; })) << "and here each sees more than the one before";
   EXPECT_TRUE(fits([](PreparedOp &other) { other.dims[5] = 512, other.flags = 0; })) << "and see them all";
   EXPECT_FALSE(fits([](PreparedOp &other) { other.dims[4] = 60; }));
   EXPECT_FALSE(fits([](PreparedOp &other) { other.type = Type::F32; }));
   for (OpFlag flag : {Accumulate, Sums, AccumulateKv})
-    EXPECT_FALSE(fits([&](PreparedOp &other) { other.kernel = Kernel::attention_bwd, other.flags |= flag; }));
+    EXPECT_TRUE(fits([&](PreparedOp &other) { other.kernel = Kernel::attention_bwd, other.flags |= flag; }));
+  for (OpFlag flag : {Documents, Zigzag})
+    EXPECT_FALSE(fits([&](PreparedOp &other) { other.flags |= flag; }));
   setenv("PP_CUDNN", "forward", 1);
   EXPECT_TRUE(SdpaShape::fits(op));
   EXPECT_FALSE(fits([](PreparedOp &other) { other.kernel = Kernel::attention_bwd; }));
   setenv("PP_CUDNN", "off", 1);
   EXPECT_FALSE(SdpaShape::fits(op));
-  EXPECT_EQ(Sdpa::describe(), "own kernels (PP_CUDNN is off)");
+  EXPECT_EQ(SdpaPlan::describe(), "own kernels (PP_CUDNN is off)");
   unsetenv("PP_CUDNN");
 }

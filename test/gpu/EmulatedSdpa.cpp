@@ -1,8 +1,8 @@
 // Stands in for cuDNN where kernels are emulated: attention by plain loops, if PP_EMULATE_CUDNN is set.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// It takes what cuDNN takes, makes delta from the output as cuDNN does, never reads the one it gets, and asks for as
-// much memory as was measured of cuDNN on an H100. `greedy` asks for more than is planned.
+// It takes what cuDNN takes, gives in f32 what cuDNN gives in f32, makes delta from the output as cuDNN does, and asks
+// for as much memory as was measured of cuDNN on an H100. `greedy` asks for more than is planned.
 #include "runtime/cuda/Sdpa.h"
 #include "runtime/simt/Element.h"
 #include <cmath>
@@ -13,7 +13,7 @@
 
 using namespace pp;
 
-struct Sdpa::State {
+struct SdpaPlan::State {
   SdpaShape shape;
 };
 
@@ -49,7 +49,8 @@ template <class E, class Work> void forEachHead(const SdpaShape &n, const Work &
       work(Head<E>{n, b, h});
 }
 
-template <class E> void forward(const SdpaShape &n, const E *q, const E *k, const E *v, E *o, float *lse) {
+/// O: what the output is in.
+template <class E, class O> void forward(const SdpaShape &n, const E *q, const E *k, const E *v, O *o, float *lse) {
   forEachHead<E>(n, [&](const Head<E> &head) {
     for (int64_t t = 0; t < n.queries; ++t) {
       std::vector<double> weights, sums(size_t(n.width));
@@ -69,10 +70,13 @@ template <class E> void forward(const SdpaShape &n, const E *q, const E *k, cons
 template <class E> struct Backward {
   const E *dout, *q, *k, *v, *o;
   const float *lse;
-  E *dq, *dk, *dv;
+  SdpaTensors to;
 };
 
-template <class E> void backward(const SdpaShape &n, const Backward<E> &a) {
+/// Q: what dq is in; K: dk and dv.
+template <class Q, class K, class E> void backward(const SdpaShape &n, const Backward<E> &a) {
+  auto *dqs = static_cast<Q *>(a.to.dq);
+  auto *dks = static_cast<K *>(a.to.dk), *dvs = static_cast<K *>(a.to.dv);
   std::vector<double> dk(size_t(n.batch * n.keys * n.groups * n.width)), dv(dk.size());
   forEachHead<E>(n, [&](const Head<E> &head) {
     for (int64_t t = 0; t < n.queries; ++t) {
@@ -90,60 +94,64 @@ template <class E> void backward(const SdpaShape &n, const Backward<E> &a) {
         }
       }
       for (int64_t c = 0; c < n.width; ++c)
-        narrow(a.dq[row + c], float(dq[size_t(c)]));
+        narrow(dqs[row + c], float(dq[size_t(c)]));
     }
   });
   for (size_t i = 0; i < dk.size(); ++i)
-    narrow(a.dk[i], float(dk[i])), narrow(a.dv[i], float(dv[i]));
+    narrow(dks[i], float(dk[i])), narrow(dvs[i], float(dv[i]));
 }
 
-template <class E> void runAs(const SdpaShape &n, void *const *a, void *stream) {
-  auto at = [&](int list, int i) { return static_cast<E *>(static_cast<void **>(a[list])[i]); };
-  auto in = [&](int i) { return static_cast<E *>(a[i]); };
+template <class E> void runAs(const SdpaShape &n, const SdpaTensors &to, void *stream) {
+  auto in = [](const void *tensor) { return static_cast<const E *>(tensor); };
+  const E *q = in(to.q), *k = in(to.k), *v = in(to.v);
+  auto *lse = static_cast<float *>(to.lse);
   if (n.backward) {
-    Backward<E> its = {in(0), in(1), at(4, 0), at(4, 1), in(7), static_cast<float *>(a[2]), in(5), at(6, 0), at(6, 1)};
-    simtLaunch(stream, [n, its] { backward<E>(n, its); });
+    Backward<E> its = {in(to.dout), q, k, v, in(to.o), lse, to};
+    auto *body = n.sumsKeys() ? backward<float, float, E> : n.part ? backward<float, E, E> : backward<E, E, E>;
+    simtLaunch(stream, [n, its, body] { body(n, its); });
+  } else if (n.part) {
+    simtLaunch(stream, [=, o = static_cast<float *>(to.o)] { forward<E, float>(n, q, k, v, o, lse); });
   } else {
-    simtLaunch(stream, [n, q = in(0), k = at(1, 0), v = at(1, 1), o = in(2), lse = static_cast<float *>(a[3])] {
-      forward<E>(n, q, k, v, o, lse);
-    });
+    simtLaunch(stream, [=, o = static_cast<E *>(to.o)] { forward<E, E>(n, q, k, v, o, lse); });
   }
 }
 
 } // namespace
 
-Sdpa::Sdpa() = default;
-Sdpa::~Sdpa() = default;
-const SdpaShape &Sdpa::shape() const { return state->shape; }
-int64_t Sdpa::scratchBytes() const {
+SdpaPlan::SdpaPlan() = default;
+SdpaPlan::~SdpaPlan() = default;
+const SdpaShape &SdpaPlan::shape() const { return state->shape; }
+int64_t SdpaPlan::scratchBytes() const {
   const SdpaShape &n = state->shape;
-  const int64_t rows = n.batch * n.heads * n.queries, most = wish() == "greedy" ? n.plannedBytes() + 256 : 0;
+  const int64_t rows = n.rows(), most = wish() == "greedy" ? n.plannedBytes() + 256 : 0;
   const int64_t shared = n.heads > n.groups ? 4 * n.batch * n.heads * n.keys * n.width : 0;
-  return std::max(most, n.backward ? 4 * rows * (1 + n.width) + shared + 256 : 256);
+  return std::max(most, n.backward ? 4 * rows * (n.part ? 1 : 1 + n.width) + shared + 256 : 256);
 }
 
-std::unique_ptr<Sdpa> Sdpa::create(const SdpaShape &shape, const std::string &, std::string &why) {
-  std::unique_ptr<Sdpa> made(new Sdpa);
+std::unique_ptr<SdpaPlan> SdpaPlan::create(const SdpaShape &shape, const std::string &, std::string &why) {
+  std::unique_ptr<SdpaPlan> made(new SdpaPlan);
   made->state.reset(new State{shape});
   why = wish().empty() ? describe() : shape.excess(made->scratchBytes());
   return why.empty() ? std::move(made) : nullptr;
 }
 
 /// Made anew for each op, for a test may change its wish.
-Sdpa *Sdpa::shared(const SdpaShape &shape) {
-  static auto &all = *new std::vector<std::unique_ptr<Sdpa>>;
+SdpaPlan *SdpaPlan::shared(const SdpaShape &shape) {
+  static auto &all = *new std::vector<std::unique_ptr<SdpaPlan>>;
   std::string why;
   return all.emplace_back(create(shape, "", why)).get();
 }
 
-pp_status_t Sdpa::run(void *const *a, char *, void *stream) const {
+pp_status_t SdpaPlan::run(const SdpaTensors &tensors, char *, void *stream) const {
   if (state->shape.type == Type::F16)
-    runAs<F16>(state->shape, a, stream);
+    runAs<F16>(state->shape, tensors, stream);
   else
-    runAs<Bf16>(state->shape, a, stream);
+    runAs<Bf16>(state->shape, tensors, stream);
   return PP_OK;
 }
 
-std::string Sdpa::refusal(const SdpaShape &, size_t) { return ""; }
-std::string Sdpa::firstRefusal() { return ""; }
-std::string Sdpa::describe() { return wish().empty() ? "own kernels (built without cuDNN)" : "a stand-in of cuDNN"; }
+std::string SdpaPlan::refusal(const SdpaShape &, size_t) { return ""; }
+std::string SdpaPlan::firstRefusal() { return ""; }
+std::string SdpaPlan::describe() {
+  return wish().empty() ? "own kernels (built without cuDNN)" : "a stand-in of cuDNN";
+}

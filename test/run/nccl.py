@@ -225,6 +225,39 @@ class Runner:
             self.tally.check(len(found) >= 3 and not unseen,
                              f"{program}: of 4 missing waits {len(found)} are found, {len(unseen)} do harm unseen")
 
+    def slices(self):
+        """Slices by a library, a plan for each chunk of keys: gradients and losses are those of our own kernels, and
+        no more memory is taken than planned. A rank that is sent queries of another has no output of theirs: there our
+        own kernels make the gradients."""
+        half = "/model=llama/precision=bf16/hidden=64/heads=4/sequence=64/layers=4"
+        cases = [(f"terapipe{half}/slices=4/kv_heads=2", 4), (f"slimpipe{half}/slices=4/kv_heads=4", 4),
+                 (f"slimpipe{half}/slices=4/exchange=true/kv_heads=2", 4), (f"ring_attention{half}/kv_heads=4", 2)]
+
+        def check(case):
+            schedule, devices = case
+            program = self.compile(schedule, ranks=devices)
+            command = ["mpirun", "-n", str(devices), "--oversubscribe"]
+            right, log = self.train(program, command, PP_CUDNN="off", PP_EMULATE_CUDNN="on")
+            got, its = self.train(program, command, PP_EMULATE_CUDNN="on")
+            told = subprocess.run([*command, program, "--data", self.text, "--steps", "2"], capture_output=True,
+                                  env=harness.ENVIRONMENT | {"PP_EMULATE_CUDNN": "on"}, text=True, timeout=120)
+            return schedule, right, got, log, its, told
+
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            for schedule, right, got, log, its, told in pool.map(check, cases):
+                if isinstance(right, list) or isinstance(got, list):
+                    self.tally.check(False, f"{schedule}: {right if isinstance(right, list) else got}")
+                    continue
+                worst, where = difference(got, right)
+                drift = max(drift_of(ours["loss"], theirs["loss"]) for ours, theirs in zip(its, log))
+                self.tally.check(0 < worst < 2e-2 and drift < 2e-3,
+                                 f"{schedule}: gradients by both {worst:.1e} ({where}), losses {drift:.1e}")
+                served = re.search(r"attention: (\d+) ops by cuDNN, (\d+) by own kernels.* (\d+) backwards without",
+                                   told.stdout)
+                self.tally.check(served and int(served[1]) > 0 and served[2] == "0" and
+                                 (int(served[3]) > 0) == ("exchange" in schedule) and "warning" not in told.stderr,
+                                 f"served: {served[0] if served else told.stdout[-300:] + told.stderr[-300:]}")
+
     def memory(self):
         """What a rank's GPU has to hold is planned; the stand-ins count what is taken of it, by NCCL, too."""
         half = "/model=llama/precision=bf16/hidden=64/heads=4/kv_heads=2/sequence=32"
@@ -312,6 +345,7 @@ def main():
     runner.gradients()
     runner.faults()
     runner.orders()
+    runner.slices()
     runner.memory()
     runner.resources()
     runner.machines()

@@ -537,9 +537,12 @@ TEST(LoweredTurns, OneMessageInBothBodiesIsFound) {
   Text text = Text::parse(textIn(*lowered, "pp_json_0"));
   std::map<std::string, int> seen; // inner messages that only differ in their number
   std::map<int64_t, int64_t> same;
-  for (size_t i = 0; i < text["messages"].size(); ++i)
-    if (auto [found, isNew] = seen.try_emplace(text["messages"][i].dump(), int(i)); !isNew)
+  for (size_t i = 0; i < text["messages"].size(); ++i) {
+    Text message = text["messages"][i];
+    message.erase("line");
+    if (auto [found, isNew] = seen.try_emplace(message.dump(), int(i)); !isNew)
       same[int64_t(i)] = found->second;
+  }
   ASSERT_FALSE(same.empty());
   for (CallInst *call : all<CallInst>(*lowered)) {
     StringRef name = call->getCalledFunction()->getName();
