@@ -21,7 +21,8 @@
 //    "ops":      [{"kernel": "linear", "type": "f32", "dims": [256, 128, 512], "params": [], "flags": ["bias"],
 //                  "moved": [0, 128] (absent: none; bytes by which each pointer moves on)}],
 //    "units":    [{"name": "0F0", "phase": "F", "task": "s0.F", "microbatch": 0, "flops": 1e6,
-//                  "line": "1f1b.pipe:14:7" (absent: not known)}],
+//                  "line": "1f1b.pipe:14:7" (absent: not known;
+//                  in a function `task_list.pipe:15:20 called at mine.pipe:6:5`)}],
 //    "messages": [{"kind": "send" | "receive", "peer": 1, "channel": 0, "bytes": 65536, "label": "act(0, 0)",
 //                  "line": "1f1b.pipe:14:7" (of one inside bodies all lines, as `llama.pipe:30:27, llama.pipe:31:5`)},
 //                 {"kind": "all_reduce", "group": [0, 1], "channel": 7, "count": 1, "type": "f64", "label": "norm"},

@@ -290,8 +290,13 @@ std::string pp::pipeline::lineOf(Location loc) {
     return (llvm::sys::path::filename(file.getFilename().strref()) + ":" + Twine(file.getLine()) + ":" +
             Twine(file.getColumn()))
         .str();
-  if (auto call = dyn_cast<CallSiteLoc>(loc))
-    return lineOf(call.getCallee());
+  if (auto call = dyn_cast<CallSiteLoc>(loc)) {
+    Location caller = call.getCaller();
+    while (auto further = dyn_cast<CallSiteLoc>(caller))
+      caller = further.getCaller();
+    std::string own = lineOf(call.getCallee()), first = lineOf(caller);
+    return own.empty() || first.empty() ? own + first : own + " called at " + first;
+  }
   if (auto named = dyn_cast<NameLoc>(loc))
     return lineOf(named.getChildLoc());
   if (auto fused = dyn_cast<FusedLoc>(loc))

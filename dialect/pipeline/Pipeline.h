@@ -136,7 +136,8 @@ mlir::Location withLoopValues(mlir::Location loc, llvm::ArrayRef<std::pair<llvm:
 /// What withLoopValues wrote, as text; empty if nothing.
 std::string loopValues(mlir::Location loc);
 /// Where it stands, as reports of a run say it: `1f1b.pipe:8:22`, without the folder, so that the same source gives the
-/// same program everywhere. Of a place in a function its own, not the call's. Empty: not known.
+/// same program everywhere; in a function with the first of the calls that lead there, as
+/// `task_list.pipe:15:20 called at mine.pipe:6:5`. Empty: not known.
 std::string lineOf(mlir::Location loc);
 
 } // namespace pp::pipeline
