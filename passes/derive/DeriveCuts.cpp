@@ -85,6 +85,7 @@ LogicalResult PieceGraph::writeCut(const CutRequest &cut) {
 SmallVector<Group> PieceGraph::carryGroups(GroupKind kind, const CutPlan &plan, bool inForward, ArrayRef<Value> saved,
                                            ArrayRef<Value> ends) const {
   int64_t last = inForward ? attentions.size() : backwards.size();
+  const DenseSet<Value> known(saved.begin(), saved.end()); // many: sums of all weights after each step
   SmallVector<Group> groups;
   for (int64_t step = 0; step < last; ++step)
     groups.push_back({{kind, step}, {}});
@@ -97,7 +98,7 @@ SmallVector<Group> PieceGraph::carryGroups(GroupKind kind, const CutPlan &plan, 
     if (step < 0 || step == last)
       continue;
     for (Value result : op.getResults())
-      if (!llvm::is_contained(saved, result) &&
+      if (!known.contains(result) &&
           (llvm::is_contained(ends, result) ||
            llvm::any_of(result.getUsers(), [&](Operation *user) { return stepOf(user) > step; })))
         groups[step].values.push_back(result);
