@@ -191,6 +191,7 @@ struct TensorSpec {
   /// and how many of them there are; what is beyond is padding.
   struct Dim {
     int64_t size, stride, valid;
+    bool operator==(const Dim &) const = default;
   };
   std::vector<Dim> dims;  ///< empty: it is not cut; else `begin` and `count` are in what they say
   int64_t base = 0;       ///< where the first of them lies in the whole tensor
@@ -202,6 +203,11 @@ struct TensorSpec {
   [[nodiscard]] int64_t bytes() const { return elements() * static_cast<int64_t>(elementBytes(type)); }
   /// Which element of the whole tensor the i-th one here is; -1: padding.
   [[nodiscard]] int64_t place(int64_t i) const;
+  /// `count` elements from one here on, of which the whole tensor has every `step`-th; `whole` -1: they are padding.
+  struct Stretch {
+    int64_t whole, step, count;
+  };
+  [[nodiscard]] Stretch stretch(int64_t i) const;
   /// A run of elements that lie beside each other here and in the whole tensor.
   struct Range {
     int64_t here, whole, count;

@@ -304,7 +304,7 @@ Status Trainer::fillArena() {
   RankMemory view = memory();
   if (!options.resume.empty())
     return loadCheckpoint(view, resumed, files, match, state);
-  return match.weights.empty() ? initWeights(view, state.seed) : loadWeights(view, match, state.seed, vanished);
+  return loadWeights(view, match, state.seed, vanished);
 }
 
 Status Trainer::train() {
