@@ -70,8 +70,8 @@ public:
 
   /// The kernels of the rank go to this stream from now on.
   virtual void bind(pp_rank_t &rank, Stream stream) = 0;
-  /// The rank's scalars are those of the step that begins. / What the kernels of a finished step found wrong; what they
-  /// say of routers is then the rank's.
+  /// The rank's scalars are those of the step that begins. / Waits for all that was asked for. What the kernels of the
+  /// step found wrong; what they say of routers is then the rank's.
   virtual Status beforeStep(pp_rank_t &rank) = 0;
   virtual Status afterStep(pp_rank_t &rank) = 0;
 

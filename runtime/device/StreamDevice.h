@@ -71,7 +71,8 @@ public:
     if (timed)
       rank.trace->setMarks(this);
   }
-  pp_status_t run(pp_step_t step, pp_rank_t &rank) override;
+  Status give(const std::vector<StepCopy> &inputs) override;
+  pp_status_t run(pp_step_t step, pp_rank_t &rank, const std::vector<StepCopy> &results) override;
   void callByCall(bool wanted) override { group.callByCall(wanted); }
   Status see(const void *at, size_t bytes, std::vector<char> &room, const char *&seen) override;
   int64_t usedBytes() const override { return deviceBytes; }
@@ -89,6 +90,19 @@ public:
   }
 
 private:
+  /// Memory of the host in which pieces of the arena lie as they do there, so that those that lie together are one copy.
+  struct Staging {
+    struct Run {
+      int64_t offset, bytes; ///< of the arena
+      int64_t at;            ///< in this memory
+    };
+    std::vector<Run> runs;
+    std::vector<char *> places; ///< of the pieces
+    char *memory = nullptr;
+    int64_t size = 0;
+  };
+
+  Status layOut(const std::vector<StepCopy> &pieces, int64_t most, Staging &staging);
   int64_t mark() override;
   int64_t timeOf(int64_t mark) override { return begun + driver.between(timers[0], timers[size_t(mark)]); }
 
@@ -101,6 +115,7 @@ private:
   Status marksFailed;
   Driver::Stream stream = -1;
   Driver::Event sees = -1;
+  Staging given, made;
   char *arena = nullptr, *host = nullptr;
   int64_t deviceBytes = 0;
 };

@@ -7,7 +7,7 @@
 # for each run. Three steps: one asked for call by call, one captured as a graph, one that launches it again; the third
 # loss is of the second step's gradients. The stand-in of NCCL never buffers, refuses what NCCL leaves undefined
 # (lengths that differ, a first use inside a capture), and fails where PP_FAKE_NCCL says.
-import concurrent.futures, math, os, re, shutil, subprocess, sys, time
+import concurrent.futures, json, math, os, re, shutil, subprocess, sys, time
 import harness
 from gradients import SMALL, difference
 
@@ -295,6 +295,47 @@ class Runner:
                          "CUDA: " in failed[0] and "an illegal memory access was encountered" in failed[0],
                          f"a kernel that fails: {failed if isinstance(failed, list) else 'it trains'}")
 
+    def copies(self):
+        """A step copies each run of inputs that lie together in one go, and what it is told in another; so it does with
+        what it has made. None of these copies waits for the host."""
+        def runs(pieces, most):
+            """Pieces (begin, bytes) with at most so many bytes between them are one."""
+            count, end = 0, None
+            for begin, size in sorted(pieces):
+                count += end is None or begin - end > most
+                end = max(end or 0, begin + size)
+            return count
+
+        def planned(program, values, routers):
+            """Copies to the devices, and from them, by the places that the plan gives."""
+            to = of = 0
+            with open(program, "rb") as file:
+                data = file.read()
+            for found in re.finditer(rb'\{"rank":\d+,"arena_bytes"', data):
+                rank = json.loads(data[found.start():data.index(b"\0", found.start())])
+                to += runs([(its["offset"], 4 * values["microbatch"] * its.get("length", values["sequence"]))
+                            for its in rank["inputs"]], 63) + 1 + routers
+                made = [(its["offset"], 8) for its in rank["losses"]]
+                of += runs(made + ([(rank["norm"]["offset"], 8)] if "norm" in rank else []), 4096) + 1 + routers
+            return [to, of, 0]
+
+        cases = (("1f1b", dict(ranks=2, microbatch=3, sequence=7), 0), ("zb_v", dict(ranks=2), 0),
+                 (f"1f1b{MIXTRAL}", dict(ranks=2), 1), ("slimpipe", dict(ranks=2), 0))
+        for schedule, values, routers in cases:
+            program = self.compile(schedule, "--forward=false", **values)
+            for command in (["mpirun", "-n", "2", "--oversubscribe"], []):
+                counts = []
+                for steps in (4, 10):
+                    ended = subprocess.run([*command, program, "--data", self.text, "--steps", str(steps),
+                                            *([] if command else ["--in-process"])], capture_output=True, text=True,
+                                           env=harness.ENVIRONMENT | dict(PP_FAKE_COPIES="1"), timeout=120,
+                                           stdin=subprocess.DEVNULL)
+                    said = re.findall(r"copies: (\d+) to the device, (\d+) from it, (\d+) of pages", ended.stderr)
+                    counts.append([sum(int(its[i]) for its in said) for i in range(3)])
+                got = [(after - before) / 6 for before, after in zip(*counts)]
+                wanted = planned(program, SIZES | values, routers)
+                self.tally.check(got == wanted, f"{schedule} {command[:1]}: copies a step {got}, by the plan {wanted}")
+
     def machines(self):
         """What the machine lacks, in a sentence: errors 100 and 35 of the CUDA runtime."""
         program = self.path("1f1b.2")
@@ -314,6 +355,7 @@ def main():
     runner.orders()
     runner.memory()
     runner.resources()
+    runner.copies()
     runner.machines()
     return runner.tally.close()
 
