@@ -501,6 +501,16 @@ bool isSameCollective(const MessageSpec &a, const MessageSpec &b) {
          a.zigzag == b.zigzag && a.sequences == b.sequences && a.length == b.length && a.toColumns == b.toColumns;
 }
 
+bool MessageSpec::hasEqualShards() const {
+  const auto members = int64_t(group.size());
+  if (!isSharded() || cuts.size() != group.size() + 1 || bytes % members != 0)
+    return false;
+  for (size_t k = 0; k < cuts.size(); ++k)
+    if (cuts[k] != int64_t(k) * (bytes / members))
+      return false;
+  return true;
+}
+
 Block MessageSpec::block(size_t from, size_t to, int64_t index) const {
   const auto members = int64_t(group.size());
   if (sequences == 0) {

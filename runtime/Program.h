@@ -160,6 +160,8 @@ struct MessageSpec {
   [[nodiscard]] size_t memberOf(int32_t device) const;
   /// What the member's shard has of the whole, in order.
   [[nodiscard]] ShardRanges ranges(size_t member) const { return {cuts, group.size(), member, inPlace, zigzag}; }
+  /// Of a gather or scatter: the whole is one shard of each member after the other, all of one length.
+  [[nodiscard]] bool hasEqualShards() const;
   /// How many blocks one member of an all_to_all gives another one.
   [[nodiscard]] int64_t blocks() const { return sequences > 0 ? 2 * sequences : 1; }
   [[nodiscard]] Block block(size_t from, size_t to, int64_t index) const;

@@ -22,6 +22,7 @@ struct Communicator {
   int64_t members = 2;
   bool isEdge = false;    ///< one of two members sends, the other receives
   bool exchanges = false; ///< each member sends to each other one
+  bool shares = false;    ///< it gathers or scatters
   /// Bytes on each of its devices, at most.
   int64_t bytes() const;
 };

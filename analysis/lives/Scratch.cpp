@@ -196,6 +196,7 @@ private:
     Lane &lane = lanes[{-1, message.members, message.channel, nullptr}];
     lane.communicator.members = message.members;
     lane.communicator.exchanges |= kind == nn::ExchangeKind::all_to_all;
+    lane.communicator.shares |= kind == nn::ExchangeKind::all_gather || kind == nn::ExchangeKind::reduce_scatter;
     if (kind == nn::ExchangeKind::all_to_all)
       lane.packed = std::max(lane.packed, bytesOfExchange(kind, message));
   }
@@ -212,7 +213,9 @@ private:
     const void *axes = post.getAxesAttr() ? post.getAxesAttr().getAsOpaquePointer() : nullptr;
     const void *peers = post.getPeersAttr().getAsOpaquePointer();
     int64_t group = groups.try_emplace({peers, axes}, groups.size()).first->second;
-    lanes[{-2, group, channel, nullptr}].communicator.members = post.countMembers();
+    Communicator &its = lanes[{-2, group, channel, nullptr}].communicator;
+    its.members = post.countMembers();
+    its.shares |= post.getKind() == PostKind::all_gather || post.getKind() == PostKind::reduce_scatter;
   }
   std::map<std::pair<const void *, const void *>, int64_t> groups; ///< by members
 };

@@ -35,8 +35,8 @@ public:
   virtual void bind(pp_rank_t &rank) = 0;
   /// Copies what the next step reads: it has been read from the host, and is in the arena when the step begins.
   virtual Status give(const std::vector<StepCopy> &inputs) = 0;
-  /// Runs one step of the rank to its end, and copies what it has made to the host. Collective over the ranks that share
-  /// the device.
+  /// Runs one step of the rank to its end, and copies what it has made to the host. Collective over the ranks of the
+  /// device.
   virtual pp_status_t run(pp_step_t step, pp_rank_t &rank, const std::vector<StepCopy> &results) = 0;
 
   /// Steps from now on are asked for call by call, or as is fastest.

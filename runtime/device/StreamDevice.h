@@ -90,7 +90,7 @@ public:
   }
 
 private:
-  /// Memory of the host in which pieces of the arena lie as they do there, so that those that lie together are one copy.
+  /// Memory of the host in which pieces of the arena lie as they do there: those that lie together are one copy.
   struct Staging {
     struct Run {
       int64_t offset, bytes; ///< of the arena

@@ -9,8 +9,8 @@
 //   PP_FAKE_CUDA=N   looking for GPUs fails with error N
 //   PP_FAKE_SEED=N   another order
 //   PP_FAKE_SMS=N    multiprocessors (132, as an H100)
-//   PP_FAKE_COPIES=1 at its end the process says how often something was copied to the device and from it, graphs apart,
-//                    and how many of these copies wait for the host, since its memory is not pinned
+//   PP_FAKE_COPIES=1 at its end the process says how often something was copied to the device and from it, graphs
+//                    apart, and how many of these copies wait for the host, since its memory is not pinned
 //   PP_FAKE_FAIL=RANK:K   on this rank the K-th kernel, from 0, reads what is not there
 #include "test/gpu/FakeCuda.h"
 #include "runtime/files/Random.h"

@@ -7,7 +7,7 @@
 # for each run. Three steps: one asked for call by call, one captured as a graph, one that launches it again; the third
 # loss is of the second step's gradients. The stand-in of NCCL never buffers, refuses what NCCL leaves undefined
 # (lengths that differ, a first use inside a capture), and fails where PP_FAKE_NCCL says.
-import concurrent.futures, json, math, os, re, shutil, subprocess, sys, time
+import collections, concurrent.futures, json, math, os, re, shutil, subprocess, sys, time
 import harness
 from gradients import SMALL, difference
 
@@ -114,10 +114,10 @@ class Runner:
         return path
 
     def faults(self):
-        """All ranks end, one of them says why, in words that name what was planned. Operations 0 to 2 of a rank of
-        `pair` connect the norm, channel 1 and channel 2; 3 to 11 are step 1, on both beginning with act(0, 0) and
-        act(0, 1) as said by 1F1B's warm-up; 12 to 20 are what the graph captures, on rank 0 ending with dact(1, 3) and
-        the norm."""
+        """All ranks end, one of them says why, in words that name what was planned. Operations 0 to 3 of a rank of
+        `both` connect the norm, and the weights for sums, gathers and scatters. Operations 0 to 2 of a rank of `pair`
+        connect the norm, channel 1 and channel 2; 3 to 11 are step 1, on both beginning with act(0, 0) and act(0, 1) as
+        said by 1F1B's warm-up; 12 to 20 are what the graph captures, on rank 0 ending with dact(1, 3) and the norm."""
         # Without a step that evaluates, whose messages have the same texts.
         pair, both = self.compile("1f1b", "--forward=false", ranks=2), self.compile("fsdp", ranks=2)
         exchanged = self.compile("single/mesh.tensor=2", "--forward=false", ranks=1)
@@ -133,7 +133,7 @@ class Runner:
              f"(1024 bytes, channel 1) {overdue}; of 9 messages", "waits for `act(0, 1)`"),
             ("a receive withheld in the graph", pair, "withhold:0:19", "step 2", "`dact(1, 3)`", overdue,
              "waits for `dact(1, 3)`"),
-            ("a gather withheld", both, "withhold:1:2", "step 1", "the all_gather of `", overdue),
+            ("a gather withheld", both, "withhold:1:4", "step 1", "the all_gather of `", overdue),
             ("an exchange inside a unit withheld", exchanged, "withhold:1:12", "the sum `1x8x16` over 2 devices",
              overdue, "(rank 0, tensor 1)", "waits for the sum `1x8x16` over 2 devices"),
             # Operations 0 and 1 connect the channel of `context`: for sums, and for what each sends to each.
@@ -295,6 +295,38 @@ class Runner:
                          "CUDA: " in failed[0] and "an illegal memory access was encountered" in failed[0],
                          f"a kernel that fails: {failed if isinstance(failed, list) else 'it trains'}")
 
+    def shares(self):
+        """Equal shards are gathered and scattered by one call each, all others range by range. Of three steps two are
+        asked for call by call, one of them for the graph; a channel is used once before them."""
+        for schedule in ("fsdp", "zero1", "fsdp/layers=6/ffn=24", "zero2"):
+            program = self.compile(schedule, "--forward=false", ranks=2)
+            calls, lanes = collections.Counter(), set()
+            for rank in self.planned(program):
+                for its in rank["messages"]:
+                    gathers, cuts = its["kind"] == "all_gather", its.get("cuts", ())
+                    if len(cuts) == 3 and 2 * cuts[1] == cuts[2]:
+                        name = "ncclAllGather" if gathers else "ncclReduceScatter"
+                        lanes.add((rank["rank"], name, its["channel"]))
+                        calls[name] += 2
+                    elif cuts:
+                        calls["ncclBroadcast" if gathers else "ncclReduce"] += 2 * (len(cuts) - 1)
+            for _, name, _ in lanes:
+                calls[name] += 1
+            ended = subprocess.run(["mpirun", "-n", "2", "--oversubscribe", program, "--data", self.text, "--steps",
+                                    "3"], env=harness.ENVIRONMENT | dict(PP_FAKE_CALLS="1"), capture_output=True,
+                                   text=True, timeout=120, stdin=subprocess.DEVNULL)
+            got = collections.Counter()
+            for count, name in re.findall(r"calls: (\d+) of (\w+)", ended.stderr):
+                got[name] += int(count) if name != "ncclAllReduce" else 0
+            self.tally.check(+got == calls, f"{schedule}: {dict(got)}, planned {dict(calls)}")
+
+    def planned(self, program):
+        """What a program says of its ranks."""
+        with open(program, "rb") as file:
+            data = file.read()
+        return [json.loads(data[found.start():data.index(b"\0", found.start())])
+                for found in re.finditer(rb'\{"rank":\d+,"arena_bytes"', data)]
+
     def copies(self):
         """A step copies each run of inputs that lie together in one go, and what it is told in another; so it does with
         what it has made. None of these copies waits for the host."""
@@ -306,13 +338,10 @@ class Runner:
                 end = max(end or 0, begin + size)
             return count
 
-        def planned(program, values, routers):
+        def copied(program, values, routers):
             """Copies to the devices, and from them, by the places that the plan gives."""
             to = of = 0
-            with open(program, "rb") as file:
-                data = file.read()
-            for found in re.finditer(rb'\{"rank":\d+,"arena_bytes"', data):
-                rank = json.loads(data[found.start():data.index(b"\0", found.start())])
+            for rank in self.planned(program):
                 to += runs([(its["offset"], 4 * values["microbatch"] * its.get("length", values["sequence"]))
                             for its in rank["inputs"]], 63) + 1 + routers
                 made = [(its["offset"], 8) for its in rank["losses"]]
@@ -333,7 +362,7 @@ class Runner:
                     said = re.findall(r"copies: (\d+) to the device, (\d+) from it, (\d+) of pages", ended.stderr)
                     counts.append([sum(int(its[i]) for its in said) for i in range(3)])
                 got = [(after - before) / 6 for before, after in zip(*counts)]
-                wanted = planned(program, SIZES | values, routers)
+                wanted = copied(program, SIZES | values, routers)
                 self.tally.check(got == wanted, f"{schedule} {command[:1]}: copies a step {got}, by the plan {wanted}")
 
     def machines(self):
@@ -355,6 +384,7 @@ def main():
     runner.orders()
     runner.memory()
     runner.resources()
+    runner.shares()
     runner.copies()
     runner.machines()
     return runner.tally.close()
