@@ -458,6 +458,7 @@ void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
   rank.kernelBytes = root.value("kernel_bytes", int64_t(-1));
   rank.messageBytes = root.value("message_bytes", int64_t(-1));
   rank.ncclBytes = root.value("nccl_bytes", int64_t(-1));
+  rank.ncclMultiprocessors = root.value("nccl_multiprocessors", int64_t(0));
   if (auto peak = root.find("peak"); peak != root.end())
     for (auto &[role, bytes] : peak->items())
       rank.peaks.push_back({role, bytes.get<int64_t>()});

@@ -17,7 +17,7 @@
 //   first factor of the loss, and after how many good steps it doubles, 0: it stays.)
 // json of a rank:
 //   {"rank": 0, "arena_bytes": 1048576, "peak": {"act": 1024, ..., "total": 1048576}, "kernel_bytes": 65536,
-//    "message_bytes": 128, "nccl_bytes": 72351744 (of programs for cuda),
+//    "message_bytes": 128, "nccl_bytes": 72351744, "nccl_multiprocessors": 8 (both of programs for cuda),
 //    "ops":      [{"kernel": "linear", "type": "f32", "dims": [256, 128, 512], "params": [], "flags": ["bias"],
 //                  "moved": [0, 128] (absent: none; bytes by which each pointer moves on)}],
 //    "units":    [{"name": "0F0", "phase": "F", "task": "s0.F", "microbatch": 0, "flops": 1e6}],
@@ -267,13 +267,14 @@ struct ForwardSpec {
 struct RankProgram {
   int32_t rank = 0;
   int32_t device = 0;
-  std::string name;            ///< the device as people know it: `rank 1`
-  int64_t arenaBytes = 0;      ///< all of the rank's block of memory
-  int64_t hostBytes = 0;       ///< at its end: what the schedule moves to host memory
-  int64_t kernelBytes = -1;    ///< scratch and tables of its kernels, at most; -1: not said
-  int64_t messageBytes = -1;   ///< in which its sums over MPI are made, at most; -1: not said
-  int64_t ncclBytes = -1;      ///< for a GPU: what NCCL's channels take of it, at most; -1: it is for a CPU
-  std::vector<PeakSpec> peaks; ///< by role, and `total`
+  std::string name;                ///< the device as people know it: `rank 1`
+  int64_t arenaBytes = 0;          ///< all of the rank's block of memory
+  int64_t hostBytes = 0;           ///< at its end: what the schedule moves to host memory
+  int64_t kernelBytes = -1;        ///< scratch and tables of its kernels, at most; -1: not said
+  int64_t messageBytes = -1;       ///< in which its sums over MPI are made, at most; -1: not said
+  int64_t ncclBytes = -1;          ///< for a GPU: what NCCL's channels take of it, at most; -1: it is for a CPU
+  int64_t ncclMultiprocessors = 0; ///< that its messages hold at once, at most, with 4 blocks of threads each
+  std::vector<PeakSpec> peaks;     ///< by role, and `total`
   std::vector<OpSpec> ops;
   std::vector<UnitSpec> units;
   std::vector<MessageSpec> messages;

@@ -91,7 +91,7 @@ DeviceScratch pp::nn::deviceScratchOf(Kernel kernel) {
 //===-- NCCL ----------------------------------------------------------------------------------------------------===//
 
 int64_t Communicator::bytes() const {
-  constexpr int64_t channels = 4; // runtime/cuda/TransportNccl.cpp: mostCtas
+  constexpr int64_t channels = kBlocksOfMessage;
   constexpr int64_t block = 2 * kMiB, buffers = 512 * 8 * 8 * 16 + 640 * 120 * 8 * 8 + 4 * kMiB, beside = 8192;
   constexpr int64_t connection = (buffers + beside + block - 1) / block * block;
   int64_t own = (3 + 3 * channels) * block, others = members - 1;

@@ -17,6 +17,9 @@ struct DeviceScratch {
 DeviceScratch deviceScratchOf(Kernel kernel);
 } // namespace nn
 
+/// Blocks of threads of a message (runtime/cuda/TransportNccl.cpp: mostCtas), each on a multiprocessor of its own.
+inline constexpr int64_t kBlocksOfMessage = 4;
+
 /// A channel of some devices, for which NCCL has a communicator.
 struct Communicator {
   int64_t members = 2;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/device/Driver.h"
 #include "runtime/Kernels.h"
+#include "runtime/cuda/Gemm.h"
 #include "runtime/simt/Sum.h"
 #include <chrono>
 #include <map>
@@ -74,6 +75,8 @@ public:
   }
   Status beforeStep(pp_rank_t &rank) override;
   Status afterStep(pp_rank_t &rank) override;
+  int32_t multiprocessors() const override { return properties.multiProcessorCount; }
+  void leaveMultiprocessors(int32_t left) override { multiprocessorsLeft = left; }
   int64_t takenBytes() const override;
   void *native(Stream stream) const override { return streams[stream]; }
   std::string name() const override { return text("on one ", properties.name); }

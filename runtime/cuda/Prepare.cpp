@@ -351,5 +351,6 @@ std::string Kernels::engines() {
   return "attention: " + std::to_string(all.byCudnn) + " ops by cuDNN, " + std::to_string(all.byOurs) +
          " by own kernels" + (why.empty() ? "" : " (" + why + ")") + ", " + std::to_string(all.deltas) +
          " deltas left to it; epilogues: " + std::to_string(all.together) + " products with, " +
-         std::to_string(all.apart) + " without; " + std::to_string(all.unaligned) + " calls of unaligned addresses";
+         std::to_string(all.apart) + " without; " + std::to_string(all.unaligned) + " calls of unaligned addresses" +
+         (multiprocessorsLeft > 0 ? "; products for " + std::to_string(multiprocessorsLeft) + " multiprocessors" : "");
 }

@@ -522,6 +522,28 @@ std::string NcclTransport::whatOthersDo() const {
 
 } // namespace
 
+/// NCCL takes the number of blocks of a message from its own variable first.
+static int64_t blocksOfMessage() {
+  const char *given = getenv("NCCL_MAX_CTAS");
+  const int blocks = given ? atoi(given) : 0;
+  return blocks > 0 ? blocks : mostCtas;
+}
+
+Status shareMultiprocessors(Emitted &emitted, Driver &driver, int32_t rank) {
+  const RankProgram *its = nullptr;
+  PP_TRY(emitted.of(rank, its));
+  const int64_t messages = its->ncclMultiprocessors / mostCtas, held = messages * blocksOfMessage();
+  const int64_t all = driver.multiprocessors(), most = all - (all + 3) / 4;
+  if (held <= most) {
+    driver.leaveMultiprocessors(held > 0 ? int32_t(all - held) : 0);
+    return {};
+  }
+  const int64_t blocks = most / messages;
+  return refused(its->name, ": up to ", messages, " messages are under way at once and hold ", held, " of the ", all,
+                 " multiprocessors of this GPU; a quarter must be left to kernels: ",
+                 blocks > 0 ? text("start it with NCCL_MAX_CTAS=", blocks) : std::string("take `--transport mpi`"));
+}
+
 std::unique_ptr<Transport> makeNcclTransport(std::unique_ptr<Transport> mpi, const TransportOptions &options,
                                              Emitted &emitted, Driver &driver, StreamDevice &device, int32_t rank) {
   return std::make_unique<NcclTransport>(std::move(mpi), options, emitted, driver, device, rank);

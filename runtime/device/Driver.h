@@ -82,6 +82,10 @@ public:
     return transport;
   }
 
+  /// What computes at the same time; 0: not known.
+  [[nodiscard]] virtual int32_t multiprocessors() const { return 0; }
+  /// So many of them are left to kernels while messages hold theirs. Said before kernels are prepared.
+  virtual void leaveMultiprocessors([[maybe_unused]] int32_t left) {}
   /// Bytes of the device's memory that are taken since it was opened, whoever took them; -1: not known.
   [[nodiscard]] virtual int64_t takenBytes() const { return -1; }
   /// The handle under which other libraries know the stream.

@@ -142,6 +142,8 @@ void leave(StreamMeeting &meeting, int32_t rank);
 [[nodiscard]] std::unique_ptr<Transport> makeNcclTransport(std::unique_ptr<Transport> mpi,
                                                            const TransportOptions &options, Emitted &emitted,
                                                            Driver &driver, StreamDevice &device, int32_t rank);
+/// Whether messages of this rank over NCCL leave multiprocessors to its kernels; the driver hears how many.
+Status shareMultiprocessors(Emitted &emitted, Driver &driver, int32_t rank);
 
 } // namespace pp
 

@@ -9,6 +9,7 @@
 //   PP_FAKE_CUDA=N   looking for GPUs fails with error N
 //   PP_FAKE_SEED=N   another order
 //   PP_FAKE_SMS=N    multiprocessors (132, as an H100)
+//   PP_FAKE_HELD=1   at its end the process says how many of them messages held at most
 //   PP_FAKE_COPIES=1 at its end the process says how often something was copied to the device and from it, graphs
 //                    apart, and how many of these copies wait for the host, since its memory is not pinned
 //   PP_FAKE_FAIL=RANK:K   on this rank the K-th kernel, from 0, reads what is not there
@@ -79,12 +80,13 @@ struct Machine {
   cudaError_t last = cudaSuccess, broken = cudaSuccess; ///< broken: for ever
   uint64_t seed = 0, draws = 0;
   int64_t asked = 0, streamsMade = 0, queues = 8;
-  int64_t free = 132; ///< multiprocessors
+  int64_t all = 132, free = 132; ///< multiprocessors
+  int64_t mostHeld = 0;          ///< by messages
   int64_t kernels = 0, failing = -1;
   Machine() {
     const char *given = getenv("PP_FAKE_SEED"), *rank = getenv("OMPI_COMM_WORLD_RANK");
     if (const char *its = getenv("PP_FAKE_SMS"))
-      free = atoll(its);
+      all = free = atoll(its);
     if (const char *fault = getenv("PP_FAKE_FAIL"); fault && atoi(fault) == atoi(rank ? rank : "0"))
       failing = atoll(strchr(fault, ':') + 1);
     seed = strtoull(given ? given : "1", nullptr, 10) * 64 + strtoull(rank ? rank : "0", nullptr, 10);
@@ -109,6 +111,8 @@ struct Machine {
     };
   }
   ~Machine() {
+    if (getenv("PP_FAKE_HELD"))
+      fprintf(stderr, "held: %lld multiprocessors\n", (long long)mostHeld);
     if (getenv("PP_FAKE_COPIES"))
       fprintf(stderr, "copies: %lld to the device, %lld from it, %lld of pages\n", (long long)copiesTo,
               (long long)copiesFrom, (long long)copiesOfPages);
@@ -207,6 +211,7 @@ void pp::fakeGoOn() {
 bool pp::fakeOccupy(int64_t multiprocessors) {
   bool fits = multiprocessors <= machine.free;
   machine.free -= fits ? multiprocessors : 0;
+  machine.mostHeld = std::max(machine.mostHeld, machine.all - machine.free);
   return fits;
 }
 
@@ -242,6 +247,7 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int) {
   *properties = {};
+  properties->multiProcessorCount = int(machine.all);
   snprintf(properties->name, sizeof properties->name, "GPU that is not there");
   return cudaSuccess;
 }

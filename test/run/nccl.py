@@ -280,16 +280,45 @@ class Runner:
             shutil.copy(program, copy)
             return self.train(copy, ["mpirun", "-n", "2", "--oversubscribe"], *options, **environment)[0]
 
-        for program in (pair, zb):
+        for program in (zb, pair):
             right, *others = (run(program, "--no-graph", CUDA_DEVICE_MAX_CONNECTIONS="32"),
                               run(program, "--no-graph", CUDA_DEVICE_MAX_CONNECTIONS="1"),
                               run(program, PP_FAKE_SMS="13"))
             worst = [difference(its, right)[0] if isinstance(its, dict) else its for its in others]
             self.tally.check(worst == [0, 0], f"{program}: in one hardware queue, and with 13 multiprocessors: {worst}")
-        # A rank that waits for a message with all of them computes nothing.
-        stuck = run(pair, "--timeout", "6", PP_FAKE_SMS="4")
-        self.tally.check(isinstance(stuck, list) and "is overdue after 6 s" in stuck[0],
-                         f"4 multiprocessors, all for a message: {stuck if isinstance(stuck, list) else 'it trains'}")
+        # Two messages of `pair` may be under way at once, one each way, with 4 multiprocessors each: a quarter must be
+        # left of all. (A rank that waits for a message with all of them would compute nothing.)
+        for number, blocks, words in (("11", None, None), ("10", None, "start it with NCCL_MAX_CTAS=3"),
+                                      ("10", "3", None), ("10", "4", "start it with NCCL_MAX_CTAS=3"),
+                                      ("4", None, "start it with NCCL_MAX_CTAS=1"), ("4", "1", None),
+                                      ("2", None, "take `--transport mpi`"), ("24", "9", None),
+                                      ("24", "10", "start it with NCCL_MAX_CTAS=9")):
+            said = run(pair, PP_FAKE_SMS=number, **({"NCCL_MAX_CTAS": blocks} if blocks else {}))
+            good = isinstance(said, list) and len(said) == 1 and said[0] == (
+                f"pp: error: rank 0: up to 2 messages are under way at once and hold {2 * int(blocks or 4)} of the "
+                f"{number} multiprocessors of this GPU; a quarter must be left to kernels: {words}")
+            self.tally.check(good if words else difference(said, right)[0] == 0 if isinstance(said, dict) else False,
+                             f"{number} multiprocessors, NCCL_MAX_CTAS={blocks}: "
+                             f"{said if isinstance(said, list) else 'it trains'}")
+        # What messages hold is planned: never more, and so much for most programs.
+        reached, programs = 0, ("1f1b", "zb_v", "fsdp", "slimpipe", "1f1b/mesh.tensor=2", "1f1b_overlap/mesh.tensor=2",
+                                "1f1b/mesh.context=2/mesh.data=2/mesh.zero=1/microbatches=2",
+                                f"zb_v{GLM}/mesh.context=2/mesh.expert=2")
+        for schedule in programs:
+            program, devices = self.compile(schedule, ranks=2), 2 * 2 ** schedule.count("mesh.")
+            devices //= 2 ** (schedule.count("zero") + schedule.count("expert="))
+            ended = subprocess.run(["mpirun", "-n", str(devices), "--oversubscribe", program, "--data", self.text,
+                                    "--steps", "3"], env=harness.ENVIRONMENT | dict(PP_FAKE_HELD="1"), text=True,
+                                   capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
+            held = [int(number) for number in re.findall(r"held: (\d+) multiprocessors", ended.stderr)]
+            most = max(its["nccl_multiprocessors"] for its in self.planned(program))
+            reached += max(held, default=0) == most
+            self.tally.check(len(held) == devices and 0 < max(held) <= most, f"{schedule}: messages hold {held} "
+                             f"multiprocessors, planned {most}")
+            left = 132 - self.planned(program)[0]["nccl_multiprocessors"]
+            self.tally.check(f"; products for {left} multiprocessors" in ended.stdout,
+                             f"{schedule}: products of rank 0 are made for {left} multiprocessors of 132")
+        self.tally.check(reached >= len(programs) / 2, f"{reached} programs hold all that was planned")
         failed = run(pair, PP_FAKE_FAIL="1:30")
         self.tally.check(isinstance(failed, list) and len(failed) == 1 and "rank 1, step 1" in failed[0] and
                          "CUDA: " in failed[0] and "an illegal memory access was encountered" in failed[0],
