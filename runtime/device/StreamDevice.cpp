@@ -107,7 +107,7 @@ pp_status_t StreamDevice::run(pp_step_t step, pp_rank_t &rank, const std::vector
     if (status.ok())
       status = driver.copy(stream, made.memory + each.at, place(arena + each.offset), size_t(each.bytes));
   if (status.ok()) {
-    status = driver.afterStep(rank); // which waits for them, too
+    status = driver.afterStep(rank); // which waits for the step and for them
     for (size_t i = 0; status.ok() && i < results.size(); ++i)
       memcpy(results[i].host, made.places[i], results[i].bytes);
     if (status.ok() && timed)
@@ -153,6 +153,7 @@ Status StepGroup::open(Kind &kind) {
   if (origin < 0) {
     PP_TRY(driver.makeStream(origin));
     PP_TRY(driver.makeEvent(begin));
+    PP_TRY(driver.makeEvent(ended));
   }
   PP_TRY(driver.beginCapture(origin));
   PP_TRY(driver.record(begin, origin));
@@ -163,18 +164,21 @@ Status StepGroup::open(Kind &kind) {
 
 /// All ranks have asked for their steps. The streams of messages need no wait: their ranks have waited for them. What
 /// is captured ends with the ranks' streams; a graph that is launched again begins behind what they were asked for
-/// before the step, such as its scalars.
+/// before the step, such as its scalars, and they go on behind it.
 Status StepGroup::close(Kind &kind) {
-  if (how != How::Calls) {
-    for (const Lane &lane : lanes) {
-      PP_TRY(driver.record(lane.end, lane.compute));
-      PP_TRY(driver.wait(origin, lane.end));
-    }
-    if (how == How::Capture)
-      PP_TRY(driver.endCapture(origin, kind.graph));
-    PP_TRY(driver.launch(kind.graph, origin));
+  if (how == How::Calls)
+    return {};
+  for (const Lane &lane : lanes) {
+    PP_TRY(driver.record(lane.end, lane.compute));
+    PP_TRY(driver.wait(origin, lane.end));
   }
-  return driver.finish();
+  if (how == How::Capture)
+    PP_TRY(driver.endCapture(origin, kind.graph));
+  PP_TRY(driver.launch(kind.graph, origin));
+  PP_TRY(driver.record(ended, origin));
+  for (const Lane &lane : lanes)
+    PP_TRY(driver.wait(lane.compute, ended));
+  return {};
 }
 
 } // namespace pp

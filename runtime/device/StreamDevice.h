@@ -24,7 +24,8 @@ public:
 
   /// The next steps are asked for call by call, although there is a graph; all ranks say the same.
   void callByCall(bool wanted) { calls = wanted; }
-  /// Each rank calls it; returns when the device has done the steps of all.
+  /// Each rank calls it; returns when the device is asked for the steps of all. What the rank's stream is asked for next
+  /// happens behind them.
   Status run(pp_step_t step, pp_rank_t &rank, char *arena, Driver::Stream compute);
   [[nodiscard]] bool isOfOne() const { return ranks == 1; }
 
@@ -53,7 +54,7 @@ private:
   int64_t opened = 0, closed = 0; ///< steps
   std::vector<Lane> lanes;
   Driver::Stream origin = -1;
-  Driver::Event begin = -1;
+  Driver::Event begin = -1, ended = -1; ///< of a capture; of a launch
   Kind training, evaluation;
 };
 

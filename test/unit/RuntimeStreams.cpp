@@ -320,6 +320,36 @@ TEST(RuntimeStreams, PiecesOfAStepLieWhereTheyBelong) {
   EXPECT_TRUE(status.ok()) << status.message();
 }
 
+/// The results of a step are those that it has made, however it is asked for and whatever the order.
+TEST(RuntimeStreams, ResultsAreThoseOfTheirStep) {
+  for (uint64_t seed = 1; seed <= 20; ++seed)
+    for (bool graph : {false, true}) {
+      auto programs = emptyPrograms(2);
+      for (RankProgram &program : programs)
+        program.arenaBytes = 128;
+      auto driver = makeEmulatedDriver(seed, -1);
+      Status status = runRanks(*driver, programs, graph, [&](pp_rank_t &rank, StreamDevice &device, Transport &) {
+        stepOf[rank.rank] = [](pp_rank_t &state, char *arena) {
+          return state.queue->add(state, [arena] {
+            auto *words = reinterpret_cast<int32_t *>(arena);
+            words[16] = 10 * words[0];
+            return PP_OK;
+          });
+        };
+        for (int32_t step = 1; step < 6; ++step) {
+          int32_t given = step + 100 * rank.rank, made = 0;
+          PP_TRY(device.give({{0, &given, sizeof given}}));
+          given = -1; // it has been read
+          if (pp_status_t code = device.run(callStep, rank, {{64, &made, sizeof made}}); code != PP_OK)
+            return Status(code, rank.message);
+          EXPECT_EQ(made, 10 * (step + 100 * rank.rank)) << "seed " << seed << ", graph " << graph;
+        }
+        return Status();
+      });
+      EXPECT_TRUE(status.ok()) << status.message();
+    }
+}
+
 TEST(RuntimeStreams, WhoWaitsForEverIsFound) {
   auto programs = emptyPrograms(2);
   programs[0].messages = {p2p(false, 1, 0, 64, "never")};
