@@ -24,8 +24,8 @@ public:
 
   /// The next steps are asked for call by call, although there is a graph; all ranks say the same.
   void callByCall(bool wanted) { calls = wanted; }
-  /// Each rank calls it; returns when the device is asked for the steps of all. What the rank's stream is asked for next
-  /// happens behind them.
+  /// Each rank calls it; returns when the device is asked for the steps of all. What the rank's stream is asked for
+  /// then happens behind them.
   Status run(pp_step_t step, pp_rank_t &rank, char *arena, Driver::Stream compute);
   [[nodiscard]] bool isOfOne() const { return ranks == 1; }
 
