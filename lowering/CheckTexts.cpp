@@ -227,8 +227,10 @@ LogicalResult TextCheck::checkHead(RankOp forward) {
                         {"arena_bytes", arena},
                         {"kernel_bytes", scratch.kernels},
                         {"message_bytes", scratch.messages}};
-  if (rank->getParentOfType<ProgramOp>().getTarget() == "cuda")
+  if (rank->getParentOfType<ProgramOp>().getTarget() == "cuda") {
     expected["nccl_bytes"] = scratch.nccl;
+    expected["nccl_multiprocessors"] = scratch.multiprocessors;
+  }
   if (host > 0) {
     expected["arena_bytes"] = (arena + 4095) / 4096 * 4096 + host;
     expected["host_bytes"] = host;

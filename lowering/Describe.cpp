@@ -71,8 +71,10 @@ RankText::~RankText() = default;
 void RankText::setScratch(const RankScratch &scratch) {
   tables->head["kernel_bytes"] = scratch.kernels;
   tables->head["message_bytes"] = scratch.messages;
-  if (scratch.isDevice)
-    tables->head["nccl_bytes"] = scratch.nccl;
+  if (!scratch.isDevice)
+    return;
+  tables->head["nccl_bytes"] = scratch.nccl;
+  tables->head["nccl_multiprocessors"] = scratch.multiprocessors;
 }
 
 int32_t RankText::addOp(const KernelEntry &entry) {

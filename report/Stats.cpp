@@ -175,6 +175,8 @@ static void printRank(RankOp rank, const BodyTable &bodies, const Timeline &time
       json.attribute(part, bytes);
     json.attribute("total", outside.total());
   });
+  if (outside.isDevice)
+    json.attribute("nccl_multiprocessors", outside.multiprocessors);
   printPeak(record, json);
   for (bool slots : {false, true})
     json.attributeObject(slots ? "peak_slots" : "peak_values", [&] {

@@ -408,7 +408,7 @@ std::string helpText(const Program &program) {
               program.sequence,
               ", in the order of the file, and\nagain from its beginning; step t holds sequences (t-1) * ",
               program.sequencesPerStep(), " to t * ", program.sequencesPerStep(), " - 1, whatever the schedule.\n",
-              "PP_THREADS=N gives each rank N threads for its kernels (1).\n\n",
+              "PP_THREADS=N gives each rank N threads for its kernels (1), and to draw first weights (all cores).\n\n",
               "exit codes: 0 done; 1 the command line or a file is wrong; 2 the system refused, or --audit found a "
               "flipped bit;\n",
               "3 another rank failed, ended or is overdue; 4 a library did not do what was compiled for.\n");

@@ -459,6 +459,7 @@ void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
   rank.kernelBytes = root.value("kernel_bytes", int64_t(-1));
   rank.messageBytes = root.value("message_bytes", int64_t(-1));
   rank.ncclBytes = root.value("nccl_bytes", int64_t(-1));
+  rank.ncclMultiprocessors = root.value("nccl_multiprocessors", int64_t(0));
   if (auto peak = root.find("peak"); peak != root.end())
     for (auto &[role, bytes] : peak->items())
       rank.peaks.push_back({role, bytes.get<int64_t>()});
@@ -500,6 +501,16 @@ size_t MessageSpec::memberOf(int32_t device) const {
 bool isSameCollective(const MessageSpec &a, const MessageSpec &b) {
   return a.kind == b.kind && a.root == b.root && a.type == b.type && a.bytes == b.bytes && a.cuts == b.cuts &&
          a.zigzag == b.zigzag && a.sequences == b.sequences && a.length == b.length && a.toColumns == b.toColumns;
+}
+
+bool MessageSpec::hasEqualShards() const {
+  const auto members = int64_t(group.size());
+  if (!isSharded() || cuts.size() != group.size() + 1 || bytes % members != 0)
+    return false;
+  for (size_t k = 0; k < cuts.size(); ++k)
+    if (cuts[k] != int64_t(k) * (bytes / members))
+      return false;
+  return true;
 }
 
 Block MessageSpec::block(size_t from, size_t to, int64_t index) const {
@@ -605,21 +616,26 @@ int64_t TensorSpec::place(int64_t i) const {
   return at;
 }
 
+TensorSpec::Stretch TensorSpec::stretch(int64_t i) const {
+  const int64_t left = elements() - i;
+  if (dims.empty())
+    return {place(i), 1, run < 0 ? left : std::min(left, run - i % run)};
+  const Dim &inner = dims.back();
+  const int64_t in = (begin + i) % inner.size;
+  return {place(i), inner.stride, std::min(left, (in < inner.valid ? inner.valid : inner.size) - in)};
+}
+
 std::vector<TensorSpec::Range> TensorSpec::ranges() const {
-  const int64_t all = elements();
-  // Where a run may end: at the last dimension's end, if its elements lie beside each other.
-  const int64_t inner = dims.empty() ? (run < 0 ? all : run) : dims.back().stride == 1 ? dims.back().size : 1;
-  const int64_t valid = dims.empty() || inner == 1 ? inner : dims.back().valid;
   std::vector<Range> found;
-  for (int64_t i = 0; i < all;) {
-    const int64_t in = dims.empty() ? 0 : (begin + i) % inner; // where in such a run
-    const int64_t whole = place(i), count = std::min(all - i, (in < valid ? valid : inner) - in);
-    if (whole >= 0) {
+  for (int64_t i = 0, all = elements(); i < all;) {
+    const Stretch next = stretch(i);
+    const int64_t count = next.whole < 0 || next.step == 1 ? next.count : 1;
+    if (next.whole >= 0) {
       if (!found.empty() && found.back().here + found.back().count == i &&
-          found.back().whole + found.back().count == whole)
+          found.back().whole + found.back().count == next.whole)
         found.back().count += count;
       else
-        found.push_back({i, whole, count});
+        found.push_back({i, next.whole, count});
     }
     i += count;
   }

@@ -17,7 +17,7 @@
 //   first factor of the loss, and after how many good steps it doubles, 0: it stays.)
 // json of a rank:
 //   {"rank": 0, "arena_bytes": 1048576, "peak": {"act": 1024, ..., "total": 1048576}, "kernel_bytes": 65536,
-//    "message_bytes": 128, "nccl_bytes": 72351744 (of programs for cuda),
+//    "message_bytes": 128, "nccl_bytes": 72351744, "nccl_multiprocessors": 8 (both of programs for cuda),
 //    "ops":      [{"kernel": "linear", "type": "f32", "dims": [256, 128, 512], "params": [], "flags": ["bias"],
 //                  "moved": [0, 128] (absent: none; bytes by which each pointer moves on)}],
 //    "units":    [{"name": "0F0", "phase": "F", "task": "s0.F", "microbatch": 0, "flops": 1e6,
@@ -165,6 +165,8 @@ struct MessageSpec {
   [[nodiscard]] size_t memberOf(int32_t device) const;
   /// What the member's shard has of the whole, in order.
   [[nodiscard]] ShardRanges ranges(size_t member) const { return {cuts, group.size(), member, inPlace, zigzag}; }
+  /// Of a gather or scatter: the whole is one shard of each member after the other, all of one length.
+  [[nodiscard]] bool hasEqualShards() const;
   /// How many blocks one member of an all_to_all gives another one.
   [[nodiscard]] int64_t blocks() const { return sequences > 0 ? 2 * sequences : 1; }
   [[nodiscard]] Block block(size_t from, size_t to, int64_t index) const;
@@ -198,6 +200,7 @@ struct TensorSpec {
   /// and how many of them there are; what is beyond is padding.
   struct Dim {
     int64_t size, stride, valid;
+    bool operator==(const Dim &) const = default;
   };
   std::vector<Dim> dims;  ///< empty: it is not cut; else `begin` and `count` are in what they say
   int64_t base = 0;       ///< where the first of them lies in the whole tensor
@@ -209,6 +212,11 @@ struct TensorSpec {
   [[nodiscard]] int64_t bytes() const { return elements() * static_cast<int64_t>(elementBytes(type)); }
   /// Which element of the whole tensor the i-th one here is; -1: padding.
   [[nodiscard]] int64_t place(int64_t i) const;
+  /// `count` elements from one here on, of which the whole tensor has every `step`-th; `whole` -1: they are padding.
+  struct Stretch {
+    int64_t whole, step, count;
+  };
+  [[nodiscard]] Stretch stretch(int64_t i) const;
   /// A run of elements that lie beside each other here and in the whole tensor.
   struct Range {
     int64_t here, whole, count;
@@ -266,13 +274,14 @@ struct ForwardSpec {
 struct RankProgram {
   int32_t rank = 0;
   int32_t device = 0;
-  std::string name;            ///< the device as people know it: `rank 1`
-  int64_t arenaBytes = 0;      ///< all of the rank's block of memory
-  int64_t hostBytes = 0;       ///< at its end: what the schedule moves to host memory
-  int64_t kernelBytes = -1;    ///< scratch and tables of its kernels, at most; -1: not said
-  int64_t messageBytes = -1;   ///< in which its sums over MPI are made, at most; -1: not said
-  int64_t ncclBytes = -1;      ///< for a GPU: what NCCL's channels take of it, at most; -1: it is for a CPU
-  std::vector<PeakSpec> peaks; ///< by role, and `total`
+  std::string name;                ///< the device as people know it: `rank 1`
+  int64_t arenaBytes = 0;          ///< all of the rank's block of memory
+  int64_t hostBytes = 0;           ///< at its end: what the schedule moves to host memory
+  int64_t kernelBytes = -1;        ///< scratch and tables of its kernels, at most; -1: not said
+  int64_t messageBytes = -1;       ///< in which its sums over MPI are made, at most; -1: not said
+  int64_t ncclBytes = -1;          ///< for a GPU: what NCCL's channels take of it, at most; -1: it is for a CPU
+  int64_t ncclMultiprocessors = 0; ///< that its messages hold at once, at most, with 4 blocks of threads each
+  std::vector<PeakSpec> peaks;     ///< by role, and `total`
   std::vector<OpSpec> ops;
   std::vector<UnitSpec> units;
   std::vector<MessageSpec> messages;

@@ -14,8 +14,10 @@
 // whole 2 MiB (alloc.h: cuMemGetAllocationGranularity). A communicator has three blocks for itself (init.cc), and three
 // for each channel (channel.cc). There are at most as many channels as blocks of threads (maxCTAs; TransportNccl.cpp).
 // What is connected: of an edge one direction; of sums a ring and two trees, so at most five neighbours both ways; of
-// exchanges all pairs; and nothing that is not used (NCCL_RUNTIME_CONNECT, by default). With NVLink SHARP a member has
-// 2 MiB more for each channel and member of its machine, of which there are 8 (transport/nvls.cc).
+// exchanges all pairs; and nothing that is not used (NCCL_RUNTIME_CONNECT, by default). Gathers and scatters go round
+// the ring, or, where each machine has one member, to those 1, 2, 4, .. places before and behind (transport/generic.cc:
+// ncclTransportPatConnect). With NVLink SHARP a member has 2 MiB more for each channel and member of its machine, of
+// which there are 8 (transport/nvls.cc).
 #include "analysis/lives/DeviceScratch.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/MathExtras.h"
@@ -99,13 +101,14 @@ DeviceScratch pp::nn::deviceScratchOf(Kernel kernel) {
 //===-- NCCL ----------------------------------------------------------------------------------------------------===//
 
 int64_t Communicator::bytes() const {
-  constexpr int64_t channels = 4; // runtime/cuda/TransportNccl.cpp: mostCtas
+  constexpr int64_t channels = kBlocksOfMessage;
   constexpr int64_t block = 2 * kMiB, buffers = 512 * 8 * 8 * 16 + 640 * 120 * 8 * 8 + 4 * kMiB, beside = 8192;
   constexpr int64_t connection = (buffers + beside + block - 1) / block * block;
   int64_t own = (3 + 3 * channels) * block, others = members - 1;
   if (isEdge)
     return own + channels * connection;
-  int64_t joint = 2 * std::min<int64_t>(others, 5), pairs = exchanges ? 2 * others : 0;
+  int64_t powers = shares ? 2 * static_cast<int64_t>(llvm::Log2_64_Ceil(members)) : 0;
+  int64_t joint = 2 * std::min<int64_t>(others, 5 + powers), pairs = exchanges ? 2 * others : 0;
   int64_t switched = members > 2 ? channels * block * std::min<int64_t>(members, 8) : 0;
   return own + channels * connection * (joint + pairs) + switched;
 }

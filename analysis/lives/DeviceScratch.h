@@ -17,11 +17,15 @@ struct DeviceScratch {
 DeviceScratch deviceScratchOf(Kernel kernel);
 } // namespace nn
 
+/// Blocks of threads of a message (runtime/cuda/TransportNccl.cpp: mostCtas), each on a multiprocessor of its own.
+inline constexpr int64_t kBlocksOfMessage = 4;
+
 /// A channel of some devices, for which NCCL has a communicator.
 struct Communicator {
   int64_t members = 2;
   bool isEdge = false;    ///< one of two members sends, the other receives
   bool exchanges = false; ///< each member sends to each other one
+  bool shares = false;    ///< it gathers or scatters
   /// Bytes on each of its devices, at most.
   int64_t bytes() const;
 };

@@ -12,6 +12,8 @@
 #include "analysis/lives/KernelScratch.h"
 #include "llvm/ADT/StringSet.h"
 #include <map>
+#include <optional>
+#include <set>
 
 using namespace mlir;
 using namespace pp;
@@ -154,6 +156,8 @@ public:
         readPost(post);
     for (auto &[key, lane] : lanes)
       sum.nccl += lane.communicator.bytes() + lane.packed;
+    for (RankOp program : programs)
+      sum.multiprocessors = std::max(sum.multiprocessors, kBlocksOfMessage * countAtOnce(program));
   }
 
   RankScratch sum;
@@ -168,6 +172,7 @@ private:
   int64_t own = 0; ///< the most that one of our kernels needs
   llvm::StringSet<> tables;
   std::map<Key, Lane> lanes;
+  llvm::StringMap<std::set<Key>> inBodies; ///< channels of what a body exchanges, one after the other
 
   void readBody(func::FuncOp function, MeshAttr mesh) {
     int64_t squares = 0; // one call may do all of a body
@@ -185,35 +190,78 @@ private:
           sum.kernels += static_cast<int64_t>(llvm::alignTo(table.bytes, 256));
       if (auto exchange = dyn_cast<nn::Exchange>(op); exchange && mesh)
         if (FailureOr<InnerMessage> message = innerMessage(exchange, mesh); succeeded(message))
-          readExchange(exchange.getKind(), *message);
+          readExchange(exchange.getKind(), *message, inBodies[function.getName()]);
     });
     own = std::max(own, squares);
   }
 
-  void readExchange(nn::ExchangeKind kind, const InnerMessage &message) {
+  void readExchange(nn::ExchangeKind kind, const InnerMessage &message, std::set<Key> &used) {
     if (message.members < 2)
       return;
-    Lane &lane = lanes[{-1, message.members, message.channel, nullptr}];
+    const Key key = {-1, message.members, message.channel, nullptr};
+    used.insert(key);
+    Lane &lane = lanes[key];
     lane.communicator.members = message.members;
     lane.communicator.exchanges |= kind == nn::ExchangeKind::all_to_all;
+    lane.communicator.shares |= kind == nn::ExchangeKind::all_gather || kind == nn::ExchangeKind::reduce_scatter;
     if (kind == nn::ExchangeKind::all_to_all)
       lane.packed = std::max(lane.packed, bytesOfExchange(kind, message));
   }
 
-  void readPost(PostOp post) {
+  /// The channel of a message; nothing for one that does not leave the device.
+  std::optional<Key> keyOf(PostOp post) {
     if (post.isHost() || (post.isCollective() && post.countMembers() < 2))
-      return;
+      return std::nullopt;
     int64_t channel = post.getChannel().value_or(0), self = post.getSelf(), peer = post.getPeers().front();
     bool sends = post.getKind() == PostKind::send;
-    if (!post.isCollective()) {
-      lanes[{sends ? self : peer, sends ? peer : self, channel, nullptr}].communicator.isEdge = true;
-      return;
-    }
+    if (!post.isCollective())
+      return Key(sends ? self : peer, sends ? peer : self, channel, nullptr);
     const void *axes = post.getAxesAttr() ? post.getAxesAttr().getAsOpaquePointer() : nullptr;
     const void *peers = post.getPeersAttr().getAsOpaquePointer();
     int64_t group = groups.try_emplace({peers, axes}, groups.size()).first->second;
-    lanes[{-2, group, channel, nullptr}].communicator.members = post.countMembers();
+    return Key(-2, group, channel, nullptr);
   }
+
+  void readPost(PostOp post) {
+    std::optional<Key> key = keyOf(post);
+    if (!key)
+      return;
+    Communicator &its = lanes[*key].communicator;
+    its.isEdge = !post.isCollective();
+    if (post.isCollective())
+      its.members = post.countMembers();
+    its.shares |= post.getKind() == PostKind::all_gather || post.getKind() == PostKind::reduce_scatter;
+  }
+
+  /// Channels with a message under way, at their most. A body has one exchange under way at a time, and so has the one
+  /// beside it.
+  int64_t countAtOnce(RankOp program) {
+    std::map<Key, int64_t> open;
+    size_t most = 0;
+    for (Operation &op : program.getBody().front()) {
+      if (auto post = dyn_cast<PostOp>(op)) {
+        if (std::optional<Key> key = keyOf(post))
+          ++open[*key];
+      } else if (auto complete = dyn_cast<CompleteOp>(op)) {
+        std::optional<Key> key = keyOf(complete.getRequest().getDefiningOp<PostOp>());
+        if (key && --open[*key] == 0)
+          open.erase(*key);
+      }
+      size_t inside = 0;
+      if (auto launch = dyn_cast<LaunchOp>(op)) {
+        std::set<Key> used = inBodies.lookup(launch.getCallee());
+        inside = !used.empty();
+        if (LaunchOp other = launch.follower())
+          if (std::set<Key> others = inBodies.lookup(other.getCallee()); !others.empty()) {
+            used.insert(others.begin(), others.end());
+            inside = std::min<size_t>(used.size(), inside + 1);
+          }
+      }
+      most = std::max(most, open.size() + inside);
+    }
+    return static_cast<int64_t>(most);
+  }
+
   std::map<std::pair<const void *, const void *>, int64_t> groups; ///< by members
 };
 

@@ -15,6 +15,8 @@ struct RankScratch {
   bool isDevice = false;
   int64_t products = 0, attention = 0; ///< of `kernels`, what cuBLASLt and cuDNN need
   int64_t nccl = 0;                    ///< buffers of all communicators, and rows that are packed for them
+  /// What NCCL's messages that are posted and not complete hold at their most: of one channel one at a time does.
+  int64_t multiprocessors = 0;
   int64_t total() const { return kernels + (isDevice ? nccl : messages); }
   /// By name what is in `total`, and of `kernels`: `kernels products attention nccl`, or `kernels messages`.
   llvm::SmallVector<std::pair<llvm::StringRef, int64_t>> parts() const;

@@ -33,6 +33,7 @@ public:
   }
   void markStep(int64_t step) override { inner.markStep(step); }
   double now() const override { return inner.now(); }
+  int32_t ranksBeside() const override { return inner.ranksBeside(); }
   std::string_view name() const override { return inner.name(); }
 
 private:

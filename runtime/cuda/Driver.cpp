@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/device/Driver.h"
 #include "runtime/Kernels.h"
+#include "runtime/cuda/Gemm.h"
 #include "runtime/simt/Sum.h"
 #include <chrono>
 #include <map>
@@ -70,15 +71,28 @@ public:
 
   void bind(pp_rank_t &rank, Stream stream) override {
     rank.kernels->bindStream(streams[stream]);
-    streamOf[&rank] = stream;
+    told[&rank].stream = stream;
   }
   Status beforeStep(pp_rank_t &rank) override;
   Status afterStep(pp_rank_t &rank) override;
+  int32_t multiprocessors() const override { return properties.multiProcessorCount; }
+  void leaveMultiprocessors(int32_t left) override { multiprocessorsLeft = left; }
   int64_t takenBytes() const override;
   void *native(Stream stream) const override { return streams[stream]; }
   std::string name() const override { return text("on one ", properties.name); }
 
 private:
+  /// What the kernels of a rank are told before a step, and say after it; in memory of allocateHost.
+  struct Words {
+    OptimizerScalars scalars;
+    RouterSums routed;
+    int32_t failed;
+  };
+  struct Told {
+    Stream stream = -1;
+    Words *words = nullptr;
+  };
+
   template <typename Query> Status poll(const Query &query);
 
   double timeoutSeconds;
@@ -89,7 +103,7 @@ private:
   std::vector<cudaEvent_t> events;
   std::vector<cudaGraphExec_t> graphs;
   std::set<Stream> busy; ///< what was asked of them may not have happened
-  std::map<const pp_rank_t *, Stream> streamOf;
+  std::map<const pp_rank_t *, Told> told;
   std::function<Status(bool)> look;
 };
 
@@ -222,18 +236,28 @@ Status CudaDriver::finish() {
 }
 
 Status CudaDriver::beforeStep(pp_rank_t &rank) {
+  auto &[stream, words] = told[&rank];
+  if (!words) {
+    void *memory = nullptr;
+    PP_TRY(allocateHost(sizeof(Words), memory));
+    words = static_cast<Words *>(memory);
+  }
+  words->scalars = rank.optimizer;
+  words->routed = rank.routed;
   if (void *routed = rank.kernels->routed())
-    PP_TRY(copy(streamOf[&rank], routed, &rank.routed, sizeof(RouterSums)));
-  return copy(streamOf[&rank], rank.kernels->scalars(), &rank.optimizer, sizeof(OptimizerScalars));
+    PP_TRY(copy(stream, routed, &words->routed, sizeof(RouterSums)));
+  return copy(stream, rank.kernels->scalars(), &words->scalars, sizeof(OptimizerScalars));
 }
 
 Status CudaDriver::afterStep(pp_rank_t &rank) {
-  int32_t failed = 0;
-  PP_TRY(copy(streamOf[&rank], &failed, rank.kernels->failures(), sizeof failed));
+  auto &[stream, words] = told[&rank];
+  PP_TRY(copy(stream, &words->failed, rank.kernels->failures(), sizeof words->failed));
   if (const void *routed = rank.kernels->routed())
-    PP_TRY(copy(streamOf[&rank], &rank.routed, routed, sizeof(RouterSums)));
+    PP_TRY(copy(stream, &words->routed, routed, sizeof(RouterSums)));
   PP_TRY(finish());
-  return failed == 0 ? Status() : invalid("op ", failed - 1, " met a token or target outside its vocabulary");
+  rank.routed = words->routed;
+  return words->failed == 0 ? Status()
+                            : invalid("op ", words->failed - 1, " met a token or target outside its vocabulary");
 }
 
 } // namespace

@@ -126,6 +126,8 @@ cublasStatus_t Gemm::State::describe() {
   auto next = [&](auto call) { status = status == CUBLAS_STATUS_SUCCESS ? call() : status; };
   next([&] { return set(CUBLASLT_MATMUL_DESC_TRANSA, op(b)); });
   next([&] { return set(CUBLASLT_MATMUL_DESC_TRANSB, op(a)); });
+  if (const int32_t left = multiprocessorsLeft)
+    next([&] { return set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, left); });
   next([&] { return layout(left, g.type, b.rows, b.columns, b.leading); });
   next([&] { return layout(right, g.type, a.rows, a.columns, a.leading); });
   next([&] { return layout(result, sumType, g.n, g.m, g.n); });

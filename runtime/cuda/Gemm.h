@@ -4,11 +4,15 @@
 #define PP_RUNTIME_CUDA_GEMM_H
 
 #include "runtime/kernels/GemmShape.h"
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <string_view>
 
 namespace pp {
+
+/// Multiprocessors for which products are made from now on; 0: all that there are.
+inline std::atomic<int32_t> multiprocessorsLeft{0};
 
 /// The addresses of one call, null where there is nothing.
 struct GemmOperands {

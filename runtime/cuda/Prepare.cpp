@@ -351,5 +351,6 @@ std::string Kernels::engines() {
          " by own kernels" + (why.empty() ? "" : " (" + why + ")") + ", " + std::to_string(all.deltas) +
          " deltas left to it; epilogues: " + std::to_string(all.together) + " products with, " +
          std::to_string(all.apart) + " without; " + std::to_string(all.unaligned) + " calls of unaligned addresses, " +
-         std::to_string(all.withoutOutput) + " backwards without their output";
+         std::to_string(all.withoutOutput) + " backwards without their output" +
+         (multiprocessorsLeft > 0 ? "; products for " + std::to_string(multiprocessorsLeft) + " multiprocessors" : "");
 }

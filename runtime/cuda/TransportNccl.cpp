@@ -38,7 +38,8 @@ private:
     Driver::Stream stream = -1;
     int place = 0; ///< of this rank
     std::string name;
-    bool exchanges = false;  ///< it has an all_to_all
+    bool exchanges = false;                 ///< it has an all_to_all
+    bool gathers = false, scatters = false; ///< it has one with equal shards
     int64_t packedBytes = 0; ///< of the largest one whose rows do not lie together in the arena; 0: it has none
     void *packed = nullptr;  ///< on the device, for these rows
   };
@@ -57,6 +58,10 @@ private:
   Status firstUse(const Key &key, const Lane &lane);
   void warnOfMemory(int64_t before) const;
   Status ask(const MessageSpec &message, const Lane &lane, void *data, void *shard);
+  ncclResult_t shareEqually(const MessageSpec &message, const Lane &lane, void *data, void *shard,
+                            ncclDataType_t type) const;
+  ncclResult_t shareApart(const MessageSpec &message, const Lane &lane, void *data, void *shard,
+                          ncclDataType_t type) const;
   Status exchange(const MessageSpec &message, const Lane &lane, void *data, void *shard);
   Status pack(const MessageSpec &message, const Lane &lane, void *data, void *shard, bool gives);
   /// Waits until NCCL has done with the host what it was called for, to post the message or without one.
@@ -212,7 +217,7 @@ Status NcclTransport::connect(const Key &key, Lane &lane) {
 }
 
 /// NCCL connects two ranks when they first send; that may block, and must not happen while a graph is captured. In an
-/// all_to_all each member sends to each other one.
+/// all_to_all each member sends to each other one, and gathers and scatters may go other ways than sums.
 Status NcclTransport::firstUse(const Key &key, const Lane &lane) {
   auto *stream = static_cast<cudaStream_t>(driver.native(lane.stream));
   ncclResult_t result = ncclSuccess;
@@ -235,6 +240,11 @@ Status NcclTransport::firstUse(const Key &key, const Lane &lane) {
       }
     PP_TRY(endGroup(result, lane));
   }
+  char *own = space + 8 * lane.place; // of a word of each member
+  if (lane.gathers)
+    PP_TRY(settle(ncclAllGather(own, space, 1, ncclFloat64, lane.comm, stream), lane));
+  if (lane.scatters)
+    PP_TRY(settle(ncclReduceScatter(space, own, 1, ncclFloat64, ncclSum, lane.comm, stream), lane));
   Driver::Event used = -1;
   PP_TRY(driver.makeEvent(used));
   PP_TRY(driver.record(used, lane.stream));
@@ -247,7 +257,10 @@ Status NcclTransport::bind() {
   setenv("NCCL_GRAPH_REGISTER", "0", /*overwrite=*/0);
   setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", /*overwrite=*/0);
   void *memory = nullptr;
-  PP_TRY(driver.allocate(16, memory));
+  size_t most = 2;
+  for (const MessageSpec &message : program->messages)
+    most = std::max(most, message.group.size());
+  PP_TRY(driver.allocate(8 * most, memory));
   space = static_cast<char *>(memory);
   PP_TRY(driver.allocate(sizeof(int32_t), one));
   PP_TRY(driver.allocate(sizeof(int32_t), two));
@@ -260,6 +273,8 @@ Status NcclTransport::bind() {
       continue;
     Lane &lane = *(bounds[i].lane = &lanes[keyOf(message)]);
     lane.exchanges |= message.kind == Kind::AllToAll;
+    lane.gathers |= message.kind == Kind::AllGather && message.hasEqualShards();
+    lane.scatters |= message.kind == Kind::ReduceScatter && message.hasEqualShards();
     if (message.kind == Kind::AllToAll && message.sequences > 0)
       lane.packedBytes = std::max(lane.packedBytes, message.bytes);
     PP_TRY(driver.makeEvent(bounds[i].posted));
@@ -310,7 +325,19 @@ Status NcclTransport::ask(const MessageSpec &message, const Lane &lane, void *da
     note(result, ncclReduce(data, data, count, type, ncclSum, root, lane.comm, stream));
   else if (message.kind == Kind::Broadcast)
     note(result, ncclBroadcast(data, data, bytes, ncclInt8, root, lane.comm, stream));
-  for (int k = 0; message.isSharded() && k < int(message.group.size()); ++k) { // the members' ranges differ in length
+  else if (message.hasEqualShards())
+    note(result, shareEqually(message, lane, data, shard, type));
+  else if (message.isSharded())
+    note(result, shareApart(message, lane, data, shard, type));
+  return endGroup(result, lane, &message);
+}
+
+/// Of each of the shards, which differ in length or lie in several ranges, a broadcast or a reduce of its own.
+ncclResult_t NcclTransport::shareApart(const MessageSpec &message, const Lane &lane, void *data, void *shard,
+                                       ncclDataType_t type) const {
+  auto *stream = static_cast<cudaStream_t>(driver.native(lane.stream));
+  ncclResult_t result = ncclSuccess;
+  for (int k = 0; k < int(message.group.size()); ++k) {
     for (ShardRange range : message.ranges(size_t(k))) {
       void *all = static_cast<char *>(data) + range.whole;
       void *mine = k == lane.place ? static_cast<char *>(shard) + range.shard : all;
@@ -320,7 +347,19 @@ Status NcclTransport::ask(const MessageSpec &message, const Lane &lane, void *da
                                                                 ncclSum, k, lane.comm, stream));
     }
   }
-  return endGroup(result, lane, &message);
+  return result;
+}
+
+/// A shard that lies in the whole is where it belongs: that is how NCCL knows that it need not be copied.
+ncclResult_t NcclTransport::shareEqually(const MessageSpec &message, const Lane &lane, void *data, void *shard,
+                                         ncclDataType_t type) const {
+  auto *stream = static_cast<cudaStream_t>(driver.native(lane.stream));
+  const ShardRange own = *message.ranges(size_t(lane.place));
+  void *mine = static_cast<char *>(shard) + own.shard;
+  auto bytes = size_t(own.bytes);
+  return message.kind == Kind::AllGather
+             ? ncclAllGather(mine, data, bytes, ncclInt8, lane.comm, stream)
+             : ncclReduceScatter(data, mine, bytes / elementBytes(message.type), type, ncclSum, lane.comm, stream);
 }
 
 /// Ends a group of calls, of which `result` is the first that failed.
@@ -482,6 +521,28 @@ std::string NcclTransport::whatOthersDo() const {
 }
 
 } // namespace
+
+/// NCCL takes the number of blocks of a message from its own variable first.
+static int64_t blocksOfMessage() {
+  const char *given = getenv("NCCL_MAX_CTAS");
+  const int blocks = given ? atoi(given) : 0;
+  return blocks > 0 ? blocks : mostCtas;
+}
+
+Status shareMultiprocessors(Emitted &emitted, Driver &driver, int32_t rank) {
+  const RankProgram *its = nullptr;
+  PP_TRY(emitted.of(rank, its));
+  const int64_t messages = its->ncclMultiprocessors / mostCtas, held = messages * blocksOfMessage();
+  const int64_t all = driver.multiprocessors(), most = all - (all + 3) / 4;
+  if (held <= most) {
+    driver.leaveMultiprocessors(held > 0 ? int32_t(all - held) : 0);
+    return {};
+  }
+  const int64_t blocks = most / messages;
+  return refused(its->name, ": up to ", messages, " messages are under way at once and hold ", held, " of the ", all,
+                 " multiprocessors of this GPU; a quarter must be left to kernels: ",
+                 blocks > 0 ? text("start it with NCCL_MAX_CTAS=", blocks) : std::string("take `--transport mpi`"));
+}
 
 std::unique_ptr<Transport> makeNcclTransport(std::unique_ptr<Transport> mpi, const TransportOptions &options,
                                              Emitted &emitted, Driver &driver, StreamDevice &device, int32_t rank) {

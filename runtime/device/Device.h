@@ -12,6 +12,13 @@
 
 namespace pp {
 
+/// Bytes of the arena, and where they come from or go to on the host.
+struct StepCopy {
+  int64_t offset;
+  void *host;
+  size_t bytes;
+};
+
 class Device {
 public:
   virtual ~Device() = default;
@@ -26,8 +33,11 @@ public:
 
   /// The kernels of this rank are prepared; from now on they run here.
   virtual void bind(pp_rank_t &rank) = 0;
-  /// Runs one step of the rank to its end. Collective over the ranks that share the device.
-  virtual pp_status_t run(pp_step_t step, pp_rank_t &rank) = 0;
+  /// Copies what the next step reads: it has been read from the host, and is in the arena when the step begins.
+  virtual Status give(const std::vector<StepCopy> &inputs) = 0;
+  /// Runs one step of the rank to its end, and copies what it has made to the host. Collective over the ranks of the
+  /// device.
+  virtual pp_status_t run(pp_step_t step, pp_rank_t &rank, const std::vector<StepCopy> &results) = 0;
 
   /// Steps from now on are asked for call by call, or as is fastest.
   virtual void callByCall([[maybe_unused]] bool wanted) {}

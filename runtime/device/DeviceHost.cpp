@@ -40,7 +40,17 @@ public:
 
   const char *base() const override { return arena; }
   void bind(pp_rank_t &) override {}
-  pp_status_t run(pp_step_t step, pp_rank_t &rank) override { return pp_status_t(step(&rank, arena)); }
+  Status give(const std::vector<StepCopy> &inputs) override {
+    for (const StepCopy &each : inputs)
+      memcpy(arena + each.offset, each.host, each.bytes);
+    return {};
+  }
+  pp_status_t run(pp_step_t step, pp_rank_t &rank, const std::vector<StepCopy> &results) override {
+    auto code = pp_status_t(step(&rank, arena));
+    for (const StepCopy &each : results)
+      memcpy(each.host, arena + each.offset, each.bytes);
+    return code;
+  }
 
   Status see(const void *at, size_t, std::vector<char> &, const char *&seen) override {
     seen = static_cast<const char *>(at);

@@ -70,8 +70,8 @@ public:
 
   /// The kernels of the rank go to this stream from now on.
   virtual void bind(pp_rank_t &rank, Stream stream) = 0;
-  /// The rank's scalars are those of the step that begins. / What the kernels of a finished step found wrong; what they
-  /// say of routers is then the rank's.
+  /// The rank's scalars are those of the step that begins. / Waits for all that was asked for. What the kernels of the
+  /// step found wrong; what they say of routers is then the rank's.
   virtual Status beforeStep(pp_rank_t &rank) = 0;
   virtual Status afterStep(pp_rank_t &rank) = 0;
 
@@ -82,6 +82,10 @@ public:
     return transport;
   }
 
+  /// What computes at the same time; 0: not known.
+  [[nodiscard]] virtual int32_t multiprocessors() const { return 0; }
+  /// So many of them are left to kernels while messages hold theirs. Said before kernels are prepared.
+  virtual void leaveMultiprocessors([[maybe_unused]] int32_t left) {}
   /// Bytes of the device's memory that are taken since it was opened, whoever took them; -1: not known.
   [[nodiscard]] virtual int64_t takenBytes() const { return -1; }
   /// The handle under which other libraries know the stream.

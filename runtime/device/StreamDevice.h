@@ -24,7 +24,8 @@ public:
 
   /// The next steps are asked for call by call, although there is a graph; all ranks say the same.
   void callByCall(bool wanted) { calls = wanted; }
-  /// Each rank calls it; returns when the device has done the steps of all.
+  /// Each rank calls it; returns when the device is asked for the steps of all. What the rank's stream is asked for
+  /// then happens behind them.
   Status run(pp_step_t step, pp_rank_t &rank, char *arena, Driver::Stream compute);
   [[nodiscard]] bool isOfOne() const { return ranks == 1; }
 
@@ -53,7 +54,7 @@ private:
   int64_t opened = 0, closed = 0; ///< steps
   std::vector<Lane> lanes;
   Driver::Stream origin = -1;
-  Driver::Event begin = -1;
+  Driver::Event begin = -1, ended = -1; ///< of a capture; of a launch
   Kind training, evaluation;
 };
 
@@ -71,7 +72,8 @@ public:
     if (timed)
       rank.trace->setMarks(this);
   }
-  pp_status_t run(pp_step_t step, pp_rank_t &rank) override;
+  Status give(const std::vector<StepCopy> &inputs) override;
+  pp_status_t run(pp_step_t step, pp_rank_t &rank, const std::vector<StepCopy> &results) override;
   void callByCall(bool wanted) override { group.callByCall(wanted); }
   Status see(const void *at, size_t bytes, std::vector<char> &room, const char *&seen) override;
   int64_t usedBytes() const override { return deviceBytes; }
@@ -89,6 +91,19 @@ public:
   }
 
 private:
+  /// Memory of the host in which pieces of the arena lie as they do there: those that lie together are one copy.
+  struct Staging {
+    struct Run {
+      int64_t offset, bytes; ///< of the arena
+      int64_t at;            ///< in this memory
+    };
+    std::vector<Run> runs;
+    std::vector<char *> places; ///< of the pieces
+    char *memory = nullptr;
+    int64_t size = 0;
+  };
+
+  Status layOut(const std::vector<StepCopy> &pieces, int64_t most, Staging &staging);
   int64_t mark() override;
   int64_t timeOf(int64_t mark) override { return begun + driver.between(timers[0], timers[size_t(mark)]); }
 
@@ -101,6 +116,7 @@ private:
   Status marksFailed;
   Driver::Stream stream = -1;
   Driver::Event sees = -1;
+  Staging given, made;
   char *arena = nullptr, *host = nullptr;
   int64_t deviceBytes = 0;
 };
@@ -127,6 +143,8 @@ void leave(StreamMeeting &meeting, int32_t rank);
 [[nodiscard]] std::unique_ptr<Transport> makeNcclTransport(std::unique_ptr<Transport> mpi,
                                                            const TransportOptions &options, Emitted &emitted,
                                                            Driver &driver, StreamDevice &device, int32_t rank);
+/// Whether messages of this rank over NCCL leave multiprocessors to its kernels; the driver hears how many.
+Status shareMultiprocessors(Emitted &emitted, Driver &driver, int32_t rank);
 
 } // namespace pp
 

@@ -201,6 +201,7 @@ public:
   double now() const override {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
+  int32_t ranksBeside() const override { return 1; } // one thread, which is one rank after the other
   std::string_view name() const override { return "threads"; }
 
 private:

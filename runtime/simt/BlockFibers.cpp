@@ -187,7 +187,7 @@ void fiberMain() {
 } // namespace
 
 void (*pp::simtStreams)(void *stream, std::function<void()> kernel) = nullptr;
-void (*pp::simtMemory)(int64_t bytes) = nullptr;
+void (*pp::simtMemory)(void *memory, int64_t bytes) = nullptr;
 
 SimtPlace &pp::simtPlace() { return machine().place; }
 

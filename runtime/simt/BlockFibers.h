@@ -32,7 +32,7 @@ template <typename Work> void simtLaunch(void *stream, Work work) {
 }
 
 /// Told of the device's memory that kernels take, and below 0 give back; null: nobody asks.
-extern void (*simtMemory)(int64_t bytes);
+extern void (*simtMemory)(void *memory, int64_t bytes);
 
 /// What the running thread sees of its place; valid inside runGrid.
 struct SimtPlace {

@@ -61,13 +61,13 @@ pp_status_t Trainer::redo(bool again) {
     audit->forget(); // it may be behind the step
   rank.optimizer = judged;
   rank.trace = &evalTrace; // a step has each unit once
-  pp_status_t code = again ? device.run(entry.drain, rank) : PP_OK;
+  pp_status_t code = again ? device.run(entry.drain, rank, {}) : PP_OK;
   if (code == PP_OK)
-    code = device.run(entry.undo, rank);
+    code = device.run(entry.undo, rank, {});
   if (code == PP_OK && again) {
     StepSummary unread;
     setScalars(unsaid.back().step + 1, unread);
-    code = device.run(entry.head, rank);
+    code = device.run(entry.head, rank, {});
   }
   rank.trace = &trace;
   return code;
@@ -107,9 +107,9 @@ Status Trainer::judgeNow(int64_t step) {
   PP_TRY(inputs.fill(program->inputs, device));
   stops = true;
   rank.trace = &evalTrace;
-  pp_status_t code = device.run(pp_rank_table[rank.rank].step, rank);
+  pp_status_t code = device.run(pp_rank_table[rank.rank].step, rank, {});
   if (code == stopped)
-    code = device.run(pp_late_table[rank.rank].drain, rank);
+    code = device.run(pp_late_table[rank.rank].drain, rank, {});
   if (code == PP_OK && isWrong)
     code = redo(/*again=*/false);
   rank.trace = &trace;

@@ -40,6 +40,9 @@ Status makePlace([[maybe_unused]] Emitted &emitted, const Options &options, int3
   }
   // What comes over MPI comes when the host asks for it, and cannot be part of a graph.
   bool isNccl = hasNccl && options.carrier != Carrier::Mpi;
+  if constexpr (hasNccl)
+    if (isNccl)
+      PP_TRY(shareMultiprocessors(emitted, *place.driver, rank));
   place.group =
       std::make_unique<StepGroup>(*place.driver, nullptr, 1, isNccl && !options.noGraph && !options.isTimed());
   auto device = std::make_unique<StreamDevice>(*place.driver, *place.group, options.isTimed());

@@ -89,8 +89,15 @@ std::array<StepInputs::Run, 2> StepInputs::runsOf(const InputSpec &its) const {
 Status StepInputs::fill(const std::vector<InputSpec> &specs, Device &device) {
   constexpr Rows::What whats[] = {Rows::What::Tokens, Rows::What::Targets, Rows::What::Before,
                                   Rows::What::Starts, Rows::What::Starts,  Rows::What::Starts}; // by InputSpec::Kind
+  size_t all = 0;
+  for (const InputSpec &its : specs)
+    all += size_t(whole.batch * its.length);
+  input.resize(all);
+  std::vector<StepCopy> pieces;
+  int32_t *begin = input.data();
   for (const InputSpec &its : specs) {
-    input.resize(size_t(whole.batch * its.length));
+    const int64_t count = whole.batch * its.length;
+    pieces.push_back({its.offset, begin, size_t(count) * sizeof(int32_t)});
     const bool own = its.kind == InputSpec::Kind::Source && hasSource;
     const Rows::What what = own ? Rows::What::Tokens : whats[size_t(its.kind)];
     for (int64_t row = 0; row < whole.batch; ++row) {
@@ -98,10 +105,10 @@ Status StepInputs::fill(const std::vector<InputSpec> &specs, Device &device) {
       if (its.kind == InputSpec::Kind::Rows) {
         if (number > INT32_MAX)
           return invalid("step ", step, " reads sequence ", number, "; dropout knows ", INT32_MAX, " of them");
-        std::fill_n(input.data() + row * its.length, its.length, int32_t(number));
+        std::fill_n(begin + row * its.length, its.length, int32_t(number));
         continue;
       }
-      int32_t *next = input.data() + row * its.length;
+      int32_t *next = begin + row * its.length;
       for (const Run &run : runsOf(its)) {
         if (run.length == 0)
           continue;
@@ -114,9 +121,9 @@ Status StepInputs::fill(const std::vector<InputSpec> &specs, Device &device) {
         next += run.length;
       }
     }
-    PP_TRY(device.upload(its.offset, input.data(), input.size() * sizeof(int32_t)));
+    begin += count;
   }
-  return {};
+  return device.give(pieces);
 }
 
 /// Tokens, targets and starts.

@@ -92,7 +92,7 @@ private:
   bool counts; ///< targets, row by row
   int64_t step = 0;
   std::vector<int64_t> targets; ///< that count, by update of the step
-  std::vector<int32_t> input;   ///< one of a step's
+  std::vector<int32_t> input;   ///< all of a step's
 };
 
 } // namespace pp

@@ -304,7 +304,7 @@ Status Trainer::fillArena() {
   RankMemory view = memory();
   if (!options.resume.empty())
     return loadCheckpoint(view, resumed, files, match, state);
-  return match.weights.empty() ? initWeights(view, state.seed) : loadWeights(view, match, state.seed, vanished);
+  return loadWeights(view, match, state.seed, vanished);
 }
 
 Status Trainer::train() {
@@ -453,7 +453,8 @@ Status Trainer::runStep(int64_t step, StepInputs &from, StepSummary &summary) {
   PP_TRY(beginAudit(step));
   int64_t began = Trace::now();
   const pp_rank_entry_t &entry = pp_rank_table[rank.rank];
-  pp_status_t code = device.run(rank.forward ? entry.eval : entry.step, rank);
+  seekResults();
+  pp_status_t code = device.run(rank.forward ? entry.eval : entry.step, rank, results);
   rank.trace->stepped(int32_t(step), began);
   if (code != PP_OK) {
     std::string unit = rank.unit >= 0 && rank.unit < int32_t(program->units.size())
@@ -468,7 +469,7 @@ Status Trainer::runStep(int64_t step, StepInputs &from, StepSummary &summary) {
   if (transport.received() > received && !rank.forward) // a graph that is replayed does not pass through the transport
     stepBytes = transport.received() - received;
   received = transport.received();
-  PP_TRY(collect());
+  collect();
   return isLate() && !rank.forward ? Status() : summarize(summary);
 }
 
@@ -513,28 +514,46 @@ Status Trainer::adaptScale(int64_t step, bool skipped, double scale) {
   return {};
 }
 
-/// Each loss lives on one rank of each replica; its devices along `tensor` have the same, and the first counts it.
-/// Adding zeros moves it to all, and the microbatches are then added in their order.
-Status Trainer::collect() {
+/// What of this rank's step counts: its losses, each with a further one or none, and the norm.
+void Trainer::seekResults() {
+  results.clear();
+  // Devices along `tensor` have the same losses, and the first counts them.
+  const bool counts = whole.mesh.coordinate(rank.device, Axis::Tensor) == 0;
+  for (const LossSpec &loss : rank.forward ? program->forward->losses : program->losses)
+    for (int64_t offset : {loss.offset, loss.further})
+      if (counts && offset >= 0)
+        results.push_back({offset, nullptr, elementBytes(loss.type)});
+  if (program->normOffset >= 0 && !rank.forward && !isLate())
+    results.push_back({program->normOffset, nullptr, sizeof(double)});
+  resultAt.resize(results.size());
+  for (size_t i = 0; i < results.size(); ++i)
+    results[i].host = resultAt[i].data();
+}
+
+/// Each loss lives on one rank of each replica. Adding zeros moves it to all, and the microbatches are then added in
+/// their order.
+void Trainer::collect() {
   std::fill(sums.begin(), sums.end(), 0.0);
   double *norms = sums.data() + whole.microbatches, *further = norms + 2 * whole.devices();
-  const bool counts = whole.mesh.coordinate(rank.device, Axis::Tensor) == 0;
-  for (const LossSpec &loss : rank.forward ? program->forward->losses : program->losses) {
-    if (!counts)
-      break;
+  auto next = results.begin();
+  auto read = [&] {
     double wide = 0;
     float narrow = 0;
-    bool isWide = loss.type == Type::F64;
-    PP_TRY(device.download(loss.offset, isWide ? static_cast<void *>(&wide) : &narrow, elementBytes(loss.type)));
-    sums[loss.microbatch] += isWide ? wide : double(narrow);
-    if (loss.further < 0)
-      continue;
-    PP_TRY(device.download(loss.further, isWide ? static_cast<void *>(&wide) : &narrow, elementBytes(loss.type)));
-    further[loss.microbatch] += isWide ? wide : double(narrow);
-    sums.back() = 1;
-  }
-  if (program->normOffset >= 0 && !rank.forward && !isLate()) {
-    PP_TRY(device.download(program->normOffset, &norms[2 * rank.device], sizeof(double)));
+    const bool isWide = next->bytes == sizeof wide;
+    memcpy(isWide ? static_cast<void *>(&wide) : &narrow, next->host, next->bytes);
+    ++next;
+    return isWide ? wide : double(narrow);
+  };
+  if (whole.mesh.coordinate(rank.device, Axis::Tensor) == 0)
+    for (const LossSpec &loss : rank.forward ? program->forward->losses : program->losses) {
+      sums[loss.microbatch] += read();
+      if (loss.further < 0)
+        continue;
+      further[loss.microbatch] += read();
+      sums.back() = 1;
+    }
+  if (next != results.end()) {
+    norms[2 * rank.device] = read();
     norms[2 * rank.device + 1] = 1;
   }
   double *routed = further + whole.microbatches, *ends = routed + 5;
@@ -548,7 +567,6 @@ Status Trainer::collect() {
     ends[2 * rank.device] = double(rank.routed.fewest + 1); // 0: a device without experts
     ends[2 * rank.device + 1] = double(rank.routed.most);
   }
-  return {};
 }
 
 /// Of what all ranks have collected.

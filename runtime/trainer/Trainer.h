@@ -11,6 +11,7 @@
 #include "runtime/trainer/Outputs.h"
 #include "runtime/trainer/RunLog.h"
 #include "runtime/trainer/StepInputs.h"
+#include <array>
 #include <future>
 
 namespace pp {
@@ -64,7 +65,8 @@ private:
   Status runForward(int64_t step, StepInputs &from, int64_t number, StepSummary &summary);
   Status checkForward(const char *option);
   Status writeLogprobs();
-  Status collect();
+  void seekResults();
+  void collect();
   Status summarize(StepSummary &summary);
   void sumRouters(const double *routed, StepSummary &summary) const;
   Status adaptScale(int64_t step, bool skipped, double scale);
@@ -118,9 +120,11 @@ private:
   int64_t received = 0, stepBytes = 0; ///< bytes of messages so far, and of one step
   /// Losses by microbatch, each device's norm, further losses, what routers did, whether there are further losses.
   std::vector<double> sums;
-  std::deque<Unsaid> unsaid; ///< steps of which nothing is said yet; the last may be pending
-  OptimizerScalars judged;   ///< of the last of them
-  RunState before;           ///< it adapted the scale
+  std::vector<StepCopy> results;             ///< of a step: losses and the norm
+  std::vector<std::array<char, 8>> resultAt; ///< what they are
+  std::deque<Unsaid> unsaid;                 ///< steps of which nothing is said yet; the last may be pending
+  OptimizerScalars judged;                   ///< of the last of them
+  RunState before;                           ///< it adapted the scale
   bool isPending = false, isWrong = false, stops = false; ///< stops: the step runs up to its judge
   int64_t redone = 0;                                     ///< updates
   Status unscalable;                                      ///< the scale of the loss cannot be smaller

@@ -5,9 +5,17 @@
 #include "runtime/files/Half.h"
 #include "runtime/files/Random.h"
 #include <algorithm>
+#include <array>
+#include <barrier>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <optional>
+#include <sched.h>
 #include <set>
+#include <system_error>
+#include <thread>
+#include <unistd.h>
 
 namespace pp {
 namespace {
@@ -24,21 +32,210 @@ template <typename Make> Status uploadBlocks(const TensorSpec &place, Device &de
   return {};
 }
 
-Status fill(const WeightSpec &weight, const TensorSpec &place, uint64_t seed, Device &device) {
-  uint64_t key = keyOf(seed, weight.name);
-  return uploadBlocks(place, device, [&](int64_t first, int64_t count, char *out) {
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t element = place.place(first + i);
-      auto at = uint64_t(element);
-      double value = element < 0                                ? 0 // padding
-                     : weight.init == WeightSpec::Init::One     ? 1
-                     : weight.init == WeightSpec::Init::Zero    ? 0
-                     : weight.init == WeightSpec::Init::Uniform ? weight.deviation * uniformAt(key, at)
-                                                                : weight.deviation * normalAt(key, at);
-      storeElement(out + i * int64_t(elementBytes(place.type)), place.type, value);
+/// Elements that one thread draws at a time: a millisecond, and so much beside the arena.
+constexpr int64_t drawnAtOnce = int64_t(1) << 15;
+
+/// PP_THREADS, or the processors that this process may use, shared with the ranks beside it.
+int64_t threadsToDraw(const Transport &transport) {
+  if (const char *wanted = std::getenv("PP_THREADS"))
+    return std::clamp(std::atoi(wanted), 1, 1024);
+  cpu_set_t allowed;
+  const int64_t all = sysconf(_SC_NPROCESSORS_ONLN) / std::max(transport.ranksBeside(), 1);
+  return std::max<int64_t>(
+      sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? std::min<int64_t>(all, CPU_COUNT(&allowed)) : all, 1);
+}
+
+/// Threads that do the parts of a job, each the one with its number, while who asks for it does something else.
+class Workers {
+public:
+  /// With one there is no thread: who asks does it.
+  explicit Workers(int64_t count) {
+    if (count < 2)
+      return;
+    turn.emplace(count + 1);
+    for (int64_t number = 0; number < count; ++number) {
+      try {
+        threads.emplace_back([this, number] {
+          for (turn->arrive_and_wait(); !ends; turn->arrive_and_wait()) {
+            job(number);
+            turn->arrive_and_wait();
+          }
+        });
+      } catch (const std::system_error &) { // the system gives no more
+        turn->arrive_and_drop();
+      }
     }
-    return Status();
-  });
+  }
+  ~Workers() {
+    ends = true;
+    if (turn)
+      turn->arrive_and_wait();
+    for (std::thread &thread : threads)
+      thread.join();
+  }
+  Workers(const Workers &) = delete;
+  Workers &operator=(const Workers &) = delete;
+
+  [[nodiscard]] int64_t count() const { return std::max<int64_t>(int64_t(threads.size()), 1); }
+  void begin(std::function<void(int64_t)> its) {
+    job = std::move(its);
+    if (threads.empty())
+      job(0);
+    else
+      turn->arrive_and_wait();
+  }
+  void finish() {
+    if (!threads.empty())
+      turn->arrive_and_wait();
+  }
+
+private:
+  std::optional<std::barrier<>> turn; ///< all threads and who asks: a job begins, or has ended
+  std::vector<std::thread> threads;
+  std::function<void(int64_t)> job;
+  bool ends = false;
+};
+
+/// First values of the weights of a device. What has the same elements of one weight, as masters have, gets them of one
+/// draw. Any thread may draw any element: it depends on its place alone.
+class Draw {
+public:
+  void add(const WeightSpec &weight, const TensorSpec &place);
+  Status run(uint64_t seed, RankMemory &memory);
+
+private:
+  struct Place {
+    const TensorSpec *tensor;
+    int64_t from; ///< where it begins among the elements that are drawn
+    [[nodiscard]] int64_t end() const { return from + tensor->elements(); }
+  };
+  struct Drawn {
+    const WeightSpec *weight;
+    std::vector<Place> places; ///< the first one has all elements of the others
+    uint64_t key = 0;
+  };
+  /// Elements that are drawn together, and their bytes in each place.
+  struct Block {
+    int64_t first = 0, end = 0;
+    std::vector<std::vector<char>> bytes;
+  };
+
+  static void values(const Drawn &its, TensorSpec::Stretch place, double *out);
+  static void fill(const Drawn &its, int64_t from, int64_t end, Block &block);
+  static Status upload(const Drawn &its, const Block &block, Device &device);
+  static Status draw(const Drawn &its, Workers &workers, Device &device);
+
+  std::map<std::string, std::vector<Drawn>> weights;
+};
+
+/// Where the one begins in the other, if that has all of its elements.
+std::optional<int64_t> placeWithin(const TensorSpec &all, const TensorSpec &part) {
+  const int64_t from = part.begin - all.begin;
+  const bool isCutAlike =
+      all.dims == part.dims && all.base == part.base && all.run == part.run && all.stride == part.stride;
+  if (!isCutAlike || (all.run >= 0 && from != 0) || from < 0 || from + part.elements() > all.elements())
+    return std::nullopt;
+  return from;
+}
+
+void Draw::add(const WeightSpec &weight, const TensorSpec &place) {
+  std::vector<Drawn> &its = weights[weight.name];
+  for (Drawn &each : its) {
+    if (std::optional<int64_t> from = placeWithin(*each.places[0].tensor, place)) {
+      each.places.push_back({&place, *from});
+      return;
+    }
+    if (std::optional<int64_t> from = placeWithin(place, *each.places[0].tensor)) {
+      for (Place &other : each.places)
+        other.from += *from;
+      each.places.insert(each.places.begin(), {&place, 0});
+      return;
+    }
+  }
+  its.push_back({&weight, {{&place, 0}}});
+}
+
+/// The first values of elements that lie so in the whole tensor.
+void Draw::values(const Drawn &its, TensorSpec::Stretch place, double *out) {
+  const uint64_t key = its.key;
+  auto make = [&](auto value) {
+    for (int64_t k = 0; k < place.count; ++k)
+      out[k] = value(uint64_t(place.whole + k * place.step));
+  };
+  const double deviation = its.weight->deviation;
+  if (place.whole < 0 || its.weight->init == WeightSpec::Init::Zero)
+    make([](uint64_t) { return 0.0; });
+  else if (its.weight->init == WeightSpec::Init::One)
+    make([](uint64_t) { return 1.0; });
+  else if (its.weight->init == WeightSpec::Init::Uniform)
+    make([=](uint64_t element) { return deviation * uniformAt(key, element); });
+  else
+    make([=](uint64_t element) { return deviation * normalAt(key, element); });
+}
+
+void Draw::fill(const Drawn &its, int64_t from, int64_t end, Block &block) {
+  std::array<double, 512> drawn;
+  for (int64_t i = from, count = 0; i < end; i += count) {
+    TensorSpec::Stretch next = its.places[0].tensor->stretch(i);
+    next.count = count = std::min({next.count, end - i, int64_t(drawn.size())});
+    values(its, next, drawn.data());
+    for (size_t number = 0; number < its.places.size(); ++number) {
+      const Place &place = its.places[number];
+      const Type type = place.tensor->type;
+      const int64_t begin = std::max(i, place.from), size = int64_t(elementBytes(type));
+      char *out = block.bytes[number].data() + (begin - block.first) * size;
+      for (int64_t k = begin; k < std::min(i + count, place.end()); ++k, out += size)
+        storeElement(out, type, drawn[size_t(k - i)]);
+    }
+  }
+}
+
+Status Draw::upload(const Drawn &its, const Block &block, Device &device) {
+  for (size_t number = 0; number < its.places.size(); ++number) {
+    const Place &place = its.places[number];
+    const int64_t begin = std::max(block.first, place.from), end = std::min(block.end, place.end());
+    const int64_t size = int64_t(elementBytes(place.tensor->type));
+    if (begin < end)
+      PP_TRY(device.upload(place.tensor->offset + (begin - place.from) * size,
+                           block.bytes[number].data() + (begin - block.first) * size, size_t((end - begin) * size)));
+  }
+  return {};
+}
+
+/// One block is drawn while the one before it goes to the device; so no whole tensor lies beside the arena.
+Status Draw::draw(const Drawn &its, Workers &workers, Device &device) {
+  const int64_t all = its.places[0].end(), most = std::clamp<int64_t>(all, 1, workers.count() * drawnAtOnce);
+  std::array<Block, 2> blocks;
+  for (Block &block : blocks)
+    for (const Place &place : its.places)
+      block.bytes.emplace_back(size_t(most) * elementBytes(place.tensor->type));
+  for (int64_t begin = 0; begin < all + most; begin += most) {
+    Block &next = blocks[size_t(begin / most % 2)], &before = blocks[size_t(begin / most + 1) % 2];
+    next.first = std::min(begin, all);
+    next.end = std::min(begin + most, all);
+    workers.begin([&](int64_t part) {
+      const int64_t from = next.first + part * drawnAtOnce;
+      fill(its, from, std::min(from + drawnAtOnce, next.end), next);
+    });
+    Status sent = upload(its, before, device);
+    workers.finish();
+    PP_TRY(sent);
+  }
+  return {};
+}
+
+Status Draw::run(uint64_t seed, RankMemory &memory) {
+  int64_t parts = 0;
+  for (const auto &[name, all] : weights)
+    for (const Drawn &each : all)
+      parts += (each.places[0].end() + drawnAtOnce - 1) / drawnAtOnce;
+  Workers workers(std::min(threadsToDraw(memory.transport), parts));
+  for (auto &[name, all] : weights)
+    for (Drawn &each : all) {
+      each.key = keyOf(seed, name);
+      PP_TRY(draw(each, workers, memory.device));
+    }
+  return {};
 }
 
 /// The weight that a master, or an old version, belongs to; it may begin the step on another rank.
@@ -136,19 +333,6 @@ void storeElement(char *at, Type type, double value) {
     put(float(value));
   else
     put(type == Type::F16 ? roundToF16(float(value)) : roundToBf16(float(value)));
-}
-
-Status initWeights(RankMemory &memory, uint64_t seed) {
-  for (const WeightSpec &weight : memory.program.weights)
-    PP_TRY(fill(weight, weight, seed, memory.device));
-  for (const StateSpec &state : memory.program.state) {
-    if (!state.isWeight())
-      continue;
-    const WeightSpec *weight = nullptr;
-    PP_TRY(findWeight(memory, state.name, weight));
-    PP_TRY(fill(*weight, state, seed, memory.device));
-  }
-  return {};
 }
 
 std::vector<int64_t> fileShape(const TensorSpec &tensor) {
@@ -259,10 +443,16 @@ Status matchWeights(RankMemory &memory, const WeightFiles &files, const std::vec
 }
 
 Status loadWeights(RankMemory &memory, const WeightMatch &match, uint64_t seed, int64_t &vanished) {
+  Draw draw;
   auto load = [&](const WeightSpec &weight, const TensorSpec &place) {
     auto found = match.weights.find(weight.name);
-    return found == match.weights.end() ? fill(weight, place, seed, memory.device)
-                                        : fromFile(place, found->second, memory.device, vanished);
+    if (found == match.weights.end()) {
+      draw.add(weight, place);
+      return Status();
+    }
+    TensorSpec its = place;
+    its.transposed = weight.transposed;
+    return fromFile(its, found->second, memory.device, vanished);
   };
   for (const WeightSpec &weight : memory.program.weights)
     PP_TRY(load(weight, weight));
@@ -271,11 +461,9 @@ Status loadWeights(RankMemory &memory, const WeightMatch &match, uint64_t seed, 
       continue;
     const WeightSpec *weight = nullptr;
     PP_TRY(findWeight(memory, state.name, weight));
-    TensorSpec place = state;
-    place.transposed = weight->transposed;
-    PP_TRY(load(*weight, place));
+    PP_TRY(load(*weight, state));
   }
-  return {};
+  return draw.run(seed, memory);
 }
 
 } // namespace pp

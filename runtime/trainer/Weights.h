@@ -18,10 +18,6 @@ struct RankMemory {
   Device &device;
 };
 
-/// Writes the first value of every weight: a function of seed, name and element alone, rounded from f64. The masters of
-/// a program of 16 bits get the f32 value that the weight is rounded from.
-Status initWeights(RankMemory &memory, uint64_t seed);
-
 /// What the tensors of files are to the model: each tensor is a weight, a copy of one, or none of the model's.
 struct WeightMatch {
   std::map<std::string, FilePlace> weights;  ///< by the names of the model
@@ -33,7 +29,9 @@ struct WeightMatch {
 /// that repeats the token table to which the model's is tied. Adapters are not looked for.
 Status matchWeights(RankMemory &memory, const WeightFiles &files, const std::vector<std::string> *allowed,
                     WeightMatch &match);
-/// Reads every weight of this rank, masters too; one that is not in the files gets its first value under this seed.
+/// Reads every weight of this rank, masters too. One that is not in the files gets its first value: a function of seed,
+/// name and element alone, rounded from f64; masters get the f32 value that the weight is rounded from. As many threads
+/// draw these as PP_THREADS says, or as there are processors for each rank.
 /// `vanished`: values that were too small for f16 and became 0.
 Status loadWeights(RankMemory &memory, const WeightMatch &match, uint64_t seed, int64_t &vanished);
 

@@ -68,6 +68,8 @@ public:
   virtual void audit([[maybe_unused]] bool wanted) {}
   /// Of the sum that was completed last under this number; null where members read each other's memory.
   [[nodiscard]] virtual const SumParts *partsOf([[maybe_unused]] int32_t message) const { return nullptr; }
+  /// Ranks of this machine that have its processors together, this one included.
+  [[nodiscard]] virtual int32_t ranksBeside() const = 0;
   /// Bytes in which sums of messages were made, at most so far.
   [[nodiscard]] virtual int64_t scratchBytes() const { return 0; }
   /// `mpi`, `threads`.
@@ -90,6 +92,7 @@ public:
   }
   void markStep(int64_t step) override { inner->markStep(step); }
   double now() const override { return inner->now(); }
+  int32_t ranksBeside() const override { return inner->ranksBeside(); }
   int64_t scratchBytes() const override { return inner->scratchBytes(); }
   void audit(bool wanted) override { inner->audit(wanted); }
   const SumParts *partsOf(int32_t message) const override { return inner->partsOf(message); }

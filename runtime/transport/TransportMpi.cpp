@@ -45,6 +45,7 @@ public:
     const MpiCollective *joint = bounds[size_t(message)].joint.get();
     return joint ? joint->summedParts() : nullptr;
   }
+  int32_t ranksBeside() const override { return ranksHere() > 0 ? ranksHere() : ranks; }
   int64_t scratchBytes() const override { return sums ? sums->most() : 0; }
   std::string_view name() const override { return "mpi"; }
 

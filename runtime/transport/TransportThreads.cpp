@@ -29,6 +29,7 @@ public:
   double now() const override {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
+  int32_t ranksBeside() const override { return meeting->ranks; }
   std::string_view name() const override { return "threads"; }
 
 private:

@@ -288,6 +288,7 @@ pp_status_t EmulatedDriver::RankQueue::add(pp_rank_t &rank, std::function<pp_sta
 }
 
 Status EmulatedDriver::afterStep(pp_rank_t &rank) {
+  PP_TRY(finish());
   pp_status_t failed = rankQueues[&rank].failed;
   return failed == PP_OK ? Status() : Status(failed, rank.message);
 }

@@ -27,7 +27,7 @@ DeviceBlock::~DeviceBlock() {
   if (block == blocks().end())
     return;
   if (simtMemory)
-    simtMemory(-block->second.bytes);
+    simtMemory(memory, -block->second.bytes);
   std::free(block->second.whole);
   blocks().erase(block);
 }
@@ -41,7 +41,7 @@ bool DeviceBlock::allocate(size_t bytes, std::string &why) {
   memory = reinterpret_cast<char *>((reinterpret_cast<uintptr_t>(whole) + 255) / 256 * 256);
   blocks()[memory] = {whole, int64_t(bytes)};
   if (simtMemory)
-    simtMemory(int64_t(bytes));
+    simtMemory(memory, int64_t(bytes));
   return true;
 }
 

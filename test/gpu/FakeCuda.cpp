@@ -9,6 +9,9 @@
 //   PP_FAKE_CUDA=N   looking for GPUs fails with error N
 //   PP_FAKE_SEED=N   another order
 //   PP_FAKE_SMS=N    multiprocessors (132, as an H100)
+//   PP_FAKE_HELD=1   at its end the process says how many of them messages held at most
+//   PP_FAKE_COPIES=1 at its end the process says how often something was copied to the device and from it, graphs
+//                    apart, and how many of these copies wait for the host, since its memory is not pinned
 //   PP_FAKE_FAIL=RANK:K   on this rank the K-th kernel, from 0, reads what is not there
 #include "test/gpu/FakeCuda.h"
 #include "runtime/files/Random.h"
@@ -70,21 +73,30 @@ extern Machine machine;
 struct Machine {
   std::vector<CUstream_st *> streams;
   std::map<void *, int64_t> blocks; ///< of the device's memory
-  int64_t taken = 0;                ///< by them, and by libraries
+  std::map<void *, int64_t> pinned; ///< of the host's
+  int64_t copiesTo = 0, copiesFrom = 0, copiesOfPages = 0;
+  int64_t taken = 0; ///< by them, and by libraries
   CUgraph_st *capture = nullptr;
   cudaError_t last = cudaSuccess, broken = cudaSuccess; ///< broken: for ever
   uint64_t seed = 0, draws = 0;
   int64_t asked = 0, streamsMade = 0, queues = 8;
-  int64_t free = 132; ///< multiprocessors
+  int64_t all = 132, free = 132; ///< multiprocessors
+  int64_t mostHeld = 0;          ///< by messages
   int64_t kernels = 0, failing = -1;
   Machine() {
     const char *given = getenv("PP_FAKE_SEED"), *rank = getenv("OMPI_COMM_WORLD_RANK");
     if (const char *its = getenv("PP_FAKE_SMS"))
-      free = atoll(its);
+      all = free = atoll(its);
     if (const char *fault = getenv("PP_FAKE_FAIL"); fault && atoi(fault) == atoi(rank ? rank : "0"))
       failing = atoll(strchr(fault, ':') + 1);
     seed = strtoull(given ? given : "1", nullptr, 10) * 64 + strtoull(rank ? rank : "0", nullptr, 10);
-    pp::simtMemory = pp::fakeTake;
+    pp::simtMemory = [](void *memory, int64_t bytes) {
+      pp::fakeTake(bytes);
+      if (bytes > 0)
+        machine.blocks[memory] = bytes;
+      else
+        machine.blocks.erase(memory);
+    };
     pp::simtStreams = [](void *stream, std::function<void()> kernel) {
       (void)pp::fakeEnqueue(static_cast<cudaStream_t>(stream), [kernel] {
         return [kernel] {
@@ -98,8 +110,21 @@ struct Machine {
       });
     };
   }
+  ~Machine() {
+    if (getenv("PP_FAKE_HELD"))
+      fprintf(stderr, "held: %lld multiprocessors\n", (long long)mostHeld);
+    if (getenv("PP_FAKE_COPIES"))
+      fprintf(stderr, "copies: %lld to the device, %lld from it, %lld of pages\n", (long long)copiesTo,
+              (long long)copiesFrom, (long long)copiesOfPages);
+  }
   uint64_t draw() { return pp::hashOf(seed, ++draws); }
 } machine;
+
+bool isIn(const std::map<void *, int64_t> &blocks, const void *address) {
+  auto behind = blocks.upper_bound(const_cast<void *>(address));
+  return behind != blocks.begin() &&
+         address < static_cast<char *>(std::prev(behind)->first) + std::prev(behind)->second;
+}
 
 /// Of a call that fails as all do when a kernel has failed.
 cudaError_t done() { return machine.broken; }
@@ -186,6 +211,7 @@ void pp::fakeGoOn() {
 bool pp::fakeOccupy(int64_t multiprocessors) {
   bool fits = multiprocessors <= machine.free;
   machine.free -= fits ? multiprocessors : 0;
+  machine.mostHeld = std::max(machine.mostHeld, machine.all - machine.free);
   return fits;
 }
 
@@ -221,6 +247,7 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int) {
   *properties = {};
+  properties->multiProcessorCount = int(machine.all);
   snprintf(properties->name, sizeof properties->name, "GPU that is not there");
   return cudaSuccess;
 }
@@ -231,6 +258,7 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *all) {
 }
 cudaError_t cudaMalloc(void **memory, size_t bytes) {
   cudaError_t error = cudaHostAlloc(memory, bytes, cudaHostAllocDefault);
+  machine.pinned.erase(*memory);
   if (error == cudaSuccess)
     machine.taken += machine.blocks[*memory] = int64_t(bytes);
   return error;
@@ -247,11 +275,14 @@ cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned) {
     return fail(cudaErrorStreamCaptureUnsupported);
   bool fits = bytes <= size_t(memoryBytes - machine.taken);
   *memory = fits ? aligned_alloc(256, (bytes + 255) / 256 * 256) : nullptr;
-  if (*memory)
+  if (*memory) {
     memset(*memory, 0xff, bytes); // whoever needs zeros asks for them
+    machine.pinned[*memory] = int64_t(bytes);
+  }
   return *memory ? cudaSuccess : fail(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFreeHost(void *memory) {
+  machine.pinned.erase(memory);
   free(memory);
   return cudaSuccess;
 }
@@ -341,6 +372,11 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  const bool isTo = isIn(machine.blocks, to), isFrom = isIn(machine.blocks, from);
+  if (!stream->graph && isTo != isFrom) {
+    ++(isTo ? machine.copiesTo : machine.copiesFrom);
+    machine.copiesOfPages += !isIn(machine.pinned, isTo ? from : to);
+  }
   return pp::fakeEnqueue(stream, [=] {
     return [=] {
       memcpy(to, from, bytes);

@@ -10,6 +10,7 @@
 //   PP_FAKE_NCCL=KIND:RANK:K   on this rank (-1: on all) the K-th operation (connect*: communicator), from 0, fails:
 //     withhold (never begins)  hang (the process sleeps)  die (SIGKILL)  error (reported later)  refuse (at the call)
 //     shorten (by one element) connect-hang  connect-die  connect-refuse  connect-greedy (with buffers of all channels)
+//   PP_FAKE_CALLS=1   at its end the process says how often each collective was called
 #include "runtime/transport/GroupSums.h"
 #include "test/gpu/FakeCuda.h"
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <map>
 #include <nccl.h>
 #include <set>
 #include <sys/mman.h>
@@ -86,6 +88,15 @@ struct Call {
   bool isJoint;
   pp::FakeRanges ranges;
 };
+
+struct Counts {
+  std::map<std::string, long> calls;
+  ~Counts() {
+    for (const auto &[name, count] : calls)
+      if (getenv("PP_FAKE_CALLS"))
+        fprintf(stderr, "calls: %ld of %s\n", count, name.c_str());
+  }
+} counts;
 
 int depth = 0;
 std::vector<Call> calls;
@@ -274,13 +285,17 @@ ncclResult_t issue(ncclComm_t comm, std::vector<Call> its) {
   return ncclInProgress;
 }
 
-ncclResult_t call(ncclComm_t comm, cudaStream_t stream, bool isJoint, const void *from, const void *to, size_t bytes,
+ncclResult_t call(ncclComm_t comm, cudaStream_t stream, bool isJoint, pp::FakeRanges ranges,
                   std::function<std::vector<Phase>()> phases) {
-  pp::FakeRanges ranges = {{static_cast<const char *>(from), bytes}, {static_cast<const char *>(to), bytes}};
   calls.push_back({comm, stream, std::move(phases), isJoint, std::move(ranges)});
   if (depth > 0)
     return ncclSuccess;
   return issue(comm, std::exchange(calls, {}));
+}
+ncclResult_t call(ncclComm_t comm, cudaStream_t stream, bool isJoint, const void *from, const void *to, size_t bytes,
+                  std::function<std::vector<Phase>()> phases) {
+  return call(comm, stream, isJoint, {{static_cast<const char *>(from), bytes}, {static_cast<const char *>(to), bytes}},
+              std::move(phases));
 }
 
 /// Every member's part comes to the root, and is added there, last member first.
@@ -315,6 +330,44 @@ Phase spread(ncclComm_t comm, const void *from, void *to, size_t bytes, int root
   if (comm->place == root)
     phase.after = [=] { memmove(to, from, bytes); };
   return phase;
+}
+
+/// Every member gives all others its shard.
+Phase gathering(ncclComm_t comm, const void *shard, char *whole, size_t bytes) {
+  Phase phase;
+  for (int k = 0; k < comm->members; ++k)
+    if (k != comm->place) {
+      phase.legs.push_back(legTo(k, true, shard, bytes, 4));
+      phase.legs.push_back(legTo(k, false, whole + size_t(k) * bytes, bytes, 4));
+    }
+  phase.after = [=] { memmove(whole + size_t(comm->place) * bytes, shard, bytes); };
+  return phase;
+}
+
+/// Every member gets its range of all others, and adds them up, last member first.
+Phase scattering(ncclComm_t comm, const char *whole, void *shard, size_t count, ncclDataType_t type) {
+  Phase phase;
+  const size_t bytes = count * bytesOf(type);
+  auto parts = std::make_shared<std::vector<std::vector<char>>>(size_t(comm->members), std::vector<char>(bytes));
+  for (int k = 0; k < comm->members; ++k)
+    if (k != comm->place) {
+      phase.legs.push_back(legTo(k, true, whole + size_t(k) * bytes, bytes, 5));
+      phase.legs.push_back(legTo(k, false, (*parts)[size_t(k)].data(), bytes, 5));
+    }
+  phase.after = [=] {
+    memcpy((*parts)[size_t(comm->place)].data(), whole + size_t(comm->place) * bytes, bytes);
+    std::vector<const void *> sources;
+    for (int k = comm->members; k-- > 0;)
+      sources.push_back((*parts)[size_t(k)].data());
+    pp::sumMembers(typeOf(type), sources, shard, int64_t(bytes));
+  };
+  return phase;
+}
+
+/// NCCL works in place where a shard is this member's range of the whole; else the two must lie apart.
+bool lieApart(ncclComm_t comm, const char *whole, const char *shard, size_t bytes) {
+  return shard == whole + size_t(comm->place) * bytes || shard + bytes <= whole ||
+         shard >= whole + size_t(comm->members) * bytes;
 }
 
 } // namespace
@@ -352,7 +405,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *made, int members, ncclUniqueId 
   comm->room = static_cast<Room *>(memory);
   comm->blocking = config->blocking != 0;
   comm->connectsForever = fault.meets("connect-hang", number);
-  comm->channels = fault.meets("connect-greedy", number) ? 32 : config->maxCTAs;
+  const char *blocks = getenv("NCCL_MAX_CTAS"); // as in NCCL it goes before what a program asks for
+  comm->channels = fault.meets("connect-greedy", number) ? 32 : blocks ? atoi(blocks) : config->maxCTAs;
   take(comm, (2 + 3 * comm->channels) * inBlocks(1)); // channel.cc, and devCommSetup in init.cc
   comm->asked = comm->blocking ? 0 : patience;
   ++comm->room->joined;
@@ -431,20 +485,46 @@ ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, n
 }
 ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream) {
+  ++counts.calls["ncclBroadcast"];
   return call(comm, stream, true, comm->place == root ? from : to, to, count * bytesOf(type),
               [=] { return std::vector<Phase>{spread(comm, from, to, count * bytesOf(type), root)}; });
 }
 ncclResult_t ncclReduce(const void *part, void *sum, size_t count, ncclDataType_t type, ncclRedOp_t, int root,
                         ncclComm_t comm, cudaStream_t stream) {
+  ++counts.calls["ncclReduce"];
   return call(comm, stream, true, part, comm->place == root ? sum : part, count * bytesOf(type),
               [=] { return std::vector<Phase>{reduction(comm, part, sum, count, type, root)}; });
 }
 ncclResult_t ncclAllReduce(const void *part, void *sum, size_t count, ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
                            cudaStream_t stream) {
+  ++counts.calls["ncclAllReduce"];
   return call(comm, stream, true, part, sum, count * bytesOf(type), [=] {
     return std::vector<Phase>{reduction(comm, part, sum, count, type, 0),
                               spread(comm, sum, sum, count * bytesOf(type), 0)};
   });
+}
+
+ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
+  ++counts.calls["ncclAllGather"];
+  const auto *shard = static_cast<const char *>(from);
+  auto *whole = static_cast<char *>(to);
+  size_t bytes = count * bytesOf(type);
+  if (!lieApart(comm, whole, shard, bytes))
+    return refuse(ncclInvalidArgument, "a shard lies in the whole, and not where it belongs");
+  return call(comm, stream, true, {{shard, bytes}, {whole, bytes * size_t(comm->members)}},
+              [=] { return std::vector<Phase>{gathering(comm, shard, whole, bytes)}; });
+}
+ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t,
+                               ncclComm_t comm, cudaStream_t stream) {
+  ++counts.calls["ncclReduceScatter"];
+  const auto *whole = static_cast<const char *>(from);
+  auto *shard = static_cast<char *>(to);
+  size_t bytes = count * bytesOf(type);
+  if (!lieApart(comm, whole, shard, bytes))
+    return refuse(ncclInvalidArgument, "a shard lies in the whole, and not where it belongs");
+  return call(comm, stream, true, {{whole, bytes * size_t(comm->members)}, {shard, bytes}},
+              [=] { return std::vector<Phase>{scattering(comm, whole, shard, count, type)}; });
 }
 
 } // extern "C"

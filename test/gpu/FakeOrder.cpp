@@ -78,6 +78,8 @@ public:
       checks = makeCheckedMeeting(apart);
     return makeCheckedTransport(checks, std::move(transport), device, known, rank);
   }
+  int32_t multiprocessors() const override { return inner->multiprocessors(); }
+  void leaveMultiprocessors(int32_t left) override { inner->leaveMultiprocessors(left); }
   int64_t takenBytes() const override { return inner->takenBytes(); }
   void *native(Stream stream) const override { return inner->native(stream); }
   std::string name() const override { return inner->name(); }

@@ -7,7 +7,7 @@
 # for each run. Three steps: one asked for call by call, one captured as a graph, one that launches it again; the third
 # loss is of the second step's gradients. The stand-in of NCCL never buffers, refuses what NCCL leaves undefined
 # (lengths that differ, a first use inside a capture), and fails where PP_FAKE_NCCL says.
-import concurrent.futures, math, os, re, shutil, subprocess, sys, time
+import collections, concurrent.futures, json, math, os, re, shutil, subprocess, sys, time
 import harness
 from gradients import SMALL, difference
 
@@ -114,10 +114,10 @@ class Runner:
         return path
 
     def faults(self):
-        """All ranks end, one of them says why, in words that name what was planned. Operations 0 to 2 of a rank of
-        `pair` connect the norm, channel 1 and channel 2; 3 to 11 are step 1, on both beginning with act(0, 0) and
-        act(0, 1) as said by 1F1B's warm-up; 12 to 20 are what the graph captures, on rank 0 ending with dact(1, 3) and
-        the norm."""
+        """All ranks end, one of them says why, in words that name what was planned. Operations 0 to 3 of a rank of
+        `both` connect the norm, and the weights for sums, gathers and scatters. Operations 0 to 2 of a rank of `pair`
+        connect the norm, channel 1 and channel 2; 3 to 11 are step 1, on both beginning with act(0, 0) and act(0, 1) as
+        said by 1F1B's warm-up; 12 to 20 are what the graph captures, on rank 0 ending with dact(1, 3) and the norm."""
         # Without a step that evaluates, whose messages have the same texts.
         pair, both = self.compile("1f1b", "--forward=false", ranks=2), self.compile("fsdp", ranks=2)
         exchanged = self.compile("single/mesh.tensor=2", "--forward=false", ranks=1)
@@ -133,7 +133,7 @@ class Runner:
              f"(1024 bytes, channel 1) {overdue}; of 9 messages", "waits for `act(0, 1)`"),
             ("a receive withheld in the graph", pair, "withhold:0:19", "step 2", "`dact(1, 3)`", overdue,
              "waits for `dact(1, 3)`"),
-            ("a gather withheld", both, "withhold:1:2", "step 1", "the all_gather of `", overdue),
+            ("a gather withheld", both, "withhold:1:4", "step 1", "the all_gather of `", overdue),
             ("an exchange inside a unit withheld", exchanged, "withhold:1:12", "the sum `1x8x16` over 2 devices",
              overdue, "(rank 0, tensor 1)", "waits for the sum `1x8x16` over 2 devices"),
             # Operations 0 and 1 connect the channel of `context`: for sums, and for what each sends to each.
@@ -313,20 +313,119 @@ class Runner:
             shutil.copy(program, copy)
             return self.train(copy, ["mpirun", "-n", "2", "--oversubscribe"], *options, **environment)[0]
 
-        for program in (pair, zb):
+        for program in (zb, pair):
             right, *others = (run(program, "--no-graph", CUDA_DEVICE_MAX_CONNECTIONS="32"),
                               run(program, "--no-graph", CUDA_DEVICE_MAX_CONNECTIONS="1"),
                               run(program, PP_FAKE_SMS="13"))
             worst = [difference(its, right)[0] if isinstance(its, dict) else its for its in others]
             self.tally.check(worst == [0, 0], f"{program}: in one hardware queue, and with 13 multiprocessors: {worst}")
-        # A rank that waits for a message with all of them computes nothing.
-        stuck = run(pair, "--timeout", "6", PP_FAKE_SMS="4")
-        self.tally.check(isinstance(stuck, list) and "is overdue after 6 s" in stuck[0],
-                         f"4 multiprocessors, all for a message: {stuck if isinstance(stuck, list) else 'it trains'}")
+        # Two messages of `pair` may be under way at once, one each way, with 4 multiprocessors each: a quarter must be
+        # left of all. (A rank that waits for a message with all of them would compute nothing.)
+        for number, blocks, words in (("11", None, None), ("10", None, "start it with NCCL_MAX_CTAS=3"),
+                                      ("10", "3", None), ("10", "4", "start it with NCCL_MAX_CTAS=3"),
+                                      ("4", None, "start it with NCCL_MAX_CTAS=1"), ("4", "1", None),
+                                      ("2", None, "take `--transport mpi`"), ("24", "9", None),
+                                      ("24", "10", "start it with NCCL_MAX_CTAS=9")):
+            said = run(pair, PP_FAKE_SMS=number, **({"NCCL_MAX_CTAS": blocks} if blocks else {}))
+            good = isinstance(said, list) and len(said) == 1 and said[0] == (
+                f"pp: error: rank 0: up to 2 messages are under way at once and hold {2 * int(blocks or 4)} of the "
+                f"{number} multiprocessors of this GPU; a quarter must be left to kernels: {words}")
+            self.tally.check(good if words else difference(said, right)[0] == 0 if isinstance(said, dict) else False,
+                             f"{number} multiprocessors, NCCL_MAX_CTAS={blocks}: "
+                             f"{said if isinstance(said, list) else 'it trains'}")
+        # What messages hold is planned: never more, and so much for most programs.
+        reached, programs = 0, ("1f1b", "zb_v", "fsdp", "slimpipe", "1f1b/mesh.tensor=2", "1f1b_overlap/mesh.tensor=2",
+                                "1f1b/mesh.context=2/mesh.data=2/mesh.zero=1/microbatches=2",
+                                f"zb_v{GLM}/mesh.context=2/mesh.expert=2")
+        for schedule in programs:
+            program, devices = self.compile(schedule, ranks=2), 2 * 2 ** schedule.count("mesh.")
+            devices //= 2 ** (schedule.count("zero") + schedule.count("expert="))
+            ended = subprocess.run(["mpirun", "-n", str(devices), "--oversubscribe", program, "--data", self.text,
+                                    "--steps", "3"], env=harness.ENVIRONMENT | dict(PP_FAKE_HELD="1"), text=True,
+                                   capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
+            held = [int(number) for number in re.findall(r"held: (\d+) multiprocessors", ended.stderr)]
+            most = max(its["nccl_multiprocessors"] for its in self.planned(program))
+            reached += max(held, default=0) == most
+            self.tally.check(len(held) == devices and 0 < max(held) <= most, f"{schedule}: messages hold {held} "
+                             f"multiprocessors, planned {most}")
+            left = 132 - self.planned(program)[0]["nccl_multiprocessors"]
+            self.tally.check(f"; products for {left} multiprocessors" in ended.stdout,
+                             f"{schedule}: products of rank 0 are made for {left} multiprocessors of 132")
+        self.tally.check(reached >= len(programs) / 2, f"{reached} programs hold all that was planned")
         failed = run(pair, PP_FAKE_FAIL="1:30")
         self.tally.check(isinstance(failed, list) and len(failed) == 1 and "rank 1, step 1" in failed[0] and
                          "CUDA: " in failed[0] and "an illegal memory access was encountered" in failed[0],
                          f"a kernel that fails: {failed if isinstance(failed, list) else 'it trains'}")
+
+    def shares(self):
+        """Equal shards are gathered and scattered by one call each, all others range by range. Of three steps two are
+        asked for call by call, one of them for the graph; a channel is used once before them."""
+        for schedule in ("fsdp", "zero1", "fsdp/layers=6/ffn=24", "zero2"):
+            program = self.compile(schedule, "--forward=false", ranks=2)
+            calls, lanes = collections.Counter(), set()
+            for rank in self.planned(program):
+                for its in rank["messages"]:
+                    gathers, cuts = its["kind"] == "all_gather", its.get("cuts", ())
+                    if len(cuts) == 3 and 2 * cuts[1] == cuts[2]:
+                        name = "ncclAllGather" if gathers else "ncclReduceScatter"
+                        lanes.add((rank["rank"], name, its["channel"]))
+                        calls[name] += 2
+                    elif cuts:
+                        calls["ncclBroadcast" if gathers else "ncclReduce"] += 2 * (len(cuts) - 1)
+            for _, name, _ in lanes:
+                calls[name] += 1
+            ended = subprocess.run(["mpirun", "-n", "2", "--oversubscribe", program, "--data", self.text, "--steps",
+                                    "3"], env=harness.ENVIRONMENT | dict(PP_FAKE_CALLS="1"), capture_output=True,
+                                   text=True, timeout=120, stdin=subprocess.DEVNULL)
+            got = collections.Counter()
+            for count, name in re.findall(r"calls: (\d+) of (\w+)", ended.stderr):
+                got[name] += int(count) if name != "ncclAllReduce" else 0
+            self.tally.check(+got == calls, f"{schedule}: {dict(got)}, planned {dict(calls)}")
+
+    def planned(self, program):
+        """What a program says of its ranks."""
+        with open(program, "rb") as file:
+            data = file.read()
+        return [json.loads(data[found.start():data.index(b"\0", found.start())])
+                for found in re.finditer(rb'\{"rank":\d+,"arena_bytes"', data)]
+
+    def copies(self):
+        """A step copies each run of inputs that lie together in one go, and what it is told in another; so it does with
+        what it has made. None of these copies waits for the host."""
+        def runs(pieces, most):
+            """Pieces (begin, bytes) with at most so many bytes between them are one."""
+            count, end = 0, None
+            for begin, size in sorted(pieces):
+                count += end is None or begin - end > most
+                end = max(end or 0, begin + size)
+            return count
+
+        def copied(program, values, routers):
+            """Copies to the devices, and from them, by the places that the plan gives."""
+            to = of = 0
+            for rank in self.planned(program):
+                to += runs([(its["offset"], 4 * values["microbatch"] * its.get("length", values["sequence"]))
+                            for its in rank["inputs"]], 63) + 1 + routers
+                made = [(its["offset"], 8) for its in rank["losses"]]
+                of += runs(made + ([(rank["norm"]["offset"], 8)] if "norm" in rank else []), 4096) + 1 + routers
+            return [to, of, 0]
+
+        cases = (("1f1b", dict(ranks=2, microbatch=3, sequence=7), 0), ("zb_v", dict(ranks=2), 0),
+                 (f"1f1b{MIXTRAL}", dict(ranks=2), 1), ("slimpipe", dict(ranks=2), 0))
+        for schedule, values, routers in cases:
+            program = self.compile(schedule, "--forward=false", **values)
+            for command in (["mpirun", "-n", "2", "--oversubscribe"], []):
+                counts = []
+                for steps in (4, 10):
+                    ended = subprocess.run([*command, program, "--data", self.text, "--steps", str(steps),
+                                            *([] if command else ["--in-process"])], capture_output=True, text=True,
+                                           env=harness.ENVIRONMENT | dict(PP_FAKE_COPIES="1"), timeout=120,
+                                           stdin=subprocess.DEVNULL)
+                    said = re.findall(r"copies: (\d+) to the device, (\d+) from it, (\d+) of pages", ended.stderr)
+                    counts.append([sum(int(its[i]) for its in said) for i in range(3)])
+                got = [(after - before) / 6 for before, after in zip(*counts)]
+                wanted = copied(program, SIZES | values, routers)
+                self.tally.check(got == wanted, f"{schedule} {command[:1]}: copies a step {got}, by the plan {wanted}")
 
     def machines(self):
         """What the machine lacks, in a sentence: errors 100 and 35 of the CUDA runtime."""
@@ -348,6 +447,8 @@ def main():
     runner.slices()
     runner.memory()
     runner.resources()
+    runner.shares()
+    runner.copies()
     runner.machines()
     return runner.tally.close()
 

@@ -70,7 +70,7 @@ struct Exchange {
           stepOf[rank.rank] = [&](pp_rank_t &state, char *arena) { return step(state, transport, arena); };
           for (int now = 0; now < steps; ++now) { // the ranks begin and leave a step together
             current = now;
-            if (pp_status_t code = device.run(callStep, rank); code != PP_OK)
+            if (pp_status_t code = device.run(callStep, rank, {}); code != PP_OK)
               return Status(code, rank.message);
           }
           return Status();
@@ -253,7 +253,7 @@ TEST(RuntimeStreams, AGraphBeginsBehindWhatItsRanksWereGiven) {
       for (int step = 1; step < 6; ++step) {
         given[its] = step;
         PP_TRY(driver->copy(device.compute(), &onDevice[its], &given[its], sizeof(int)));
-        if (pp_status_t code = device.run(callStep, rank); code != PP_OK)
+        if (pp_status_t code = device.run(callStep, rank, {}); code != PP_OK)
           return Status(code, rank.message);
         EXPECT_EQ(seen[its], step) << "seed " << seed;
       }
@@ -261,6 +261,93 @@ TEST(RuntimeStreams, AGraphBeginsBehindWhatItsRanksWereGiven) {
     });
     EXPECT_TRUE(status.ok()) << status.message();
   }
+}
+
+/// What a step is given and what it makes goes to its place, also where pieces lie together, in the device's memory and
+/// in the host's; what lies between them stays.
+TEST(RuntimeStreams, PiecesOfAStepLieWhereTheyBelong) {
+  struct Piece {
+    int64_t offset;
+    std::vector<char> bytes;
+  };
+  auto programs = emptyPrograms(1);
+  programs[0].arenaBytes = 20000;
+  programs[0].hostBytes = 8000; // from 12000 on
+  std::vector<Piece>
+      pieces; // not in their order: neighbours, 31, 64 and 192 bytes apart, and on both sides of the host
+  for (auto [offset, bytes] : {std::pair(6464, 64),
+                               {64, 64},
+                               {0, 64},
+                               {128, 33},
+                               {192, 64},
+                               {320, 10},
+                               {11996, 4},
+                               {12000, 64},
+                               {512, 64},
+                               {19000, 100}})
+    pieces.push_back({offset, std::vector<char>(size_t(bytes), char(1 + pieces.size()))});
+  std::vector<char> expected(20000, 99);
+  for (const Piece &piece : pieces)
+    std::copy(piece.bytes.begin(), piece.bytes.end(), expected.begin() + piece.offset);
+  std::fill(expected.begin() + 161, expected.begin() + 192, 0); // less than a slot, which belongs to nobody
+  auto driver = makeEmulatedDriver(3, -1);
+  Status status = runRanks(*driver, programs, true, [&](pp_rank_t &rank, StreamDevice &device, Transport &) {
+    stepOf[0] = [](pp_rank_t &, char *) { return PP_OK; };
+    std::vector<char> arena(20000, 99);
+    PP_TRY(device.upload(0, arena.data(), 12000));
+    PP_TRY(device.upload(12000, arena.data(), 8000));
+    std::vector<StepCopy> inputs, results;
+    std::vector<std::vector<char>> made;
+    for (Piece &piece : pieces)
+      inputs.push_back({piece.offset, piece.bytes.data(), piece.bytes.size()});
+    for (const Piece &piece : pieces)
+      made.emplace_back(piece.bytes.size());
+    for (size_t i = 0; i < pieces.size(); ++i)
+      results.push_back({pieces[i].offset, made[i].data(), made[i].size()});
+    for (int step = 0; step < 3; ++step) {
+      PP_TRY(device.give(inputs));
+      if (pp_status_t code = device.run(callStep, rank, results); code != PP_OK)
+        return Status(code, rank.message);
+      for (size_t i = 0; i < pieces.size(); ++i)
+        EXPECT_EQ(made[i], pieces[i].bytes) << i;
+    }
+    PP_TRY(device.download(0, arena.data(), 12000));
+    PP_TRY(device.download(12000, arena.data() + 12000, 8000));
+    std::fill(arena.begin() + 161, arena.begin() + 192, 0);
+    EXPECT_EQ(arena, expected);
+    return Status();
+  });
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+/// The results of a step are those that it has made, however it is asked for and whatever the order.
+TEST(RuntimeStreams, ResultsAreThoseOfTheirStep) {
+  for (uint64_t seed = 1; seed <= 20; ++seed)
+    for (bool graph : {false, true}) {
+      auto programs = emptyPrograms(2);
+      for (RankProgram &program : programs)
+        program.arenaBytes = 128;
+      auto driver = makeEmulatedDriver(seed, -1);
+      Status status = runRanks(*driver, programs, graph, [&](pp_rank_t &rank, StreamDevice &device, Transport &) {
+        stepOf[rank.rank] = [](pp_rank_t &state, char *arena) {
+          return state.queue->add(state, [arena] {
+            auto *words = reinterpret_cast<int32_t *>(arena);
+            words[16] = 10 * words[0];
+            return PP_OK;
+          });
+        };
+        for (int32_t step = 1; step < 6; ++step) {
+          int32_t given = step + 100 * rank.rank, made = 0;
+          PP_TRY(device.give({{0, &given, sizeof given}}));
+          given = -1; // it has been read
+          if (pp_status_t code = device.run(callStep, rank, {{64, &made, sizeof made}}); code != PP_OK)
+            return Status(code, rank.message);
+          EXPECT_EQ(made, 10 * (step + 100 * rank.rank)) << "seed " << seed << ", graph " << graph;
+        }
+        return Status();
+      });
+      EXPECT_TRUE(status.ok()) << status.message();
+    }
 }
 
 TEST(RuntimeStreams, WhoWaitsForEverIsFound) {
@@ -279,7 +366,7 @@ TEST(RuntimeStreams, WhoWaitsForEverIsFound) {
     };
     transport.markStep(3);
     rank.unit = 0;
-    pp_status_t code = device.run(callStep, rank);
+    pp_status_t code = device.run(callStep, rank, {});
     return code == PP_OK ? Status() : Status(code, rank.message);
   });
   EXPECT_EQ(status.code(), PP_PEER);

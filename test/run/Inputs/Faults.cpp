@@ -174,16 +174,17 @@ public:
     program = &its;
     return inner->allocate(its);
   }
-  Status upload(int64_t offset, const void *from, size_t bytes) override {
-    if (isNow("rest", 1))
-      flipTensor();
-    return inner->upload(offset, from, bytes);
-  }
+  Status upload(int64_t offset, const void *from, size_t bytes) override { return inner->upload(offset, from, bytes); }
   Status download(int64_t offset, void *to, size_t bytes) override { return inner->download(offset, to, bytes); }
   const char *base() const override { return inner->base(); }
   void bind(pp_rank_t &rank) override { inner->bind(rank); }
-  pp_status_t run(pp_step_t step, pp_rank_t &rank) override {
-    pp_status_t code = inner->run(step, rank);
+  Status give(const std::vector<StepCopy> &pieces) override {
+    if (isNow("rest", 1))
+      flipTensor();
+    return inner->give(pieces);
+  }
+  pp_status_t run(pp_step_t step, pp_rank_t &rank, const std::vector<StepCopy> &results) override {
+    pp_status_t code = inner->run(step, rank, results);
     if (isNow("weight", 0))
       flipTensor();
     return code;
