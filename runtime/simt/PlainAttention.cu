@@ -33,10 +33,22 @@ template <class A> size_t plainBytes(int64_t d) {
 
 /// Up to 32 rows, `stride` apart, for all warps; the caller waits before and after.
 template <class E> PP_DEVICE void loadTile(Acc<E> *tile, const E *rows, int64_t stride, int count, int d) {
-  int lane = int(threadIdx.x) % 32;
-  for (int row = int(threadIdx.x) / 32; row < count; row += warps)
-    for (int c = lane; c < d; c += 32)
-      tile[row * (d + 1) + c] = widen(rows[row * stride + c]);
+  int warp = int(threadIdx.x) / 32, rest = count - warp;
+  rows += warp * stride, tile += warp * (d + 1);
+  PP_ROLLED
+  for (int c = int(threadIdx.x) % 32; c < d; c += 32) {
+    E its[tileRows / warps] = {}; // all on their way before the first is stored
+    const E *from = rows + c;
+    Acc<E> *to = tile + c;
+    PP_UNROLL
+    for (int i = 0; i < tileRows; i += warps, from += warps * stride)
+      if (i < rest)
+        its[i / warps] = *from;
+    PP_UNROLL
+    for (int i = 0; i < tileRows; i += warps, to += warps * (d + 1))
+      if (i < rest)
+        *to = widen(its[i / warps]);
+  }
 }
 template <class E> PP_DEVICE void loadRow(Acc<E> *row, const E *from, int d, int lane) {
   for (int c = lane; c < d; c += 32)
@@ -70,7 +82,8 @@ PP_DEVICE int loadKeys(const PlainTiles<Acc<E>> &tiles, const AttentionCall &n, 
   return count;
 }
 
-template <class E, bool Drops> __global__ void plainForwardKernel(const __grid_constant__ AttentionCall n) {
+template <class E, bool Drops>
+__global__ void __launch_bounds__(32 * warps, 6) plainForwardKernel(const __grid_constant__ AttentionCall n) {
   using A = Acc<E>;
   int lane = int(threadIdx.x) % 32, d = n.d, head = int(blockIdx.y), b = int(blockIdx.z), group = head / n.share();
   int first, end;
@@ -124,7 +137,8 @@ template <class A> struct PairSlope {
   }
 };
 
-template <class E, bool Drops> __global__ void plainQueryGradientKernel(const __grid_constant__ AttentionCall n) {
+template <class E, bool Drops>
+__global__ void __launch_bounds__(32 * warps, 6) plainQueryGradientKernel(const __grid_constant__ AttentionCall n) {
   using A = Acc<E>;
   int lane = int(threadIdx.x) % 32, d = n.d, head = int(blockIdx.y), b = int(blockIdx.z), group = head / n.share();
   int first, end;
@@ -172,7 +186,8 @@ PP_DEVICE void writeKeyRow(const AttentionCall &n, void *to, int64_t at, const A
       narrow(static_cast<E *>(to)[at + c], sum[c]);
 }
 
-template <class E, bool Drops> __global__ void plainKeyGradientKernel(const __grid_constant__ AttentionCall n) {
+template <class E, bool Drops>
+__global__ void __launch_bounds__(32 * warps, 6) plainKeyGradientKernel(const __grid_constant__ AttentionCall n) {
   using A = Acc<E>;
   int lane = int(threadIdx.x) % 32, d = n.d, group = int(blockIdx.y), b = int(blockIdx.z), chunk, first;
   n.tile(int(blockIdx.x), warps, chunk, first);

@@ -17,6 +17,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #define PP_UNROLL _Pragma("unroll")
+#define PP_ROLLED _Pragma("unroll 1")
 #else
 #include "runtime/files/Half.h"
 #include "runtime/simt/BlockFibers.h"
@@ -27,6 +28,7 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define PP_UNROLL
+#define PP_ROLLED
 #define threadIdx (::pp::simtPlace().thread)
 #define blockIdx (::pp::simtPlace().block)
 #define blockDim (::pp::simtPlace().threads)

@@ -32,15 +32,16 @@ PP_DEVICE void loadRows(const AttentionCall &n, E *tile, const E *rows, int64_t 
   int row = int(threadIdx.x) / packs, column = int(threadIdx.x) % packs * 8, rest = column < n.d ? present - row : 0;
   E *to = tile + row * tileStride<D> + column;
   const E *from = rows + row * stride + column;
-  if (Simple || n.wide) {
-    PP_UNROLL
-    for (int i = 0; i < Rows; i += step)
-      copyLater(to + i * tileStride<D>, from + i * stride, i < rest); // (of a row that is not there only its address)
-    return;
-  }
+  if constexpr (!Simple)
+    if (!n.wide) {
+      for (int i = 0; i < Rows; i += step)
+        for (int c = 0; c < 8; ++c)
+          to[i * tileStride<D> + c].bits = i < rest && column + c < n.d ? from[i * stride + c].bits : uint16_t(0);
+      return;
+    }
+  PP_UNROLL
   for (int i = 0; i < Rows; i += step)
-    for (int c = 0; c < 8; ++c)
-      to[i * tileStride<D> + c].bits = i < rest && column + c < n.d ? from[i * stride + c].bits : uint16_t(0);
+    copyLater(to + i * tileStride<D>, from + i * stride, i < rest); // (of a row that is not there only its address)
 }
 
 /// The left operand of a product: rows `row` to `row + 16`, columns `column` to `column + 16` of a tile.
