@@ -214,12 +214,15 @@ template <class E, int W, bool Layer> struct NormRow {
 
 /// Packs of a row, and of the sums of dg and db, that a thread keeps in registers at most.
 constexpr int mostHeld = 4;
+/// Threads of a block with so many: their registers suffice for it.
+template <bool Layer> constexpr int mostThreads = Layer ? 384 : 512;
 
 /// A block takes every gridDim-th row. A thread always has the same columns: `Held` packs, whose sums of dg and db it
-/// keeps in registers, as it keeps their elements of a row. Of longer rows than 512 threads hold the other packs' sums
-/// are in the block's part of the scratch.
+/// keeps in registers, as it keeps their elements of a row. Of longer rows than a block's threads hold the other
+/// packs' sums are in its part of the scratch.
 template <class E, int W, int Held, bool Layer>
-__global__ void __launch_bounds__(Held == mostHeld ? 512 : 256) normBackwardKernel(const NormGradients<E> n) {
+__global__ void __launch_bounds__(Held == mostHeld ? mostThreads<Layer> : 256)
+    normBackwardKernel(const NormGradients<E> n) {
   using A = Acc<E>;
   A *partOfG = n.parts + int64_t(blockIdx.x) * (Layer ? 2 : 1) * n.h, *partOfB = partOfG + n.h;
   int64_t first = int64_t(threadIdx.x) * W, step = int64_t(blockDim.x) * W;
@@ -235,11 +238,12 @@ __global__ void __launch_bounds__(Held == mostHeld ? 512 : 256) normBackwardKern
     const E *dy = n.dy + row * n.h, *x = n.x + row * n.h;
     E *dx = n.dx + row * n.h;
     NormRow<E, W, Layer> its{Layer ? n.mean[row] : A(0), n.rstd[row]};
-    Stored<E, W> d[Held] = {}, a[Held] = {};
+    Stored<E, W> d[Held], a[Held];
     PP_UNROLL
-    for (int p = 0; p < Held; ++p)
-      if (int64_t i = first + p * step; i < n.h)
-        d[p] = fetch<W>(dy + i), a[p] = fetch<W>(x + i);
+    for (int p = 0; p < Held; ++p) {
+      int64_t i = first + p * step, at = i < n.h ? i : 0; // (a pack that is there instead of one that is not)
+      d[p] = fetch<W>(dy + at), a[p] = fetch<W>(x + at);
+    }
     PP_UNROLL
     for (int p = 0; p < Held; ++p)
       if (int64_t i = first + p * step; i < n.h)
@@ -265,11 +269,11 @@ __global__ void __launch_bounds__(Held == mostHeld ? 512 : 256) normBackwardKern
     }
 }
 
-/// Threads that hold the row, up to 512 with four packs each.
+/// Threads that hold the row, as far as they may be so many.
 template <class E, int W, bool Layer>
 pp_status_t launchBackward(const PreparedOp &op, const NormGradients<E> &n, int64_t blocks) {
   int64_t packs = blocksFor(n.h, W), held = packs <= 256 ? 1 : packs <= 512 ? 2 : mostHeld;
-  int64_t threads = std::min<int64_t>(blocksFor(blocksFor(packs, held), 32) * 32, 512);
+  int64_t threads = std::min<int64_t>(blocksFor(blocksFor(packs, held), 32) * 32, mostThreads<Layer>);
   auto *kernel = held == 1   ? normBackwardKernel<E, W, 1, Layer>
                  : held == 2 ? normBackwardKernel<E, W, 2, Layer>
                              : normBackwardKernel<E, W, mostHeld, Layer>;
