@@ -4,6 +4,7 @@
 #define PP_RUNTIME_RANK_H
 
 #include "runtime/Pp.h"
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -37,6 +38,9 @@ struct OptimizerScalars {
   double momentum = 0;  ///< SGD's and Muon's
   double matrixRate = 0, matrixDecay = 0; ///< Muon's learning rate and weight decay; those above are AdamW's beside it
   uint64_t seed = 0;                      ///< of dropout's masks
+  /// AdamW's means start at 0: what makes up for it. They are made here once, with the others, for every kernel; a new
+  /// `step` needs new scalars.
+  double correction1 = 1 / (1 - std::pow(beta1, double(step))), correction2 = 1 / (1 - std::pow(beta2, double(step)));
 };
 
 /// What the routers of a rank have done in a step: their two losses, summed over layers and microbatches; and the rows

@@ -46,11 +46,9 @@ struct AdamFactors {
   double gamma, beta1, beta2, correction1, correction2, lr, epsilon, decay;
 
   AdamFactors(const PreparedOp &op, const OptimizerScalars &scalars, const double *norm2)
-      : gamma(gammaOf(scalars, norm2)), beta1(scalars.beta1), beta2(scalars.beta2), lr(scalars.lr * op.groupRate()),
-        epsilon(scalars.epsilon), decay(scalars.weightDecay * op.shrink()) {
-    correction1 = 1 / (1 - __builtin_pow(beta1, double(scalars.step)));
-    correction2 = 1 / (1 - __builtin_pow(beta2, double(scalars.step)));
-  }
+      : gamma(gammaOf(scalars, norm2)), beta1(scalars.beta1), beta2(scalars.beta2), correction1(scalars.correction1),
+        correction2(scalars.correction2), lr(scalars.lr * op.groupRate()), epsilon(scalars.epsilon),
+        decay(scalars.weightDecay * op.shrink()) {}
 };
 
 template <class E> pp_status_t adamw(const PreparedOp &op, void *const *arguments) {

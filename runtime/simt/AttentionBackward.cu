@@ -11,23 +11,20 @@ using namespace pp;
 
 namespace {
 
-constexpr float log2e = 1.44269504088896340736f;
 constexpr int warps = 4, threads = 32 * warps;
 
-/// Weights and slopes of a tile of scores, in place: scores become weights, products with v become slopes. `factor` is
-/// dropout's.
-PP_DEVICE void slopeOf(const AttentionCall &n, float &score, float &product, bool seen, float lse2, float delta,
-                       float factor) {
-  float scale = float(n.scale), slope = 1;
-  if (n.softcap > 0) {
-    float capped = n.capped(score * scale);
-    slope = n.slopeOfCap(capped);
-    score = capped / scale;
-  }
-  float weight = seen ? power2(multiplyAdd(score, scale * log2e, -lse2)) : 0.0f;
-  product = seen ? scale * weight * (product * factor - delta) : 0.0f;
-  product *= slope;
-  score = weight * factor;
+/// The logarithm of a row's sum in bits; of a row that sees nothing a number, which makes no weight of its scores.
+PP_DEVICE float inBits(float lse) { return lse == minusInfinity<float> ? 0.0f : lse * log2e; }
+
+/// Weight and slope of a pair, in place: the score becomes the weight, the product with v the slope. `delta` has the
+/// scale in it; `factor` is dropout's.
+template <bool Drops, bool Simple>
+PP_DEVICE void slopeOf(const AttentionCall &n, float &score, float &product, float lse, float delta, float factor) {
+  float weight = power2(multiplyAdd(score, n.scaleInBits, -lse));
+  product = weight * multiplyAdd(product, Drops ? factor * n.slopeScale : n.slopeScale, -delta);
+  if constexpr (!Simple) // never below 0: not of hidden ones either
+    product *= largerNumber(multiplyAdd(-n.bend * score, score, 1.0f), 0.0f);
+  score = Drops ? weight * factor : weight;
 }
 
 // --- dk, dv ---
@@ -37,35 +34,76 @@ template <int D> struct KeyGradient {
   static constexpr int keys = 16 * warps, queries = D > 128 ? 32 : 64, columns = D > 128 ? 128 : D;
   static constexpr int blocks = queries / 8;
   static constexpr size_t sharedBytes = size_t(2 * keys + 4 * queries) * tileStride<D> * sizeof(uint16_t) +
-                                        4 * queries * sizeof(float) + sizeof(QueryTiles);
+                                        6 * queries * sizeof(float) + sizeof(QueryTiles);
 };
 
 /// One stage of what is loaded for a tile of queries.
 template <class E, int D> struct QueryStage {
   E *q, *dout;
-  float *lse, *delta; ///< lse in powers of two
+  float *lse, *delta; ///< lse in bits, delta with the scale
+  int *lowest;        ///< the first key that each sees, where something bounds it
   PP_DEVICE QueryStage(E *tiles, int stage) {
     constexpr int queries = KeyGradient<D>::queries;
     q = tiles + 2 * stage * queries * tileStride<D>;
     dout = q + queries * tileStride<D>;
-    lse = reinterpret_cast<float *>(tiles + 4 * queries * tileStride<D>) + 2 * stage * queries;
+    lse = reinterpret_cast<float *>(tiles + 4 * queries * tileStride<D>) + 3 * stage * queries;
     delta = lse + queries;
+    lowest = reinterpret_cast<int *>(delta + queries);
   }
-  PP_DEVICE void load(const AttentionCall &n, int b, int head, int t) {
+  template <bool Simple> PP_DEVICE void load(const AttentionCall &n, int b, int head, int t) {
     constexpr int queries = KeyGradient<D>::queries;
     int64_t at = n.query(b, t, head), stride = int64_t(n.heads) * n.d;
-    int end = QueryTiles::end(n, t);
-    loadRows<queries, D, threads>(q, static_cast<const E *>(n.q) + at, stride, end - t, n.d, n.wide);
-    loadRows<queries, D, threads>(dout, static_cast<const E *>(n.dout) + at, stride, end - t, n.d, n.wide);
+    int present = QueryTiles::end(n, t) - t;
+    loadRows<queries, D, threads, Simple>(n, q, static_cast<const E *>(n.q) + at, stride, present);
+    loadRows<queries, D, threads, Simple>(n, dout, static_cast<const E *>(n.dout) + at, stride, present);
     commitCopies();
-    int i = int(threadIdx.x);
-    if (i < queries) {
-      int64_t row = n.statistic(b, t + i, head);
-      lse[i] = t + i < end ? static_cast<const float *>(n.lse)[row] * log2e : 0.0f;
-      delta[i] = t + i < end ? static_cast<const float *>(n.delta)[row] : 0.0f;
-    }
   }
 };
+
+/// What a thread has of the next tile's rows, of one query each, until the block is done with the tile before.
+template <class E, int D> struct QueryRow {
+  static constexpr int queries = KeyGradient<D>::queries;
+  float lse = 0, delta = 0;
+  int lowest = 0;
+  PP_DEVICE void load(const AttentionCall &n, int chunk, int b, int head, int t) {
+    int i = t + int(threadIdx.x);
+    bool there = int(threadIdx.x) < queries && i < QueryTiles::end(n, t);
+    int64_t row = n.statistic(b, i, head);
+    lse = there ? static_cast<const float *>(n.lse)[row] : 0.0f;
+    delta = there ? static_cast<const float *>(n.delta)[row] : 0.0f;
+    if (n.isBounded())
+      lowest = n.lowest(chunk, b, i);
+  }
+  PP_DEVICE void store(const AttentionCall &n, const QueryStage<E, D> &stage) const {
+    if (int i = int(threadIdx.x); i < queries)
+      stage.lse[i] = inBits(lse), stage.delta[i] = delta * n.slopeScale, stage.lowest[i] = lowest;
+  }
+};
+
+/// Calls `hide(j, i)` for the scores of a tile of queries, from `t` on and before `end`, whose keys they do not see.
+template <class E, int D, class Hide>
+PP_DEVICE void forHiddenKeys(const AttentionCall &n, const QueryStage<E, D> &stage, int chunk, int firstKey, int t,
+                             int end, const Hide &hide) {
+  int lane = int(threadIdx.x) % 32, column = lane % 4 * 2;
+  PP_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    int key = firstKey + lane / 4 + 8 * half;
+    int low = (n.causal ? key - n.leadOf(chunk, t) : 0) - column;
+    int high = (key < n.chunks[chunk].length ? end - t : 0) - column;
+    PP_UNROLL
+    for (int j = 0; j < KeyGradient<D>::blocks; ++j)
+      for (int i = 0; i < 2; ++i)
+        if (8 * j + i < low || 8 * j + i >= high)
+          hide(j, 2 * half + i);
+    if (!n.isBounded())
+      continue;
+    PP_UNROLL
+    for (int j = 0; j < KeyGradient<D>::blocks; ++j)
+      for (int i = 0; i < 2; ++i)
+        if (key < stage.lowest[8 * j + column + i])
+          hide(j, 2 * half + i);
+  }
+}
 
 template <class E, int D>
 PP_DEVICE void writeKeys(const AttentionCall &n, void *to, const RowSums<KeyGradient<D>::columns / 8> &sums, int chunk,
@@ -94,7 +132,7 @@ PP_DEVICE void writeKeys(const AttentionCall &n, void *to, const RowSums<KeyGrad
   }
 }
 
-template <class E, int D, bool Drops>
+template <class E, int D, bool Drops, bool Simple>
 __global__ void __launch_bounds__(threads) keyGradientKernel(const __grid_constant__ AttentionCall n) {
   using Block = KeyGradient<D>;
   constexpr int queries = Block::queries, halves = D / Block::columns;
@@ -104,50 +142,58 @@ __global__ void __launch_bounds__(threads) keyGradientKernel(const __grid_consta
   E *k = sharedMemory<E>(), *v = k + Block::keys * tileStride<D>, *stages = v + Block::keys * tileStride<D>;
   int64_t at = n.key(chunk, b, first, group), stride = int64_t(n.groups) * n.d;
   int present = n.chunks[chunk].length - first;
-  loadRows<Block::keys, D, threads>(k, static_cast<const E *>(n.chunks[chunk].k) + at, stride, present, n.d, n.wide);
-  loadRows<Block::keys, D, threads>(v, static_cast<const E *>(n.chunks[chunk].v) + at, stride, present, n.d, n.wide);
+  loadRows<Block::keys, D, threads, Simple>(n, k, static_cast<const E *>(n.chunks[chunk].k) + at, stride, present);
+  loadRows<Block::keys, D, threads, Simple>(n, v, static_cast<const E *>(n.chunks[chunk].v) + at, stride, present);
   // In shared memory, for the registers are full.
   auto &tiles =
-      *reinterpret_cast<QueryTiles *>(reinterpret_cast<float *>(stages + 4 * queries * tileStride<D>) + 4 * queries);
+      *reinterpret_cast<QueryTiles *>(reinterpret_cast<float *>(stages + 4 * queries * tileStride<D>) + 6 * queries);
   if (threadIdx.x == 0)
     tiles = QueryTiles(n, chunk, b, first, first + (present < Block::keys ? present : Block::keys), queries);
   waitBlock();
-  int count = tiles.count * n.share();
-  auto load = [&](int i) {
-    QueryStage<E, D>(stages, i % 2)
-        .load(n, b, group * n.share() + i / tiles.count, tiles.first(i % tiles.count, queries));
+  // The tiles of all heads of the group, one after the other: that which is loaded, and the next one.
+  int head = group * n.share(), tile = 0, lastHead = tiles.count ? head + n.share() : head;
+  QueryRow<E, D> row;
+  auto load = [&](int turn) {
+    int t = tiles.first(tile, queries);
+    QueryStage<E, D>(stages, turn).template load<Simple>(n, b, head, t);
+    row.load(n, chunk, b, head, t);
   };
   RowSums<Block::columns / 8> dk, dv;
   dk.clear();
   dv.clear();
-  if (count)
+  if (head < lastHead)
     load(0);
-  for (int i = 0; i < count; ++i) {
+  for (int turn = 0; head < lastHead; turn ^= 1) {
+    QueryStage<E, D> stage(stages, turn);
+    row.store(n, stage);
     waitCopies<0>();
     waitBlock(); // this stage is here, and no warp reads the other any more
-    if (i + 1 < count)
-      load(i + 1);
-    QueryStage<E, D> stage(stages, i % 2);
-    int t = tiles.first(i % tiles.count, queries), last = QueryTiles::end(n, t), lead = n.leadOf(chunk, t);
-    DropoutIf<float, Drops> dropout(n, b, group * n.share() + i / tiles.count);
+    int t = tiles.first(tile, queries), last = QueryTiles::end(n, t), end = t + queries < last ? t + queries : last;
+    DropoutIf<float, Drops> dropout(n, b, head);
+    if (++tile == tiles.count)
+      tile = 0, ++head;
+    if (head < lastHead)
+      load(turn ^ 1);
     RowSums<Block::blocks> scores, products;
+    auto hide = [&](int j, int i) { scores.v[j][i] = hidden, products.v[j][i] = 0; };
     scores.clear();
     products.clear();
     multiplyRows<Block::blocks, D>(scores, k, warp * 16, stage.q);
     multiplyRows<Block::blocks, D>(products, v, warp * 16, stage.dout);
-    int end = t + queries < last ? t + queries : last;
-    bool masked = t + queries > last || present < Block::keys || (n.causal && first + Block::keys - 1 > lead) ||
-                  n.hides(chunk, b, first, end);
+    if (!Simple && n.softcap > 0)
+      capScores(n, scores);
+    if (t + queries > last || present < Block::keys || (n.causal && first + Block::keys - 1 > n.leadOf(chunk, t)) ||
+        n.hides(chunk, b, first, end))
+      forHiddenKeys(n, stage, chunk, first + warp * 16, t, end, hide);
     PP_UNROLL
     for (int j = 0; j < Block::blocks; ++j)
       PP_UNROLL
     for (int e = 0; e < 4; ++e) {
       int column = 8 * j + lane % 4 * 2 + e % 2, key = first + warp * 16 + lane / 4 + e / 2 * 8;
-      bool seen = !masked || (t + column < end && n.sees(chunk, b, t + column, key));
       float factor = 1;
       if constexpr (Drops)
         factor = dropout.factor(n.placeOf(t) + column, n.chunks[chunk].position + key);
-      slopeOf(n, scores.v[j][e], products.v[j][e], seen, stage.lse[column], stage.delta[column], factor);
+      slopeOf<Drops, Simple>(n, scores.v[j][e], products.v[j][e], stage.lse[column], stage.delta[column], factor);
     }
     multiplyDown<Block::columns / 8, Block::blocks, D>(dv, Operands<E, Block::blocks>(scores), stage.dout, firstColumn);
     multiplyDown<Block::columns / 8, Block::blocks, D>(dk, Operands<E, Block::blocks>(products), stage.q, firstColumn);
@@ -184,7 +230,7 @@ PP_DEVICE void writeQueries(const AttentionCall &n, const RowSums<D / 8> &dq, in
   }
 }
 
-template <class E, int D, bool Drops>
+template <class E, int D, bool Drops, bool Simple>
 __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_constant__ AttentionCall n) {
   using Block = QueryGradient<D>;
   constexpr int keys = Block::keys;
@@ -195,22 +241,21 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
   E *q = sharedMemory<E>(), *dout = q + Block::queries * tileStride<D>;
   E *stages = dout + Block::queries * tileStride<D>;
   int64_t at = n.query(b, first, head), stride = int64_t(n.heads) * n.d, keyStride = int64_t(n.groups) * n.d;
-  loadRows<Block::queries, D, threads>(q, static_cast<const E *>(n.q) + at, stride, end - first, n.d, n.wide);
-  loadRows<Block::queries, D, threads>(dout, static_cast<const E *>(n.dout) + at, stride, end - first, n.d, n.wide);
+  loadRows<Block::queries, D, threads, Simple>(n, q, static_cast<const E *>(n.q) + at, stride, end - first);
+  loadRows<Block::queries, D, threads, Simple>(n, dout, static_cast<const E *>(n.dout) + at, stride, end - first);
   auto load = [&](E *stage, int chunk, int key) {
     int64_t from = n.key(chunk, b, key, group);
     int present = n.chunks[chunk].length - key;
-    loadRows<keys, D, threads>(stage, static_cast<const E *>(n.chunks[chunk].k) + from, keyStride, present, n.d,
-                               n.wide);
-    loadRows<keys, D, threads>(stage + keys * tileStride<D>, static_cast<const E *>(n.chunks[chunk].v) + from,
-                               keyStride, present, n.d, n.wide);
+    loadRows<keys, D, threads, Simple>(n, stage, static_cast<const E *>(n.chunks[chunk].k) + from, keyStride, present);
+    loadRows<keys, D, threads, Simple>(n, stage + keys * tileStride<D>,
+                                       static_cast<const E *>(n.chunks[chunk].v) + from, keyStride, present);
     commitCopies();
   };
   float lse[2] = {0, 0}, delta[2] = {0, 0};
   for (int half = 0; half < 2; ++half)
     if (int t = first + warp * 16 + lane / 4 + 8 * half; t < end) {
-      lse[half] = static_cast<const float *>(n.lse)[n.statistic(b, t, head)] * log2e;
-      delta[half] = static_cast<const float *>(n.delta)[n.statistic(b, t, head)];
+      lse[half] = inBits(static_cast<const float *>(n.lse)[n.statistic(b, t, head)]);
+      delta[half] = static_cast<const float *>(n.delta)[n.statistic(b, t, head)] * n.slopeScale;
     }
   DropoutIf<float, Drops> dropout(n, b, head);
   RowSums<D / 8> dq;
@@ -229,12 +274,16 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
       load(stages + (turn ^ 1) * 2 * keys * tileStride<D>, chunk, key);
     const E *k = stages + turn * 2 * keys * tileStride<D>, *v = k + keys * tileStride<D>;
     RowSums<Block::blocks> scores, products;
+    auto hide = [&](int j, int i) { scores.v[j][i] = hidden, products.v[j][i] = 0; };
     scores.clear();
     products.clear();
     multiplyRows<Block::blocks, D>(scores, q, warp * 16, k);
     multiplyRows<Block::blocks, D>(products, dout, warp * 16, v);
-    bool masked = thisKey + keys > n.chunks[thisChunk].length ||
-                  (n.causal && thisKey + keys - 1 > n.leadOf(thisChunk, first)) || n.hides(thisChunk, b, thisKey, end);
+    if (!Simple && n.softcap > 0)
+      capScores(n, scores);
+    if (thisKey + keys > n.chunks[thisChunk].length || (n.causal && thisKey + keys - 1 > n.leadOf(thisChunk, first)) ||
+        n.hides(thisChunk, b, thisKey, end))
+      forHidden<Block::blocks>(n, thisChunk, b, first + warp * 16 + lane / 4, thisKey, hide);
     PP_UNROLL
     for (int j = 0; j < Block::blocks; ++j) {
       float factors[4] = {1, 1, 1, 1};
@@ -244,11 +293,8 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
                         n.chunks[thisChunk].position + thisKey + 8 * j + lane % 4 * 2, factors[2 * half],
                         factors[2 * half + 1]);
       PP_UNROLL
-      for (int e = 0; e < 4; ++e) {
-        int column = thisKey + 8 * j + lane % 4 * 2 + e % 2, t = first + warp * 16 + lane / 4 + e / 2 * 8;
-        bool seen = !masked || n.sees(thisChunk, b, t, column);
-        slopeOf(n, scores.v[j][e], products.v[j][e], seen, lse[e / 2], delta[e / 2], factors[e]);
-      }
+      for (int e = 0; e < 4; ++e)
+        slopeOf<Drops, Simple>(n, scores.v[j][e], products.v[j][e], lse[e / 2], delta[e / 2], factors[e]);
     }
     multiplyDown<D / 8, Block::blocks, D>(dq, Operands<E, Block::blocks>(products), k, 0);
   }
@@ -261,12 +307,18 @@ template <class E, int D> pp_status_t attention_bwd(const PreparedOp &op, void *
   call.dout = a[0], call.q = a[1], call.lse = a[2], call.delta = a[3], call.dq = a[5];
   call.wide = call.wide && aligned(call.q, call.dout);
   constexpr int halves = D / KeyGradient<D>::columns;
-  auto *keys = op.has(Dropped) ? keyGradientKernel<E, D, true> : keyGradientKernel<E, D, false>;
-  auto *queries = op.has(Dropped) ? queryGradientKernel<E, D, true> : queryGradientKernel<E, D, false>;
-  if (pp_status_t status = launch(op, keys, {tilesOf(op, KeyGradient<D>::keys), call.groups, call.batch * halves},
-                                  threads, KeyGradient<D>::sharedBytes, call))
+  static constexpr decltype(&keyGradientKernel<E, D, true, true>) keys[2][2] = {
+      {keyGradientKernel<E, D, false, false>, keyGradientKernel<E, D, false, true>},
+      {keyGradientKernel<E, D, true, false>, keyGradientKernel<E, D, true, true>}};
+  static constexpr decltype(&queryGradientKernel<E, D, true, true>) queries[2][2] = {
+      {queryGradientKernel<E, D, false, false>, queryGradientKernel<E, D, false, true>},
+      {queryGradientKernel<E, D, true, false>, queryGradientKernel<E, D, true, true>}};
+  const bool drops = op.has(Dropped), simple = call.isSimple();
+  if (pp_status_t status =
+          launch(op, keys[drops][simple], {tilesOf(op, KeyGradient<D>::keys), call.groups, call.batch * halves},
+                 threads, KeyGradient<D>::sharedBytes, call))
     return status;
-  return launch(op, queries, {call.blocks(QueryGradient<D>::queries), call.heads, call.batch}, threads,
+  return launch(op, queries[drops][simple], {call.blocks(QueryGradient<D>::queries), call.heads, call.batch}, threads,
                 QueryGradient<D>::sharedBytes, call);
 }
 

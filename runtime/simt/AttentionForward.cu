@@ -13,8 +13,6 @@ using namespace pp;
 
 namespace {
 
-constexpr float log2e = 1.44269504088896340736f;
-
 /// E: Bf16 or F16; D: the tile's width; Keys: the tile's rows; Fold: runs of 16 queries of a warp.
 template <class E, int D, int Keys, int Fold> struct Forward {
   static constexpr int warps = 4, threads = 32 * warps, queries = 16 * Fold * warps, blocks = Keys / 8;
@@ -74,25 +72,6 @@ template <class E, int D, int Keys, int Fold> struct Forward {
     }
   }
 
-  /// Masks what a row may not see; t is the thread's first row of the run, key the tile's first.
-  static PP_DEVICE void mask(const AttentionCall &n, RowSums<blocks> &scores, int chunk, int b, int t, int key) {
-    int column = int(threadIdx.x) % 4 * 2;
-    PP_UNROLL
-    for (int j = 0; j < blocks; ++j)
-      for (int i = 0; i < 4; ++i)
-        if (!n.sees(chunk, b, t + i / 2 * 8, key + j * 8 + column + i % 2))
-          scores.v[j][i] = minusInfinity<float>;
-  }
-
-  /// Caps products, so that the scale makes scores of them.
-  static PP_DEVICE void cap(const AttentionCall &n, RowSums<blocks> &scores) {
-    float scale = float(n.scale);
-    PP_UNROLL
-    for (int j = 0; j < blocks; ++j)
-      for (int i = 0; i < 4; ++i)
-        scores.v[j][i] = n.capped(scores.v[j][i] * scale) / scale;
-  }
-
   /// Turns scores into weights and rescales what was summed before. `scale` has log2(e) in it.
   PP_DEVICE void soften(RowSums<blocks> &scores, int f, float scale) {
     PP_UNROLL
@@ -100,9 +79,9 @@ template <class E, int D, int Keys, int Fold> struct Forward {
       float most = largest[f][half];
       PP_UNROLL
       for (int j = 0; j < blocks; ++j)
-        most = larger(most, larger(scores.v[j][2 * half], scores.v[j][2 * half + 1]));
-      most = larger(most, shuffleXor(most, 1));
-      most = larger(most, shuffleXor(most, 2));
+        most = largerNumber(most, largerNumber(scores.v[j][2 * half], scores.v[j][2 * half + 1]));
+      most = largerNumber(most, shuffleXor(most, 1));
+      most = largerNumber(most, shuffleXor(most, 2));
       // A row that has seen nothing yet: exp2(-inf - 0) is 0 throughout.
       float base = most == minusInfinity<float> ? 0.0f : most * scale;
       float keep = power2(largest[f][half] * scale - base), sum = 0;
@@ -152,12 +131,12 @@ template <class E, int D, int Keys, int Fold> struct Forward {
                 output[f].v[j][2 * half + 1] * inverse);
       if (lane % 4 == 0)
         static_cast<float *>(n.lse)[n.statistic(b, t, head)] =
-            sum > 0 ? float(n.scale) * largest[f][half] + logarithm(sum) : minusInfinity<float>;
+            sum > 0 ? n.slopeScale * largest[f][half] + logarithm(sum) : minusInfinity<float>;
     }
   }
 };
 
-template <class E, int D, int Keys, int Fold, bool Drops>
+template <class E, int D, int Keys, int Fold, bool Drops, bool Simple>
 __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ AttentionCall n) {
   using Block = Forward<E, D, Keys, Fold>;
   constexpr int threads = Block::threads;
@@ -167,15 +146,15 @@ __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ Att
   E *q = sharedMemory<E>(), *k = q + Block::queries * tileStride<D>, *v = k + Keys * tileStride<D>;
   int64_t keyStride = int64_t(n.groups) * n.d;
   auto load = [&](E *tile, const void *from, int chunk, int key) {
-    loadRows<Keys, D, threads>(tile, static_cast<const E *>(from) + n.key(chunk, b, key, group), keyStride,
-                               n.chunks[chunk].length - key, n.d, n.wide);
+    loadRows<Keys, D, threads, Simple>(n, tile, static_cast<const E *>(from) + n.key(chunk, b, key, group), keyStride,
+                                       n.chunks[chunk].length - key);
     commitCopies();
   };
   DropoutIf<float, Drops> dropout(n, b, head);
   Block mine;
   mine.clear();
-  loadRows<Block::queries, D, threads>(q, static_cast<const E *>(n.q) + n.query(b, first, head), int64_t(n.heads) * n.d,
-                                       end - first, n.d, n.wide);
+  loadRows<Block::queries, D, threads, Simple>(n, q, static_cast<const E *>(n.q) + n.query(b, first, head),
+                                               int64_t(n.heads) * n.d, end - first);
   int chunk = 0, key = 0;
   bool more = n.seek(chunk, key, b, first, end);
   if (more)
@@ -190,11 +169,12 @@ __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ Att
                   n.hides(chunk, b, key, end);
     PP_UNROLL
     for (int f = 0; f < Fold; ++f) {
-      if (n.softcap > 0)
-        Block::cap(n, scores[f]);
+      if (!Simple && n.softcap > 0)
+        capScores(n, scores[f]);
       if (masked)
-        Block::mask(n, scores[f], chunk, b, first + (warp * Fold + f) * 16 + int(threadIdx.x) % 32 / 4, key);
-      mine.soften(scores[f], f, float(n.scale) * log2e);
+        forHidden<Block::blocks>(n, chunk, b, first + (warp * Fold + f) * 16 + int(threadIdx.x) % 32 / 4, key,
+                                 [&](int j, int i) { scores[f].v[j][i] = hidden; });
+      mine.soften(scores[f], f, n.scaleInBits);
       if constexpr (Drops)
         Block::drop(dropout, scores[f], n.placeOf(first) + (warp * Fold + f) * 16 + int(threadIdx.x) % 32 / 4,
                     n.chunks[chunk].position + key);
@@ -216,9 +196,11 @@ template <class E, int D, int Keys, int Fold> pp_status_t attention(const Prepar
   AttentionCall call = attentionCall(op, a[1], nullptr, a[4], sizeof(E));
   call.q = a[0], call.o = a[2], call.lse = a[3];
   call.wide = call.wide && aligned(call.q);
-  auto *kernel = op.has(Dropped) ? forwardKernel<E, D, Keys, Fold, true> : forwardKernel<E, D, Keys, Fold, false>;
-  return launch(op, kernel, {call.blocks(Block::queries), call.heads, call.batch}, Block::threads, Block::sharedBytes,
-                call);
+  static constexpr decltype(&forwardKernel<E, D, Keys, Fold, true, true>) kernels[2][2] = {
+      {forwardKernel<E, D, Keys, Fold, false, false>, forwardKernel<E, D, Keys, Fold, false, true>},
+      {forwardKernel<E, D, Keys, Fold, true, false>, forwardKernel<E, D, Keys, Fold, true, true>}};
+  return launch(op, kernels[op.has(Dropped)][call.isSimple()], {call.blocks(Block::queries), call.heads, call.batch},
+                Block::threads, Block::sharedBytes, call);
 }
 
 /// Two runs of 16 queries per warp halve the reads of K and V from shared memory; wider heads have no registers for it.

@@ -20,27 +20,36 @@ template <class A, int W> struct Pack {
   A v[W];
 };
 
+/// W elements as they are stored: half the registers of 16 bits.
+template <class E, int W> struct Stored {
+  alignas(W == 1 ? sizeof(E) : 16) E v[W];
+  PP_DEVICE Pack<Acc<E>, W> widened() const {
+    Pack<Acc<E>, W> pack;
+    PP_UNROLL
+    for (int i = 0; i < W; ++i)
+      pack.v[i] = widen(v[i]);
+    return pack;
+  }
+};
+
 /// Reads W elements; 16-byte aligned unless W is 1.
-template <int W, class E> PP_DEVICE Pack<Acc<E>, W> load(const E *p) {
-  Pack<Acc<E>, W> pack;
+template <int W, class E> PP_DEVICE Stored<E, W> fetch(const E *p) {
+  Stored<E, W> stored;
   if constexpr (W == 1) {
-    pack.v[0] = widen(*p);
+    stored.v[0] = *p;
   } else {
-    alignas(16) E raw[W];
     checkAligned(p, 16);
 #ifdef __CUDACC__
     PP_UNROLL
     for (int i = 0; i < W * int(sizeof(E)) / 16; ++i)
-      reinterpret_cast<uint4 *>(raw)[i] = reinterpret_cast<const uint4 *>(p)[i];
+      reinterpret_cast<uint4 *>(stored.v)[i] = reinterpret_cast<const uint4 *>(p)[i];
 #else
-    std::memcpy(raw, p, sizeof(raw));
+    std::memcpy(stored.v, p, sizeof(stored.v));
 #endif
-    PP_UNROLL
-    for (int i = 0; i < W; ++i)
-      pack.v[i] = widen(raw[i]);
   }
-  return pack;
+  return stored;
 }
+template <int W, class E> PP_DEVICE Pack<Acc<E>, W> load(const E *p) { return fetch<W>(p).widened(); }
 
 PP_DEVICE void narrow(float &to, float value) { to = value; }
 PP_DEVICE void narrow(double &to, double value) { to = value; }
@@ -78,6 +87,10 @@ PP_DEVICE float errorFunction(float x) { return erff(x); }
 PP_DEVICE double errorFunction(double x) { return erf(x); }
 PP_DEVICE float multiplyAdd(float a, float b, float c) { return fmaf(a, b, c); }
 PP_DEVICE double multiplyAdd(double a, double b, double c) { return fma(a, b, c); }
+constexpr float log2e = 1.44269504088896340736f;
+/// e^x of a score, less the largest or a row's sum, that is at most 0 or hardly more: in f32 one power of two.
+PP_DEVICE float weightOf(float x) { return power2(x * log2e); }
+PP_DEVICE double weightOf(double x) { return exp(x); }
 template <class A> PP_DEVICE A sigmoid(A x) { return A(1) / (A(1) + exponential(-x)); }
 template <class A> PP_DEVICE A larger(A x, A y) { return x > y ? x : y; }
 template <class A> constexpr A minusInfinity = -A(__builtin_huge_val());

@@ -30,11 +30,14 @@ struct AttentionCall {
   const void *delta;
   int batch, s, heads, groups, d, count, position, run, apart;
   bool causal;
-  bool wide;       ///< rows are whole packs of 16 bytes, aligned
+  bool wide;       ///< rows of q, k and v are whole packs of 16 bytes, aligned
   bool adds;       ///< to dq
   bool sums;       ///< dk, dv in acc
   bool addsToKeys; ///< to dk, dv, in acc
   double scale, softcap;
+  /// For the tensor cores' kernels, whose scores lack the scale: that of slopes, and that which makes powers of two of
+  /// them. A score under the cap is fromCap * tanh(toCap * score), and its derivative 1 - bend * its square.
+  float slopeScale, scaleInBits, toCap = 0, fromCap = 0, bend = 0;
   int window;            ///< 0: none
   const int32_t *starts; ///< [batch, s]; null: every row is one document
   const int32_t *rows;   ///< [batch, s]: the number of each query's sequence in the run; null: no dropout
@@ -44,6 +47,8 @@ struct AttentionCall {
   int site, firstHead; ///< of the dropout; of all devices' heads
   KeyChunk chunks[mostChunks];
 
+  /// Whether the tensor cores' kernels that ask for neither odd rows nor a cap do.
+  bool isSimple() const { return wide && softcap <= 0; }
   PP_DEVICE int share() const { return heads / groups; }
   PP_DEVICE int64_t query(int b, int t, int head) const { return ((int64_t(b) * s + t) * heads + head) * d; }
   PP_DEVICE int64_t statistic(int b, int t, int head) const { return (int64_t(b) * heads + head) * s + t; }
@@ -74,8 +79,16 @@ struct AttentionCall {
     int start = starts ? starts[int64_t(b) * s + (t < s ? t : s - 1)] - from : low;
     return start > low ? start : low;
   }
+  /// Query t sees the chunk's keys from `low` to `high`.
+  PP_DEVICE void seenBy(int chunk, int b, int t, int &low, int &high) const {
+    int length = chunks[chunk].length, lead = leadOf(chunk, t);
+    low = isBounded() ? lowest(chunk, b, t) : 0;
+    high = causal && lead < length ? lead + 1 : length;
+  }
   PP_DEVICE bool sees(int chunk, int b, int t, int j) const {
-    return j < chunks[chunk].length && (!causal || j <= leadOf(chunk, t)) && (!isBounded() || j >= lowest(chunk, b, t));
+    int low, high;
+    seenBy(chunk, b, t, low, high);
+    return j >= low && j < high;
   }
   /// Moves to the first tile, here or later, that one of a block's queries from `first` to `end` sees; false when
   /// there is none.
@@ -157,19 +170,24 @@ template <class A> struct PairDropout {
       : mask(n.scalars->seed, n.site, n.scalars->holds ? 0 : n.rate), head((n.firstHead + head) * n.whole),
         whole(n.whole), row(n.rows[int64_t(b) * n.s]), growth(n.scalars->holds ? A(1) : A(1 / (1 - n.rate))) {}
   PP_DEVICE int64_t place(int query, int key) const { return (head + query) * whole + key; }
+  /// What word `i` of four makes of a weight. (An index would put them into memory.)
+  PP_DEVICE A of(const Words &words, int i) const {
+    uint32_t low = i & 1 ? words.v[1] : words.v[0], high = i & 1 ? words.v[3] : words.v[2];
+    return (i & 2 ? high : low) >= mask.threshold ? growth : A(0);
+  }
   /// Of a query and a key that stand at these places of the sequence.
   PP_DEVICE A factor(int query, int key) const {
     int64_t at = place(query, key);
-    return mask.words(at / 4, row).v[at % 4] >= mask.threshold ? growth : A(0);
+    return of(mask.words(at / 4, row), int(at) & 3);
   }
   /// Multiplies the weights of this key and the next one, which mostly share a counter.
   PP_DEVICE void apply(int query, int key, A &first, A &second) const {
     int64_t at = place(query, key);
     Words words = mask.words(at / 4, row);
-    first *= words.v[at % 4] >= mask.threshold ? growth : A(0);
+    first *= of(words, int(at) & 3);
     if (at % 4 == 3)
       words = mask.words(at / 4 + 1, row);
-    second *= words.v[(at + 1) % 4] >= mask.threshold ? growth : A(0);
+    second *= of(words, int(at + 1) & 3);
   }
 };
 /// In the place of it where nothing is dropped.

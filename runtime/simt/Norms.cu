@@ -174,64 +174,110 @@ template <class E> pp_status_t rmsnorm_rebuild(const PreparedOp &op, void *const
 /// Blocks that share the rows of a norm's backward: a number of its own for each size, so that a GPU's number of
 /// multiprocessors changes no bit.
 int64_t normBlocks(int64_t rows) { return rows < 264 ? rows : 264; }
-/// Beyond it a block sums dg and db in its part of the scratch.
-constexpr size_t normSharedBytes = 64 * 1024;
-
 template <class E> struct NormGradients {
   const E *dy, *x, *g;
   const Acc<E> *mean, *rstd;
   E *dx;
   Acc<E> *parts; ///< [blocks][1 or 2][h]: sums of dg, db
   int64_t rows, h;
-  bool adds, shares, plus;
+  bool adds, plus;
 };
 
-/// A block takes every gridDim-th row. A thread always has the same columns, so that sums of dg and db need no barrier.
-template <class E, int W, bool Layer> __global__ void normBackwardKernel(NormGradients<E> n) {
+/// What a row's packs are multiplied by.
+template <class E, int W, bool Layer> struct NormRow {
   using A = Acc<E>;
-  constexpr int sumsOf = Layer ? 2 : 1;
-  A *meeting = sharedMemory<A>(), *part = n.parts + int64_t(blockIdx.x) * sumsOf * n.h;
-  A *dg = n.shares ? meeting + 2 * blockSumEntries : part, *db = dg + n.h;
-  int64_t first = int64_t(threadIdx.x) * W, step = int64_t(blockDim.x) * W;
-  for (int64_t i = first; i < n.h; i += step)
+  A mean, rstd;
+  A sums[Layer ? 2 : 1] = {}; ///< of the scaled gradient times x-hat, and of itself
+
+  /// Adds a pack to the row's sums, and to dg and db of its columns.
+  PP_DEVICE void add(const Pack<A, W> &d, const Pack<A, W> &x, const Pack<A, W> &g, A *dg, A *db) {
+    PP_UNROLL
     for (int j = 0; j < W; ++j) {
-      dg[i + j] = 0;
+      A normal = (x.v[j] - mean) * rstd, scaled = d.v[j] * g.v[j];
+      sums[0] += scaled * normal;
+      dg[j] += d.v[j] * normal;
       if constexpr (Layer)
-        db[i + j] = 0;
+        sums[1] += scaled, db[j] += d.v[j];
     }
+  }
+  /// A pack of dx, when `sums` are means of the whole row.
+  PP_DEVICE void write(const Pack<A, W> &d, const Pack<A, W> &x, const Pack<A, W> &g, E *dx, bool adds) const {
+    Pack<A, W> old{};
+    if (adds)
+      old = load<W>(dx);
+    PP_UNROLL
+    for (int j = 0; j < W; ++j)
+      old.v[j] += rstd * (d.v[j] * g.v[j] - (Layer ? sums[Layer] : A(0)) - (x.v[j] - mean) * rstd * sums[0]);
+    store<W>(dx, old);
+  }
+};
+
+/// Packs of a row, and of the sums of dg and db, that a thread keeps in registers at most.
+constexpr int mostHeld = 4;
+/// Threads of a block with so many: their registers suffice for it.
+template <bool Layer> constexpr int mostThreads = Layer ? 384 : 512;
+
+/// A block takes every gridDim-th row. A thread always has the same columns: `Held` packs, whose sums of dg and db it
+/// keeps in registers, as it keeps their elements of a row. Of longer rows than a block's threads hold the other
+/// packs' sums are in its part of the scratch.
+template <class E, int W, int Held, bool Layer>
+__global__ void __launch_bounds__(Held == mostHeld ? mostThreads<Layer> : 256)
+    normBackwardKernel(const NormGradients<E> n) {
+  using A = Acc<E>;
+  A *partOfG = n.parts + int64_t(blockIdx.x) * (Layer ? 2 : 1) * n.h, *partOfB = partOfG + n.h;
+  int64_t first = int64_t(threadIdx.x) * W, step = int64_t(blockDim.x) * W;
+  auto gains = [&](int64_t i) { return plusOne(load<W>(n.g + i), n.plus); };
+  Pack<A, W> dg[Held] = {}, db[Held] = {};
+  const int64_t rest = Held == mostHeld ? first + Held * step : n.h;
+  for (int64_t i = rest; i < n.h; i += step) {
+    store<W>(partOfG + i, Pack<A, W>{});
+    if constexpr (Layer)
+      store<W>(partOfB + i, Pack<A, W>{});
+  }
   for (int64_t row = blockIdx.x; row < n.rows; row += gridDim.x) {
     const E *dy = n.dy + row * n.h, *x = n.x + row * n.h;
     E *dx = n.dx + row * n.h;
-    A mean = Layer ? n.mean[row] : A(0), rstd = n.rstd[row], sums[2] = {0, 0};
-    for (int64_t i = first; i < n.h; i += step) {
-      auto d = load<W>(dy + i), a = load<W>(x + i), g = plusOne(load<W>(n.g + i), n.plus);
-      for (int j = 0; j < W; ++j) {
-        A normal = (a.v[j] - mean) * rstd, scaled = d.v[j] * g.v[j];
-        sums[0] += scaled * normal;
-        sums[1] += scaled;
-        dg[i + j] += d.v[j] * normal;
-        if constexpr (Layer)
-          db[i + j] += d.v[j];
-      }
+    NormRow<E, W, Layer> its{Layer ? n.mean[row] : A(0), n.rstd[row]};
+    Stored<E, W> d[Held], a[Held];
+    PP_UNROLL
+    for (int p = 0; p < Held; ++p) {
+      int64_t i = first + p * step, at = i < n.h ? i : 0; // (a pack that is there instead of one that is not)
+      d[p] = fetch<W>(dy + at), a[p] = fetch<W>(x + at);
     }
-    blockSum(sums, meeting);
-    A dot = sums[0] / A(n.h), sum = Layer ? sums[1] / A(n.h) : A(0);
-    for (int64_t i = first; i < n.h; i += step) {
-      auto d = load<W>(dy + i), a = load<W>(x + i), g = plusOne(load<W>(n.g + i), n.plus);
-      Pack<A, W> old{};
-      if (n.adds)
-        old = load<W>(dx + i);
-      for (int j = 0; j < W; ++j)
-        old.v[j] += rstd * (d.v[j] * g.v[j] - sum - (a.v[j] - mean) * rstd * dot);
-      store<W>(dx + i, old);
-    }
+    PP_UNROLL
+    for (int p = 0; p < Held; ++p)
+      if (int64_t i = first + p * step; i < n.h)
+        its.add(d[p].widened(), a[p].widened(), gains(i), dg[p].v, db[p].v);
+    for (int64_t i = rest; i < n.h; i += step)
+      its.add(load<W>(dy + i), load<W>(x + i), gains(i), partOfG + i, partOfB + i);
+    blockSum(its.sums, sharedMemory<A>());
+    for (A &sum : its.sums)
+      sum /= A(n.h);
+    PP_UNROLL
+    for (int p = 0; p < Held; ++p)
+      if (int64_t i = first + p * step; i < n.h)
+        its.write(d[p].widened(), a[p].widened(), gains(i), dx + i, n.adds);
+    for (int64_t i = rest; i < n.h; i += step)
+      its.write(load<W>(dy + i), load<W>(x + i), gains(i), dx + i, n.adds);
   }
-  for (int64_t i = first; n.shares && i < n.h; i += step)
-    for (int j = 0; j < W; ++j) {
-      part[i + j] = dg[i + j];
+  PP_UNROLL
+  for (int p = 0; p < Held; ++p)
+    if (int64_t i = first + p * step; i < n.h) {
+      store<W>(partOfG + i, dg[p]);
       if constexpr (Layer)
-        part[n.h + i + j] = db[i + j];
+        store<W>(partOfB + i, db[p]);
     }
+}
+
+/// Threads that hold the row, as far as they may be so many.
+template <class E, int W, bool Layer>
+pp_status_t launchBackward(const PreparedOp &op, const NormGradients<E> &n, int64_t blocks) {
+  int64_t packs = blocksFor(n.h, W), held = packs <= 256 ? 1 : packs <= 512 ? 2 : mostHeld;
+  int64_t threads = std::min<int64_t>(blocksFor(blocksFor(packs, held), 32) * 32, mostThreads<Layer>);
+  auto *kernel = held == 1   ? normBackwardKernel<E, W, 1, Layer>
+                 : held == 2 ? normBackwardKernel<E, W, 2, Layer>
+                             : normBackwardKernel<E, W, mostHeld, Layer>;
+  return launch(op, kernel, {blocks}, int(threads), 2 * blockSumEntries * sizeof(Acc<E>), n);
 }
 
 template <class E, bool Layer> pp_status_t normBackward(const PreparedOp &op, NormGradients<E> n, void *dg, void *db) {
@@ -240,15 +286,11 @@ template <class E, bool Layer> pp_status_t normBackward(const PreparedOp &op, No
   constexpr int64_t sumsOf = Layer ? 2 : 1;
   n.parts = reinterpret_cast<A *>(op.scratch);
   n.rows = op.dims[0], n.h = op.dims[1], n.adds = op.has(Accumulate), n.plus = op.has(PlusOne);
-  size_t sumBytes = size_t(sumsOf * n.h) * sizeof(A), meeting = 2 * blockSumEntries * sizeof(A);
-  n.shares = sumBytes + meeting <= normSharedBytes;
   bool wide = n.h % W == 0 && aligned(n.dy, n.x, n.g, n.dx);
   int64_t blocks = normBlocks(n.rows);
-  if (pp_status_t status =
-          launch(op, wide ? normBackwardKernel<E, W, Layer> : normBackwardKernel<E, 1, Layer>, {blocks},
-                 normThreads(blocksFor(n.h, wide ? W : 1)), meeting + (n.shares ? sumBytes : 0), n))
-    return status;
-  pp_status_t status = columnSums<A>(op, n.parts, blocks, n.h, sumsOf * n.h, blocks, out<A>(dg), false);
+  pp_status_t status = wide ? launchBackward<E, W, Layer>(op, n, blocks) : launchBackward<E, 1, Layer>(op, n, blocks);
+  if (!status)
+    status = columnSums<A>(op, n.parts, blocks, n.h, sumsOf * n.h, blocks, out<A>(dg), false);
   if (Layer && !status)
     status = columnSums<A>(op, n.parts + n.h, blocks, n.h, sumsOf * n.h, blocks, out<A>(db), false);
   return status;
@@ -257,14 +299,13 @@ template <class E, bool Layer> pp_status_t normBackward(const PreparedOp &op, No
 template <class E> pp_status_t layernorm_bwd(const PreparedOp &op, void *const *a) {
   return normBackward<E, true>(op,
                                {in<E>(a[0]), in<E>(a[1]), in<E>(a[2]), in<Acc<E>>(a[3]), in<Acc<E>>(a[4]), out<E>(a[5]),
-                                nullptr, 0, 0, false, false, false},
+                                nullptr, 0, 0, false, false},
                                a[6], a[7]);
 }
 template <class E> pp_status_t rmsnorm_bwd(const PreparedOp &op, void *const *a) {
-  return normBackward<E, false>(op,
-                                {in<E>(a[0]), in<E>(a[1]), in<E>(a[2]), nullptr, in<Acc<E>>(a[3]), out<E>(a[4]),
-                                 nullptr, 0, 0, false, false, false},
-                                a[5], nullptr);
+  return normBackward<E, false>(
+      op, {in<E>(a[0]), in<E>(a[1]), in<E>(a[2]), nullptr, in<Acc<E>>(a[3]), out<E>(a[4]), nullptr, 0, 0, false, false},
+      a[5], nullptr);
 }
 
 } // namespace

@@ -100,24 +100,25 @@ template <class E> pp_status_t sum_squares(const PreparedOp &op, void *const *ar
 
 // --- AdamW ---
 
-/// What a call's elements share, computed once per block in f64 from scalars that change with every step.
-struct AdamFactors {
-  double gamma, beta1, beta2, correction1, correction2, lr, epsilon, decay;
+/// What a call's elements share, computed in f64 by one thread of each block from scalars that change with every step.
+template <class A> struct AdamFactors {
+  A gamma, beta1, beta2, rest1, rest2, correction1, correction2, lr, epsilon, decay;
   bool skips; ///< gradients that overflowed, or nothing may change
 };
 
-PP_DEVICE AdamFactors factorsOf(const OptimizerScalars &scalars, const double *norm2, double rate, double shrink) {
-  AdamFactors f;
+template <class A>
+PP_DEVICE AdamFactors<A> factorsOf(const OptimizerScalars &scalars, const double *norm2, double rate, double shrink) {
+  AdamFactors<A> f;
   f.skips = scalars.holds || (scalars.skips && norm2 && !(*norm2 < -minusInfinity<double>)); // a NaN too
-  f.gamma = 1 / scalars.lossScale;
-  f.beta1 = scalars.beta1, f.beta2 = scalars.beta2, f.lr = scalars.lr * rate, f.epsilon = scalars.epsilon;
-  f.decay = scalars.weightDecay * shrink;
-  f.correction1 = 1 / (1 - pow(f.beta1, double(scalars.step)));
-  f.correction2 = 1 / (1 - pow(f.beta2, double(scalars.step)));
+  double gamma = 1 / scalars.lossScale;
   if (scalars.clip > 0 && norm2) {
     double ratio = scalars.clip / (sqrt(*norm2) / scalars.lossScale + 1e-6);
-    f.gamma *= ratio < 1 ? ratio : 1;
+    gamma *= ratio < 1 ? ratio : 1;
   }
+  f.gamma = A(gamma);
+  f.beta1 = A(scalars.beta1), f.rest1 = A(1 - scalars.beta1), f.correction1 = A(scalars.correction1);
+  f.beta2 = A(scalars.beta2), f.rest2 = A(1 - scalars.beta2), f.correction2 = A(scalars.correction2);
+  f.lr = A(scalars.lr * rate), f.epsilon = A(scalars.epsilon), f.decay = A(scalars.weightDecay * shrink);
   return f;
 }
 
@@ -127,18 +128,15 @@ template <class E> struct Adam {
   Acc<E> *m, *v, *master;
   bool decays, wide;
 
-  template <int W> PP_DEVICE void at(int64_t i, const AdamFactors &f) const {
+  template <int W> PP_DEVICE void at(int64_t i, const AdamFactors<Acc<E>> &f) const {
     using A = Acc<E>;
-    A gamma = A(f.gamma), beta1 = A(f.beta1), beta2 = A(f.beta2), rest1 = A(1 - f.beta1), rest2 = A(1 - f.beta2);
-    A correction1 = A(f.correction1), correction2 = A(f.correction2), lr = A(f.lr), epsilon = A(f.epsilon);
-    A decay = A(f.decay);
     auto g = load<W>(grad + i), mean = load<W>(m + i), square = load<W>(v + i), value = load<W>(master + i);
     for (int j = 0; j < W; ++j) {
-      A slope = gamma * g.v[j];
-      mean.v[j] = beta1 * mean.v[j] + rest1 * slope;
-      square.v[j] = beta2 * square.v[j] + rest2 * (slope * slope);
-      value.v[j] -=
-          lr * (mean.v[j] * correction1 / (squareRoot(square.v[j] * correction2) + epsilon) + decay * value.v[j]);
+      A slope = f.gamma * g.v[j];
+      mean.v[j] = f.beta1 * mean.v[j] + f.rest1 * slope;
+      square.v[j] = f.beta2 * square.v[j] + f.rest2 * (slope * slope);
+      A root = squareRoot(square.v[j] * f.correction2) + f.epsilon;
+      value.v[j] -= f.lr * (mean.v[j] * f.correction1 / root + f.decay * value.v[j]);
     }
     store<W>(m + i, mean);
     store<W>(v + i, square);
@@ -151,23 +149,25 @@ template <class E> struct Adam {
 template <class E>
 __global__ void adamKernel(const __grid_constant__ TensorList<Adam<E>> list, const OptimizerScalars *scalars,
                            const double *norm2, double rate, double shrink) {
-  AdamFactors *f = sharedMemory<AdamFactors>();
+  using A = Acc<E>;
+  auto *shared = sharedMemory<AdamFactors<A>>();
   int tensor = list.find(blockIdx.x);
   const Adam<E> &adam = list.tensors[tensor];
   if (threadIdx.x == 0)
-    *f = factorsOf(*scalars, norm2, rate, adam.decays ? shrink : 0);
+    *shared = factorsOf<A>(*scalars, norm2, rate, adam.decays ? shrink : 0);
   waitBlock();
-  if (f->skips)
+  const AdamFactors<A> f = *shared;
+  if (f.skips)
     return;
   constexpr int W = packOf<E>;
   int64_t size = list.sizes[tensor], first = (int64_t(blockIdx.x) - list.firstBlocks[tensor]) * blockElements;
   int64_t end = first + blockElements < size ? first + blockElements : size;
   for (int64_t i = first + int64_t(threadIdx.x) * W; i < end; i += int64_t(blockDim.x) * W)
     if (adam.wide && i + W <= end)
-      adam.template at<W>(i, *f);
+      adam.template at<W>(i, f);
     else
       for (int64_t j = i; j < end && j < i + W; ++j)
-        adam.template at<1>(j, *f);
+        adam.template at<1>(j, f);
 }
 
 /// `addresses` lists grad, w, m, v and master of each tensor.
@@ -188,7 +188,7 @@ pp_status_t adamTensors(const PreparedOp &op, void *const *addresses, const void
       [&](const auto &list) {
         if (list.blocks == 0) // other devices update them
           return PP_OK;
-        return launch(op, adamKernel<E>, {list.blocks}, 256, sizeof(AdamFactors), list,
+        return launch(op, adamKernel<E>, {list.blocks}, 256, sizeof(AdamFactors<A>), list,
                       static_cast<const OptimizerScalars *>(op.launches->scalars), in<double>(norm2), op.groupRate(),
                       op.groupShrink());
       });

@@ -33,8 +33,22 @@ template <class A> size_t plainBytes(int64_t d) {
 
 /// Up to 32 rows, `stride` apart, for all warps; the caller waits before and after.
 template <class E> PP_DEVICE void loadTile(Acc<E> *tile, const E *rows, int64_t stride, int count, int d) {
-  for (int i = int(threadIdx.x); i < count * d; i += int(blockDim.x))
-    tile[i / d * (d + 1) + i % d] = widen(rows[i / d * stride + i % d]);
+  int warp = int(threadIdx.x) / 32, rest = count - warp;
+  rows += warp * stride, tile += warp * (d + 1);
+  PP_ROLLED
+  for (int c = int(threadIdx.x) % 32; c < d; c += 32) {
+    E its[tileRows / warps] = {}; // all on their way before the first is stored
+    const E *from = rows + c;
+    Acc<E> *to = tile + c;
+    PP_UNROLL
+    for (int i = 0; i < tileRows; i += warps, from += warps * stride)
+      if (i < rest)
+        its[i / warps] = *from;
+    PP_UNROLL
+    for (int i = 0; i < tileRows; i += warps, to += warps * (d + 1))
+      if (i < rest)
+        *to = widen(its[i / warps]);
+  }
 }
 template <class E> PP_DEVICE void loadRow(Acc<E> *row, const E *from, int d, int lane) {
   for (int c = lane; c < d; c += 32)
@@ -68,7 +82,8 @@ PP_DEVICE int loadKeys(const PlainTiles<Acc<E>> &tiles, const AttentionCall &n, 
   return count;
 }
 
-template <class E, bool Drops> __global__ void plainForwardKernel(const __grid_constant__ AttentionCall n) {
+template <class E, bool Drops>
+__global__ void __launch_bounds__(32 * warps, 6) plainForwardKernel(const __grid_constant__ AttentionCall n) {
   using A = Acc<E>;
   int lane = int(threadIdx.x) % 32, d = n.d, head = int(blockIdx.y), b = int(blockIdx.z), group = head / n.share();
   int first, end;
@@ -86,8 +101,8 @@ template <class E, bool Drops> __global__ void plainForwardKernel(const __grid_c
     bool seen = t < end && n.sees(chunk, b, t, key + lane);
     A score = seen ? n.capped(A(n.scale) * dot(tiles.own[0], tiles.first + lane * (d + 1), d)) : minusInfinity<A>;
     A most = larger(largest, warpLargest(score));
-    A weight = seen ? exponential(score - most) : A(0);
-    A keep = largest == most ? A(1) : exponential(largest - most);
+    A weight = seen ? weightOf(score - most) : A(0);
+    A keep = largest == most ? A(1) : weightOf(largest - most);
     total = total * keep + warpSum(weight);
     largest = most;
     for (int c = lane; c < d; c += 32)
@@ -116,13 +131,14 @@ template <class A> struct PairSlope {
     if (!seen)
       return;
     A score = n.capped(A(n.scale) * dot(q, k, n.d));
-    weight = exponential(score - lse);
+    weight = weightOf(score - lse);
     slope = A(n.scale) * weight * (factor * dot(dout, v, n.d) - delta) * n.slopeOfCap(score);
     weight *= factor;
   }
 };
 
-template <class E, bool Drops> __global__ void plainQueryGradientKernel(const __grid_constant__ AttentionCall n) {
+template <class E, bool Drops>
+__global__ void __launch_bounds__(32 * warps, 6) plainQueryGradientKernel(const __grid_constant__ AttentionCall n) {
   using A = Acc<E>;
   int lane = int(threadIdx.x) % 32, d = n.d, head = int(blockIdx.y), b = int(blockIdx.z), group = head / n.share();
   int first, end;
@@ -170,7 +186,8 @@ PP_DEVICE void writeKeyRow(const AttentionCall &n, void *to, int64_t at, const A
       narrow(static_cast<E *>(to)[at + c], sum[c]);
 }
 
-template <class E, bool Drops> __global__ void plainKeyGradientKernel(const __grid_constant__ AttentionCall n) {
+template <class E, bool Drops>
+__global__ void __launch_bounds__(32 * warps, 6) plainKeyGradientKernel(const __grid_constant__ AttentionCall n) {
   using A = Acc<E>;
   int lane = int(threadIdx.x) % 32, d = n.d, group = int(blockIdx.y), b = int(blockIdx.z), chunk, first;
   n.tile(int(blockIdx.x), warps, chunk, first);
@@ -245,7 +262,13 @@ AttentionCall pp::attentionCall(const PreparedOp &op, const void *kv, void *dkv,
   call.causal = op.has(Causal), call.adds = op.has(Accumulate), call.addsToKeys = op.has(AccumulateKv);
   call.sums = op.has(Sums);
   call.scale = op.params[1] > 0 ? op.params[1] : 1 / std::sqrt(double(call.d));
-  call.window = int(op.params[0]), call.softcap = op.params[2], call.position = int(op.dims[5]);
+  call.slopeScale = float(call.scale), call.scaleInBits = float(call.scale * 1.44269504088896340736);
+  call.window = int(op.params[0]), call.softcap = op.params[2];
+  if (call.softcap > 0) {
+    call.toCap = float(call.scale / call.softcap), call.fromCap = float(call.softcap / call.scale);
+    call.bend = call.toCap * call.toCap;
+  }
+  call.position = int(op.dims[5]);
   call.starts = op.has(Documents) ? inList<int32_t>(kv, 2 * op.chunkCount) : nullptr;
   if (op.has(Dropped)) {
     takeScalars(op, scalars);

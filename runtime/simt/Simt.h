@@ -17,6 +17,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #define PP_UNROLL _Pragma("unroll")
+#define PP_ROLLED _Pragma("unroll 1")
 #else
 #include "runtime/files/Half.h"
 #include "runtime/simt/BlockFibers.h"
@@ -27,6 +28,7 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define PP_UNROLL
+#define PP_ROLLED
 #define threadIdx (::pp::simtPlace().thread)
 #define blockIdx (::pp::simtPlace().block)
 #define blockDim (::pp::simtPlace().threads)
@@ -82,7 +84,14 @@ PP_DEVICE uint32_t F16::pairOf(float low, float high) {
   __half2 pair = __floats2half2_rn(low, high);
   return *reinterpret_cast<uint32_t *>(&pair);
 }
-PP_DEVICE float power2(float x) { return exp2f(x); }
+/// 2^x to a relative 2^-22, as one instruction: results below 2^-126 are 0.
+PP_DEVICE float power2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// The larger one of those that are numbers, by one instruction.
+PP_DEVICE float largerNumber(float x, float y) { return fmaxf(x, y); }
 PP_DEVICE void setOnce(int32_t *word, int32_t value) { atomicCAS(word, 0, value); }
 
 PP_DEVICE void loadMatrices(uint32_t (&r)[4], const void *row) {
@@ -143,7 +152,16 @@ inline uint32_t Bf16::pairOf(float low, float high) { return uint32_t(bitsOf(hig
 inline float F16::valueOf(uint16_t bits) { return fromF16(bits); }
 inline uint16_t F16::bitsOf(float value) { return roundToF16(value); }
 inline uint32_t F16::pairOf(float low, float high) { return uint32_t(bitsOf(high)) << 16 | bitsOf(low); }
-inline float power2(float x) { return std::exp2(x); }
+/// No better than the device's: the last two bits are cleared, and small results are 0.
+inline float power2(float x) {
+  float y = std::exp2(x);
+  uint32_t bits;
+  std::memcpy(&bits, &y, 4);
+  bits = y < 0x1p-126f ? 0 : std::isfinite(y) ? bits & ~3u : bits;
+  std::memcpy(&y, &bits, 4);
+  return y;
+}
+inline float largerNumber(float x, float y) { return x > y || y != y ? x : y; }
 inline void setOnce(int32_t *word, int32_t value) {
   if (!*word)
     *word = value;

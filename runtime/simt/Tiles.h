@@ -23,23 +23,25 @@ template <int N> struct RowSums {
   }
 };
 
-/// Copies `Rows` rows, `stride` elements apart; `present` of them exist. The copy ends later if rows are whole packs.
-template <int Rows, int D, int Threads, class E>
-PP_DEVICE void loadRows(E *tile, const E *rows, int64_t stride, int present, int d, bool wide) {
-  constexpr int packs = D / 8;
-  PP_UNROLL
-  for (int i = int(threadIdx.x); i < Rows * packs; i += Threads) {
-    int row = i / packs, column = i % packs * 8;
-    E *to = tile + row * tileStride<D> + column;
-    bool there = row < present && column < d;
-    const E *from = there ? rows + row * stride + column : rows;
-    if (wide) {
-      copyLater(to, from, there);
-      continue;
+/// Copies `Rows` rows from `rows` on, `stride` elements apart; `present` of them exist. A thread copies packs of one
+/// column, `step` rows apart; the copy ends later if rows are whole packs.
+template <int Rows, int D, int Threads, bool Simple, class E>
+PP_DEVICE void loadRows(const AttentionCall &n, E *tile, const E *rows, int64_t stride, int present) {
+  constexpr int packs = D / 8, step = Threads / packs;
+  static_assert(Threads % packs == 0 && Rows % step == 0);
+  int row = int(threadIdx.x) / packs, column = int(threadIdx.x) % packs * 8, rest = column < n.d ? present - row : 0;
+  E *to = tile + row * tileStride<D> + column;
+  const E *from = rows + row * stride + column;
+  if constexpr (!Simple)
+    if (!n.wide) {
+      for (int i = 0; i < Rows; i += step)
+        for (int c = 0; c < 8; ++c)
+          to[i * tileStride<D> + c].bits = i < rest && column + c < n.d ? from[i * stride + c].bits : uint16_t(0);
+      return;
     }
-    for (int c = 0; c < 8; ++c)
-      to[c].bits = there && column + c < d ? from[c].bits : uint16_t(0);
-  }
+  PP_UNROLL
+  for (int i = 0; i < Rows; i += step)
+    copyLater(to + i * tileStride<D>, from + i * stride, i < rest); // (of a row that is not there only its address)
 }
 
 /// The left operand of a product: rows `row` to `row + 16`, columns `column` to `column + 16` of a tile.
@@ -100,6 +102,35 @@ PP_DEVICE void multiplyDown(RowSums<M> &sums, const Operands<E, N> &operands, co
     loadRightDown<D>(b, right, k * 16, column + j * 8);
     multiply<E>(sums.v[j], operands.a[k], b[0], b[1]);
     multiply<E>(sums.v[j + 1], operands.a[k], b[2], b[3]);
+  }
+}
+
+/// Bends scores under the cap.
+template <int N> PP_DEVICE void capScores(const AttentionCall &n, RowSums<N> &scores) {
+  PP_UNROLL
+  for (int j = 0; j < N; ++j)
+    for (int i = 0; i < 4; ++i)
+      scores.v[j][i] = n.fromCap * hyperbolicTangent(n.toCap * scores.v[j][i]);
+}
+
+/// A score that its query does not see.
+constexpr float hidden = minusInfinity<float>;
+
+/// Calls `hide(j, i)` for the scores of a tile, rows of queries, that are not seen; t is the thread's first row of the
+/// run, key the tile's first.
+template <int N, class Hide>
+PP_DEVICE void forHidden(const AttentionCall &n, int chunk, int b, int t, int key, const Hide &hide) {
+  int column = key + int(threadIdx.x) % 4 * 2;
+  PP_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    int low, high;
+    n.seenBy(chunk, b, t + 8 * half, low, high);
+    low -= column, high -= column;
+    PP_UNROLL
+    for (int j = 0; j < N; ++j)
+      for (int i = 0; i < 2; ++i)
+        if (8 * j + i < low || 8 * j + i >= high)
+          hide(j, 2 * half + i);
   }
 }
 

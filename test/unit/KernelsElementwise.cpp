@@ -388,14 +388,13 @@ TEST(KernelsElementwise, AdamW) {
         OneOp op("adamw", type, {int64_t(n)}, grouped ? std::vector<double>{0.5, 2} : std::vector<double>{},
                  flags(decay, "decay"));
         OptimizerScalars &scalars = op.rank.optimizer;
-        scalars.lr = 1e-2, scalars.weightDecay = grouped ? 0.05 : 0.1, scalars.clip = clip;
         Values w = rounded(acc, random(n, 1)), m(n, 0), v(n, 0), grad = rounded(acc, random(n, 2));
         double norm2 = 0;
         for (double g : grad)
           norm2 += g * g;
         Array weights(type, w), master(acc, w), mean(acc, m), square(acc, v);
         for (int step = 1; step <= 3; ++step) {
-          scalars.step = step, scalars.lr = 1e-2;
+          scalars = {.lr = 1e-2, .weightDecay = grouped ? 0.05 : 0.1, .clip = clip, .step = step};
           adamwReference(scalars, clip > 0 ? std::min(1.0, clip / (std::sqrt(norm2) + 1e-6)) : 1, decay ? 0.1 : 0, grad,
                          w, m, v);
           scalars.lr = grouped ? 2e-2 : 1e-2;
@@ -459,10 +458,7 @@ TEST(KernelsElementwise, AdamWOfManyTensors) {
   for (Type type : allTypes) {
     Tensors together(type, sizes), apart(type, sizes);
     Array norm(Type::F64, Values{9});
-    auto set = [](OneOp &op) {
-      op.rank.optimizer.lr = 1e-2, op.rank.optimizer.weightDecay = 0.1, op.rank.optimizer.clip = 1;
-      op.rank.optimizer.step = 3;
-    };
+    auto set = [](OneOp &op) { op.rank.optimizer = {.lr = 1e-2, .weightDecay = 0.1, .clip = 1, .step = 3}; };
     std::vector<void *> all;
     for (size_t i = 0; i < sizes.size(); ++i) {
       std::vector<void *> its = together.of(i), p = apart.of(i);

@@ -119,6 +119,46 @@ TEST(KernelsRows, NormDerivatives) {
   });
 }
 
+/// Long rows and many of them, by the textbook's derivative: on a GPU threads hold one pack of a row, two or four, or
+/// not all of it, and blocks have one row or more.
+TEST(KernelsRows, GradientsOfLongNorms) {
+  for (Type type : allTypes)
+    for (auto [t, h] : {std::pair<int64_t, int64_t>{270, 40}, {3, 300}, {3, 301}, {2, 2056}, {2, 2051}, {2, 16392}})
+      for (bool layer : {false, true}) {
+        SCOPED_TRACE(std::string(nameOf(type)) + " " + std::to_string(h) + (layer ? " layernorm" : " rmsnorm"));
+        NormCase c(type, t, h);
+        Norm norm = c.reference(layer);
+        auto width = size_t(h);
+        Values dxExpected(c.x.size()), dgExpected(width, 0), dbExpected(width, 0);
+        for (size_t row = 0; row < c.x.size(); row += width) {
+          double mean = norm.mean[row / width], rstd = norm.rstd[row / width], along = 0, sum = 0;
+          for (size_t i = 0; i < width; ++i) {
+            double slope = c.dy[row + i] * c.g[i], normal = (c.x[row + i] - mean) * rstd;
+            along += slope * normal / double(h), sum += layer ? slope / double(h) : 0;
+            dgExpected[i] += c.dy[row + i] * normal, dbExpected[i] += c.dy[row + i];
+          }
+          for (size_t i = 0; i < width; ++i)
+            dxExpected[row + i] =
+                rstd * (c.dy[row + i] * c.g[i] - sum - (c.x[row + i] - mean) * rstd * along) + c.old[row + i];
+        }
+        Type acc = accOf(type);
+        Array dy(type, c.dy), x(type, c.x), g(type, c.g), mean(acc, norm.mean), rstd(acc, norm.rstd), dx(type, c.old);
+        Array dg(acc, width), db(acc, width);
+        OneOp op(layer ? "layernorm_bwd" : "rmsnorm_bwd", type, {t, h}, {}, {"accumulate"});
+        for (int call = 0; call < 2; ++call) { // the second one finds the scratch as the first one left it
+          dx.set(c.old);
+          if (layer)
+            op(pp_layernorm_bwd, dy, x, g, mean, rstd, dx, dg, db);
+          else
+            op(pp_rmsnorm_bwd, dy, x, g, rstd, dx, dg);
+        }
+        expectNear(dx.get(), dxExpected, toleranceOf(type), "dx");
+        expectNear(dg.get(), dgExpected, toleranceOf(acc), "dg");
+        if (layer)
+          expectNear(db.get(), dbExpected, toleranceOf(acc), "db");
+      }
+}
+
 /// With `plus_one` the gain is the stored number and 1: forward, rebuilt, and both gradients.
 TEST(KernelsRows, RmsnormWithAGainStoredLessOne) {
   forEachNorm([](const NormCase &c) {
