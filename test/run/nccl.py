@@ -130,7 +130,7 @@ class Runner:
         swapped = self.patched(pair, (first % 1, first % 2), (first % 2, first % 1))
         cases = (
             ("a send withheld", pair, "withhold:0:4", "step 1", "`act(0, 1)`",
-             f"(1024 bytes, channel 1) {overdue}; of 9 messages", "waits for `act(0, 1)`"),
+             f"(1024 bytes, channel 1, 1f1b.pipe:10:24) {overdue}; of 9 messages", "waits for `act(0, 1)`"),
             ("a receive withheld in the graph", pair, "withhold:0:19", "step 2", "`dact(1, 3)`", overdue,
              "waits for `dact(1, 3)`"),
             ("a gather withheld", both, "withhold:1:4", "step 1", "the all_gather of `", overdue),
@@ -148,7 +148,7 @@ class Runner:
             ("the first use of a channel withheld", pair, "withhold:0:2",
              f"connecting channel 2 of ranks 1 and 0 {overdue}"),
             # (Whether act(0, 0) has arrived by then depends on which process is faster.)
-            ("a rank that hangs", pair, "hang:0:5", f"from rank 0 (1024 bytes, channel 1) {overdue}",
+            ("a rank that hangs", pair, "hang:0:5", "from rank 0 (1024 bytes, channel 1, 1f1b.pipe:", overdue,
              "rank 0 has not been heard of for ", " s, in step 1"),
             ("a communicator that does not come", pair, "connect-hang:0:1", "connecting channel", overdue),
             ("a rank killed", pair, "die:0:5", f"rank 0 (process", dead),
