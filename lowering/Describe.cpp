@@ -100,6 +100,14 @@ int32_t RankText::addOp(const KernelEntry &entry) {
   return found->second;
 }
 
+/// A line that an entry stands for; of equal exchanges it has all.
+static void addLine(Json &entry, Location loc) {
+  const std::string line = lineOf(loc);
+  std::string lines = entry.value("line", std::string());
+  if (!line.empty() && !StringRef(", " + lines + ",").contains(", " + line + ","))
+    entry["line"] = lines + (lines.empty() ? "" : ", ") + line;
+}
+
 int32_t RankText::addUnit(LaunchOp launch, double flops) {
   UnitIdAttr unit = launch.getUnit();
   tables->units.push_back({{"name", unit.cell()},
@@ -107,8 +115,7 @@ int32_t RankText::addUnit(LaunchOp launch, double flops) {
                            {"task", launch.getCallee().str()},
                            {"microbatch", unit.getCoord().getMicrobatch()},
                            {"flops", flops}});
-  if (std::string line = lineOf(launch.getLoc()); !line.empty())
-    tables->units.back()["line"] = line;
+  addLine(tables->units.back(), launch.getLoc());
   return static_cast<int32_t>(tables->units.size() - 1);
 }
 
@@ -145,17 +152,9 @@ int32_t RankText::addMessage(PostOp post) {
   if (post.isHost())
     json["host"] = true;
   json["label"] = post.getThing().str();
-  if (std::string line = lineOf(post.getLoc()); !line.empty())
-    json["line"] = line;
+  addLine(json, post.getLoc());
   tables->messages.push_back(std::move(json));
   return static_cast<int32_t>(tables->messages.size() - 1);
-}
-
-/// One more line that an entry stands for.
-static void addLine(Json &entry, const std::string &line) {
-  std::string lines = entry.value("line", std::string());
-  if (!line.empty() && !StringRef(", " + lines + ",").contains(", " + line + ","))
-    entry["line"] = lines + (lines.empty() ? "" : ", ") + line;
 }
 
 FailureOr<int32_t> RankText::addExchange(nn::Exchange exchange, bool follows) {
@@ -194,7 +193,7 @@ FailureOr<int32_t> RankText::addExchange(nn::Exchange exchange, bool follows) {
                                                             static_cast<int32_t>(tables->messages.size()));
   if (isNew)
     tables->messages.push_back(std::move(json));
-  addLine(tables->messages[found->second], lineOf(exchange->getLoc()));
+  addLine(tables->messages[found->second], exchange->getLoc());
   return found->second;
 }
 

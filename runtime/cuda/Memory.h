@@ -25,6 +25,9 @@ private:
   char *memory = nullptr;
 };
 
+/// Pieces of a block of memory begin at multiples of 256 bytes.
+constexpr int64_t align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
 /// Memory for the time of a trial; null where the device has too little. Then CUDA's error is taken back: else the next
 /// kernel would be blamed for it.
 void *allocateForTrial(size_t bytes);

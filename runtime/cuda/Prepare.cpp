@@ -19,8 +19,6 @@ using namespace pp;
 
 namespace {
 
-int64_t align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
 /// How many pairs of heads of width d turn (PreparedOp::pairs).
 int64_t pairsOf(int64_t d, const std::vector<double> &params) {
   return params.size() > 1 ? int64_t(params.size()) - 1 : d / 2;

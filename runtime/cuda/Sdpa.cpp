@@ -14,6 +14,7 @@
 // Versions that are reported to be wrong in a backward (issue 20) leave it to our own kernel (`refusal`).
 #include "runtime/cuda/Sdpa.h"
 #include "runtime/cuda/Cudnn.h"
+#include "runtime/cuda/Memory.h"
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -46,8 +47,6 @@ std::string &refusedFirst() {
   static auto &one = *new std::string; // as the plans, never destroyed
   return one;
 }
-
-int64_t align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 } // namespace
 

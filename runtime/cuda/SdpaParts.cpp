@@ -3,6 +3,7 @@
 //
 //   forward    o, lse = merged over the chunks from (o, lse) of each, in f32; rounded at the end
 //   backward   dq = the sum over the chunks, in f32, rounded at the end; dk and dv of a chunk are written, or added
+#include "runtime/cuda/Memory.h"
 #include "runtime/cuda/Sdpa.h"
 #include "runtime/simt/Launch.h"
 #include <algorithm>
@@ -11,20 +12,13 @@ using namespace pp;
 
 namespace {
 
-int64_t align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
-/// Runs one of our kernels over flat arrays.
-pp_status_t runFlat(const PreparedOp &op, Kernel kernel, Type type, int64_t elements, const void *from, void *to) {
+/// Runs one of our kernels over flat arrays; of one that only writes, `from` is what it writes to.
+pp_status_t runFlat(const PreparedOp &op, Kernel kernel, Type type, int64_t elements, const void *from,
+                    void *to = nullptr) {
   PreparedOp flat = op;
   flat.kernel = kernel, flat.type = type, flat.flags = 0, flat.dims[0] = elements;
   void *const arguments[] = {const_cast<void *>(from), to};
   return elementwiseBody(kernel, type)(flat, arguments);
-}
-
-pp_status_t clear(const PreparedOp &op, int64_t elements, void *to) {
-  PreparedOp flat = op;
-  flat.kernel = Kernel::zero, flat.type = Type::F32, flat.flags = 0, flat.dims[0] = elements;
-  return elementwiseBody(flat.kernel, flat.type)(flat, &to);
 }
 
 /// total, lse and a part with its own become one in total and `lseOfAll`.
@@ -46,7 +40,7 @@ pp_status_t handKeys(const PreparedOp &op, const SdpaShape &shape, const void *f
   if (!op.has(OpFlag(Sums | AccumulateKv)))
     return runFlat(op, Kernel::round, op.type, elements, from, to);
   if (!op.has(AccumulateKv))
-    if (pp_status_t status = clear(op, elements, to))
+    if (pp_status_t status = runFlat(op, Kernel::zero, Type::F32, elements, to))
       return status;
   return runFlat(op, Kernel::accumulate, type, elements, from, to);
 }
@@ -117,7 +111,7 @@ pp_status_t Sdpa::backward(const PreparedOp &op, void *const *a) const {
   const int64_t elements = plans[0]->shape().rows() * plans[0]->shape().width;
   char *total = op.scratch, *part = total + align(4 * elements);
   if (op.has(Accumulate)) {
-    if (pp_status_t status = clear(op, elements, total))
+    if (pp_status_t status = runFlat(op, Kernel::zero, Type::F32, elements, total))
       return status;
     if (pp_status_t status = runFlat(op, Kernel::accumulate, op.type, elements, a[5], total))
       return status;

@@ -1,5 +1,6 @@
 // Which attentions a library may be asked for, and the most memory that it may want for one.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/cuda/Memory.h"
 #include "runtime/cuda/Sdpa.h"
 #include <algorithm>
 #include <cstdlib>
@@ -16,8 +17,6 @@ Sight sightOf(const PreparedOp &op, const Chunk &chunk) {
     return Sight::All;
   return chunk.position == op.dims[5] ? Sight::Causal : Sight::None;
 }
-
-int64_t align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 } // namespace
 

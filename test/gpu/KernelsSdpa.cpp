@@ -63,10 +63,8 @@ protected:
 
 const Slice grouped(2, 40, 4, 2, 64, true);
 
-} // namespace
-
-TEST_F(KernelsSdpa, ForwardIsThatOfOurs) {
-  for (const Slice &n : {grouped, Slice(1, 33, 2, 2, 40, false)})
+void expectForward(const std::vector<Slice> &slices) {
+  for (const Slice &n : slices)
     for (Type type : halfTypes) {
       Values q = rounded(type, random(n.queries(), 1));
       Keys keys = randomKeys(n, type, 3);
@@ -75,22 +73,17 @@ TEST_F(KernelsSdpa, ForwardIsThatOfOurs) {
       expectNear(got.lse, want.lse, 2e-5, "lse");
     }
 }
+
+} // namespace
+
+TEST_F(KernelsSdpa, ForwardIsThatOfOurs) { expectForward({grouped, Slice(1, 33, 2, 2, 40, false)}); }
 
 /// Slices: what comes before is seen whole, the own chunk as it is; also of one chunk that comes before, as a ring has.
 const Slice sliced(2, 24, 4, 2, 40, true, 56, {{32, 0}, {24, 32}, {24, 56}});
 const Slice alone(1, 24, 2, 2, 64, true, 56, {{32, 0}, {24, 32}, {40, 56}});
 const Slice before(2, 24, 4, 4, 64, true, 32, {{32, 0}});
 
-TEST_F(KernelsSdpa, PartsOfAForwardAreMerged) {
-  for (const Slice &n : {sliced, alone, before})
-    for (Type type : halfTypes) {
-      Values q = rounded(type, random(n.queries(), 1));
-      Keys keys = randomKeys(n, type, 3);
-      Output got = forward(n, type, q, keys), want = reference(n, q, keys);
-      expectNear(got.o, want.o, toleranceOf(type), "o");
-      expectNear(got.lse, want.lse, 2e-5, "lse");
-    }
-}
+TEST_F(KernelsSdpa, PartsOfAForwardAreMerged) { expectForward({sliced, alone, before}); }
 
 /// With each way in which the op may want its gradients; what was there before is added to where it says so. Delta is
 /// wrong on purpose: the library makes its own.
@@ -139,17 +132,7 @@ TEST_F(KernelsSdpa, PartsWithoutTheirOutputAreOurs) {
   Keys keys = randomKeys(sliced, type, 3);
   Gradients want;
   Output total = reference(sliced, q, keys, &dout, &want);
-  Array dq(type, sliced.queries());
-  ArrayList kv = listOf(sliced, type, keys), dkv;
-  for (size_t i = 0; i < 2 * sliced.chunks.size(); ++i)
-    dkv.add(Array(type, sliced.keys(i / 2)));
-  OneOp("attention_bwd", type, sliced.dims(), sliced.params(),
-        sliced.flags())(pp_attention_bwd, Array(type, dout), Array(type, q), Array(Type::F32, total.lse),
-                        Array(Type::F32, delta(sliced, type, dout, total.o)), kv.inputs(), dq, dkv.outputs(), nullptr);
-  Gradients got{dq.get(), {}, {}};
-  for (size_t i = 0; i < 2 * sliced.chunks.size(); ++i)
-    (i % 2 ? got.dv : got.dk).push_back(dkv.arrays[i].get());
-  expectNear(got, want, gradientTolerance(type));
+  expectNear(backward(sliced, type, dout, q, keys, total, /*givesOutput=*/false), want, gradientTolerance(type));
 }
 
 /// The delta keeps what was there: its kernel is nothing, and the gradients are right without it.

@@ -84,11 +84,8 @@ class Faults:
         run = subprocess.Popen(command, env=harness.ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                text=True)
         time.sleep(4)
-        victim = int(self.alive()[2])
-        with open(f"/proc/{victim}/environ") as environment:
-            number = [entry.split("=")[1] for entry in environment.read().split("\0")
-                      if entry.startswith("OMPI_COMM_WORLD_RANK=")][0]
-        os.kill(victim, sign)
+        number = 2
+        os.kill(harness.ranks_of(run.pid)[number], sign)
         struck = time.time()
         try:
             _, errors = run.communicate(timeout=20)

@@ -72,6 +72,21 @@ def add_models(folder, *files):
     return path
 
 
+def ranks_of(parent):
+    """The processes that mpirun has started, by their rank."""
+    found = {}
+    for child in subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True,
+                                text=True).stdout.split():
+        try:
+            with open(f"/proc/{child}/environ", "rb") as file:
+                for entry in file.read().split(b"\0"):
+                    if entry.startswith(b"OMPI_COMM_WORLD_RANK="):
+                        found[int(entry.split(b"=")[1])] = int(child)
+        except OSError:  # it has ended meanwhile
+            pass
+    return found
+
+
 def launch(program, ranks, transport):
     """The command of `program` with a transport: `mpi`, `threads`, or as on a GPU `streams/SEED[:K]` (in one process)
     and `staged/SEED[:K]` (over MPI). The seed draws the order in which streams go on; the K-th wait for an event is

@@ -531,11 +531,7 @@ class Meshes:
         run = subprocess.Popen([*harness.launch(program, 8, "mpi"), "--data", self.text, "--steps", "100000"],
                                env=harness.ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         time.sleep(5)
-        listed = subprocess.run(["pgrep", "-f", f"^{program} --data"], capture_output=True, text=True).stdout.split()
-        for pid in listed:
-            with open(f"/proc/{pid}/environ") as environment:
-                if "OMPI_COMM_WORLD_RANK=5" in environment.read().split("\0"):
-                    os.kill(int(pid), signal.SIGKILL)
+        os.kill(harness.ranks_of(run.pid)[5], signal.SIGKILL)
         said = run.communicate(timeout=60)[1]
         self.tally.check("device 5 (rank 2, data 1) (process" in said, f"a killed device: {said.strip()[-300:]}")
 

@@ -12,21 +12,6 @@ SIZES = dict(schedule="1f1b", ranks=4, microbatches=4, model="llama", layers=4, 
 TIMEOUT, SPARE = 2.0, 5.0
 
 
-def ranks_of(parent):
-    """The processes that mpirun has started, by their rank."""
-    found = {}
-    for child in subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True,
-                                text=True).stdout.split():
-        try:
-            with open(f"/proc/{child}/environ", "rb") as file:
-                for entry in file.read().split(b"\0"):
-                    if entry.startswith(b"OMPI_COMM_WORLD_RANK="):
-                        found[int(entry.split(b"=")[1])] = int(child)
-        except OSError:  # it has ended meanwhile
-            pass
-    return found
-
-
 def end(run, processes):
     run.kill()
     for process in processes.values():
@@ -43,7 +28,7 @@ def attempt(program, text, name, moment, number, steps):
                str(TIMEOUT)]
     run = subprocess.Popen(command, env=harness.ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     time.sleep(moment)
-    processes = ranks_of(run.pid)
+    processes = harness.ranks_of(run.pid)
     if number not in processes:
         end(run, processes)
         return None
@@ -56,7 +41,7 @@ def attempt(program, text, name, moment, number, steps):
     try:
         output, errors = run.communicate(timeout=TIMEOUT + SPARE)
     except subprocess.TimeoutExpired:
-        left = ranks_of(run.pid)
+        left = harness.ranks_of(run.pid)
         end(run, processes)
         return None if set(left) <= {number} else (time.time() - began, None, "")  # all others had ended in order
     return time.time() - began, run.returncode, [line for line in errors.splitlines() if "pp: error" in line]

@@ -252,17 +252,18 @@ inline Values delta(const Slice &n, Type type, const Values &dout, const Values 
   return sums.get();
 }
 
-/// All gradients of the listed chunks; `total` is of all chunks together, these or more.
+/// All gradients of the listed chunks; `total` is of all chunks together, these or more. `givesOutput`: the kernel gets
+/// its output, too.
 inline Gradients backward(const Slice &n, Type type, const Values &dout, const Values &q, const Keys &keys,
-                          const Output &total) {
-  Array dq(type, n.queries());
+                          const Output &total, bool givesOutput = true) {
+  Array dq(type, n.queries()), o(type, total.o);
   ArrayList kv = listOf(n, type, keys), dkv;
   for (size_t i = 0; i < 2 * n.chunks.size(); ++i)
     dkv.add(Array(type, n.keys(i / 2)));
   OneOp("attention_bwd", type, n.dims(), n.params(), n.flags())
       .seeded(n.seed)(pp_attention_bwd, Array(type, dout), Array(type, q), Array(accOf(type), total.lse),
                       Array(accOf(type), delta(n, type, dout, total.o)), kv.inputs(), dq, dkv.outputs(),
-                      Array(type, total.o));
+                      static_cast<const void *>(givesOutput ? o.data() : nullptr));
   Gradients gradients{dq.get(), {}, {}};
   for (size_t i = 0; i < 2 * n.chunks.size(); ++i)
     (i % 2 ? gradients.dv : gradients.dk).push_back(dkv.arrays[i].get());
