@@ -27,8 +27,8 @@ struct SdpaShape {
   [[nodiscard]] int64_t rows() const { return batch * heads * queries; }
   /// What is planned for it in the scratch, at most: analysis/lives/DeviceScratch.cpp counts the same, and says why.
   [[nodiscard]] int64_t plannedBytes() const;
-  /// What lies before that where parts are added up: in a forward the sum of the outputs, a part, and their statistics;
-  /// in a backward the sum of the dq, a part, dk and dv.
+  /// Where parts are added up, the scratch begins with so many bytes more: in a forward the sum of the outputs and one
+  /// part, with the statistics of both; in a backward the sum of the dq, one part, and its dk and dv.
   [[nodiscard]] int64_t partBytes() const;
   [[nodiscard]] int64_t bytesOfKeys() const;
   /// Why a plan that wants so many is not taken; empty where it is.

@@ -10,12 +10,14 @@ using namespace pp;
 
 namespace {
 
-enum class Sight { None, All, Causal }; ///< of the queries in a chunk of keys; None: as no graph of ours has it
+/// Which keys of a chunk the queries see: all, each query those up to its own place, or others, which no graph of ours
+/// has.
+enum class Sight { Other, All, Causal };
 
 Sight sightOf(const PreparedOp &op, const Chunk &chunk) {
   if (!op.has(Causal) || chunk.position + chunk.length <= op.dims[5])
     return Sight::All;
-  return chunk.position == op.dims[5] ? Sight::Causal : Sight::None;
+  return chunk.position == op.dims[5] ? Sight::Causal : Sight::Other;
 }
 
 } // namespace
@@ -33,7 +35,7 @@ bool SdpaShape::fits(const PreparedOp &op) {
   return attention && plain && !op.has(OpFlag(Documents | Zigzag)) && (op.type == Type::Bf16 || op.type == Type::F16) &&
          op.dims[4] % 8 == 0 && op.dims[4] <= 256 && op.chunkCount > 0 &&
          std::none_of(op.chunks, op.chunks + op.chunkCount,
-                      [&](const Chunk &chunk) { return sightOf(op, chunk) == Sight::None; }) &&
+                      [&](const Chunk &chunk) { return sightOf(op, chunk) == Sight::Other; }) &&
          !SdpaPlan::isWished("off") && (op.kernel == Kernel::attention || !SdpaPlan::isWished("forward"));
 }
 

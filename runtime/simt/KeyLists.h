@@ -47,7 +47,7 @@ struct AttentionCall {
   int site, firstHead; ///< of the dropout; of all devices' heads
   KeyChunk chunks[mostChunks];
 
-  /// Whether the tensor cores' kernels that ask for neither odd rows nor a cap do.
+  /// Whether the kernels for tensor cores serve that know neither odd rows nor a cap.
   bool isSimple() const { return wide && softcap <= 0; }
   PP_DEVICE int share() const { return heads / groups; }
   PP_DEVICE int64_t query(int b, int t, int head) const { return ((int64_t(b) * s + t) * heads + head) * d; }

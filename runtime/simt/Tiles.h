@@ -41,7 +41,7 @@ PP_DEVICE void loadRows(const AttentionCall &n, E *tile, const E *rows, int64_t 
     }
   PP_UNROLL
   for (int i = 0; i < Rows; i += step)
-    copyLater(to + i * tileStride<D>, from + i * stride, i < rest); // (of a row that is not there only its address)
+    copyLater(to + i * tileStride<D>, from + i * stride, i < rest); // (a row that is not there is not read)
 }
 
 /// The left operand of a product: rows `row` to `row + 16`, columns `column` to `column + 16` of a tile.
