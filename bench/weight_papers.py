@@ -43,7 +43,7 @@
 # hidden 1024 3 to 11 GB more than that, which WeiPipe's for the same systems and two thirds of the layers has not; its
 # text does not say why. A round of microbatches costs the same from the third on: two and four are simulated, the
 # others added.
-import argparse, functools, json, math, os, re, statistics, subprocess, sys, tempfile
+import argparse, functools, json, math, os, re, statistics, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 from simulate import cluster_in, compile_text
 

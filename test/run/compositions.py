@@ -9,7 +9,7 @@
 # emulated device. In f64 gradients, losses and the weights after three steps are those of `schedule=single` on
 # sequences in the same order. A program that does not compile has to say why at a place; its sentence, without numbers,
 # is counted at the end.
-import collections, os, random, re, sys
+import collections, random, re, sys
 import harness
 from gradients import Runner, agreement
 

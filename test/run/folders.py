@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: folders.py PP_COMPILE FOLDER
-import json, os, random, shutil, struct, subprocess, sys
+import json, os, random, shutil, struct, sys
 import harness
 
 SIZES = dict(

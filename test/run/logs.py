@@ -5,7 +5,7 @@
 # usage: logs.py PP_COMPILE FOLDER
 # The rates are written here once more, from the pages of transformers (get_linear_schedule_with_warmup and its
 # neighbours) for lag = 1; the event files are read by the format of TFRecord and of event.proto, CRCs bit by bit.
-import glob, json, math, os, struct, sys
+import glob, math, os, struct, sys
 import harness
 
 SIZES = dict(schedule="1f1b", ranks=2, microbatches=2, layers=2, hidden=16, heads=2, kv_heads=2, ffn=32, vocab=256,

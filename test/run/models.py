@@ -6,7 +6,7 @@
 # The models are those of Inputs/*.pipe below; examples/train.pipe with a line for each of them is the program.
 import os, sys
 import finite_differences, harness
-from gradients import SMALL, Runner, agreement
+from gradients import Runner, agreement
 
 INPUTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "Inputs")
 # By model: its file and its call, where the program does not have it, and the schedules that are compared, each

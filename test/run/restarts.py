@@ -5,7 +5,6 @@
 # usage: restarts.py PP_COMPILE FOLDER [--kills N] [--seed N]
 import json, os, random, shutil, signal, subprocess, sys, time
 import harness
-from stops import ranks_of
 
 SIZES = dict(schedule="1f1b", ranks=4, microbatches=8, model="llama", layers=4, hidden=64, heads=4, kv_heads=2, ffn=96,
              vocab=256, sequence=64, microbatch=1)
@@ -152,7 +151,7 @@ class Restarts:
             ranks, end = {}, time.time() + 20
             while len(ranks) < 4 and time.time() < end:
                 time.sleep(0.2)
-                ranks = ranks_of(*children(run.pid)[:1] or [0])
+                ranks = harness.ranks_of(*children(run.pid)[:1] or [0])
             time.sleep(self.draw.uniform(0, 1))
             run.send_signal(number)
             try:
@@ -185,7 +184,7 @@ class Restarts:
                 if sum(done.values()) >= number or since == 4:
                     continue
                 found = children(run.pid)
-                ranks = ranks_of(found[0]) if found else {}
+                ranks = harness.ranks_of(found[0]) if found else {}
                 if not ranks:
                     continue
                 kind = self.draw.choice(["kill", "kill", "stop", "mpirun"])

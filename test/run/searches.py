@@ -9,7 +9,7 @@
 # its local search may miss choices: for each cut it compiles three that the planner's model finds best, and then single
 # changes of one schedule.
 import concurrent.futures, itertools, json, os, re, sys
-from harness import ROOT, Tally, call
+from harness import Tally, call
 
 COMPILER, FOLDER = sys.argv[1:3]
 ALL = "--all" in sys.argv

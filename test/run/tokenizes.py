@@ -5,7 +5,7 @@
 # usage: tokenizes.py PP_COMPILE FOLDER
 # Without the libraries that pp-tokenize needs, nothing is judged.
 import importlib.util, json, os, struct, subprocess, sys
-import data, harness
+import harness
 
 TOOL = os.path.join(os.path.dirname(os.path.abspath(sys.argv[1])), "pp-tokenize")  # beside pp-compile
 WORDS = ["[UNK]", "<s>", "</s>", "<user>", "<bot>", "a", "b", "c", "d", "e", "?", "!"]
