@@ -230,6 +230,7 @@ LogicalResult TextCheck::checkHead(RankOp forward) {
   if (rank->getParentOfType<ProgramOp>().getTarget() == "cuda") {
     expected["nccl_bytes"] = scratch.nccl;
     expected["nccl_multiprocessors"] = scratch.multiprocessors;
+    expected["nccl_multiprocessors_of_collectives"] = scratch.multiprocessorsOfCollectives;
   }
   if (host > 0) {
     expected["arena_bytes"] = (arena + 4095) / 4096 * 4096 + host;
@@ -274,6 +275,8 @@ LogicalResult TextCheck::checkMessage(PostOp post, int64_t number) {
     if (post.getPeers().size() != 1)
       return reportDifference(post.getLoc(), state->number, "a message", "one peer", Twine(post.getPeers().size()));
     expected.update({{"peer", post.getPeers().front()}, {"bytes", bytes}});
+    if (auto slot = post.getSlot().getDefiningOp<SlotOp>(); !post.isHost() && !slot.getHost())
+      expected["offset"] = slotBegin(slot);
   } else {
     auto first = cast<RankedTensorType>(payload.getType(0));
     Type element = first.getElementType();

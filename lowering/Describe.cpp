@@ -75,6 +75,7 @@ void RankText::setScratch(const RankScratch &scratch) {
     return;
   tables->head["nccl_bytes"] = scratch.nccl;
   tables->head["nccl_multiprocessors"] = scratch.multiprocessors;
+  tables->head["nccl_multiprocessors_of_collectives"] = scratch.multiprocessorsOfCollectives;
 }
 
 int32_t RankText::addOp(const KernelEntry &entry) {
@@ -152,6 +153,8 @@ int32_t RankText::addMessage(PostOp post) {
   if (post.isHost())
     json["host"] = true;
   json["label"] = post.getThing().str();
+  if (auto slot = post.getSlot().getDefiningOp<SlotOp>(); !post.isCollective() && !post.isHost() && !slot.getHost())
+    json["offset"] = slot.getOffset().value_or(0);
   addLine(json, post.getLoc());
   tables->messages.push_back(std::move(json));
   return static_cast<int32_t>(tables->messages.size() - 1);

@@ -175,8 +175,10 @@ static void printRank(RankOp rank, const BodyTable &bodies, const Timeline &time
       json.attribute(part, bytes);
     json.attribute("total", outside.total());
   });
-  if (outside.isDevice)
+  if (outside.isDevice) {
     json.attribute("nccl_multiprocessors", outside.multiprocessors);
+    json.attribute("nccl_multiprocessors_of_collectives", outside.multiprocessorsOfCollectives);
+  }
   printPeak(record, json);
   for (bool slots : {false, true})
     json.attributeObject(slots ? "peak_slots" : "peak_values", [&] {

@@ -242,6 +242,7 @@ MessageSpec readMessage(const json &entry, const Program &program, const RankPro
     message.with = program.mesh.name(message.peer);
     message.bytes = entry.at("bytes").get<int64_t>();
     message.group = {message.peer};
+    message.offset = entry.value("offset", int64_t(-1));
     message.host = entry.value("host", false);
     if (message.host != (peer == own.rank))
       throw Unfit(text("message `", message.label, "` goes from rank ", own.rank, " to ",
@@ -290,6 +291,9 @@ void checkInside(const RankProgram &rank, const Program &program) {
     checkInside(rank, state.name + "." + state.kind, state.offset, state.bytes());
   for (const TensorSpec &grad : rank.grads)
     checkInside(rank, grad.name, grad.offset, grad.bytes());
+  for (const MessageSpec &message : rank.messages)
+    if (message.offset != -1)
+      checkInside(rank, message.label, message.offset, message.bytes);
   checkInside(rank, rank.inputs, rank.losses, program);
   if (rank.forward)
     checkInside(rank, rank.forward->inputs, rank.forward->losses, program);
@@ -460,6 +464,7 @@ void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
   rank.messageBytes = root.value("message_bytes", int64_t(-1));
   rank.ncclBytes = root.value("nccl_bytes", int64_t(-1));
   rank.ncclMultiprocessors = root.value("nccl_multiprocessors", int64_t(0));
+  rank.ncclMultiprocessorsOfCollectives = root.value("nccl_multiprocessors_of_collectives", int64_t(0));
   if (auto peak = root.find("peak"); peak != root.end())
     for (auto &[role, bytes] : peak->items())
       rank.peaks.push_back({role, bytes.get<int64_t>()});

@@ -17,13 +17,15 @@
 //   first factor of the loss, and after how many good steps it doubles, 0: it stays.)
 // json of a rank:
 //   {"rank": 0, "arena_bytes": 1048576, "peak": {"act": 1024, ..., "total": 1048576}, "kernel_bytes": 65536,
-//    "message_bytes": 128, "nccl_bytes": 72351744, "nccl_multiprocessors": 8 (both of programs for cuda),
+//    "message_bytes": 128, "nccl_bytes": 72351744, "nccl_multiprocessors": 8,
+//   "nccl_multiprocessors_of_collectives": 4 (these three of programs for cuda),
 //    "ops":      [{"kernel": "linear", "type": "f32", "dims": [256, 128, 512], "params": [], "flags": ["bias"],
 //                  "moved": [0, 128] (absent: none; bytes by which each pointer moves on)}],
 //    "units":    [{"name": "0F0", "phase": "F", "task": "s0.F", "microbatch": 0, "flops": 1e6,
 //                  "line": "1f1b.pipe:14:7" (absent: not known;
 //                  in a function `task_list.pipe:15:20 called at mine.pipe:6:5`)}],
 //    "messages": [{"kind": "send" | "receive", "peer": 1, "channel": 0, "bytes": 65536, "label": "act(0, 0)",
+//                  "offset": 4096 (absent: in host memory),
 //                  "line": "1f1b.pipe:14:7" (of one inside bodies all lines, as `llama.pipe:30:27, llama.pipe:31:5`)},
 //                 {"kind": "all_reduce", "group": [0, 1], "channel": 7, "count": 1, "type": "f64", "label": "norm"},
 //                 {"kind": "broadcast" | "reduce", "group": [0, 1], "root": 1, "channel": 7, "count": 64, ...},
@@ -154,7 +156,8 @@ struct MessageSpec {
   int64_t sequences = 0, length = 0;
   bool toColumns = false; ///< from runs to columns; else back
   int32_t channel = 0;
-  int64_t bytes = 0; ///< collectives too: count elements of `type`
+  int64_t bytes = 0;   ///< collectives too: count elements of `type`
+  int64_t offset = -1; ///< sends and receives: where it lies in the arena; -1: not said
   int64_t count = 0;
   Type type = Type::F32;
   std::string label;
@@ -281,7 +284,8 @@ struct RankProgram {
   int64_t messageBytes = -1;       ///< in which its sums over MPI are made, at most; -1: not said
   int64_t ncclBytes = -1;          ///< for a GPU: what NCCL's channels take of it, at most; -1: it is for a CPU
   int64_t ncclMultiprocessors = 0; ///< that its messages hold at once, at most, with 4 blocks of threads each
-  std::vector<PeakSpec> peaks;     ///< by role, and `total`
+  int64_t ncclMultiprocessorsOfCollectives = 0; ///< the same if no other messages go over NCCL
+  std::vector<PeakSpec> peaks;                  ///< by role, and `total`
   std::vector<OpSpec> ops;
   std::vector<UnitSpec> units;
   std::vector<MessageSpec> messages;

@@ -156,8 +156,9 @@ public:
         readPost(post);
     for (auto &[key, lane] : lanes)
       sum.nccl += lane.communicator.bytes() + lane.packed;
+    sum.nccl += edges > 0 ? 4 * (edges + 1) : 0; // words of messages by copy engines (runtime/cuda/PeerCopies.h)
     for (RankOp program : programs)
-      sum.multiprocessors = std::max(sum.multiprocessors, kBlocksOfMessage * countAtOnce(program));
+      countAtOnce(program);
   }
 
   RankScratch sum;
@@ -169,7 +170,8 @@ private:
     Communicator communicator;
     int64_t packed = 0; ///< rows of an exchange that do not lie together
   };
-  int64_t own = 0; ///< the most that one of our kernels needs
+  int64_t own = 0;   ///< the most that one of our kernels needs
+  int64_t edges = 0; ///< messages between two ranks
   llvm::StringSet<> tables;
   std::map<Key, Lane> lanes;
   llvm::StringMap<std::set<Key>> inBodies; ///< channels of what a body exchanges, one after the other
@@ -228,16 +230,17 @@ private:
       return;
     Communicator &its = lanes[*key].communicator;
     its.isEdge = !post.isCollective();
+    edges += its.isEdge;
     if (post.isCollective())
       its.members = post.countMembers();
     its.shares |= post.getKind() == PostKind::all_gather || post.getKind() == PostKind::reduce_scatter;
   }
 
-  /// Channels with a message under way, at their most. A body has one exchange under way at a time, and so has the one
-  /// beside it.
-  int64_t countAtOnce(RankOp program) {
+  /// Channels with a message under way, at their most, and those of collectives. A body has one exchange under way at a
+  /// time, and so has the one beside it.
+  void countAtOnce(RankOp program) {
     std::map<Key, int64_t> open;
-    size_t most = 0;
+    size_t most = 0, mostJoint = 0;
     for (Operation &op : program.getBody().front()) {
       if (auto post = dyn_cast<PostOp>(op)) {
         if (std::optional<Key> key = keyOf(post))
@@ -258,8 +261,14 @@ private:
           }
       }
       most = std::max(most, open.size() + inside);
+      auto isJoint = [](const auto &each) { return std::get<0>(each.first) < 0; };
+      mostJoint = std::max(mostJoint, static_cast<size_t>(llvm::count_if(open, isJoint)) + inside);
     }
-    return static_cast<int64_t>(most);
+    auto keep = [](int64_t &held, size_t channels) {
+      held = std::max(held, kBlocksOfMessage * static_cast<int64_t>(channels));
+    };
+    keep(sum.multiprocessors, most);
+    keep(sum.multiprocessorsOfCollectives, mostJoint);
   }
 
   std::map<std::pair<const void *, const void *>, int64_t> groups; ///< by members

@@ -17,6 +17,8 @@ struct RankScratch {
   int64_t nccl = 0;                    ///< buffers of all communicators, and rows that are packed for them
   /// What NCCL's messages that are posted and not complete hold at their most: of one channel one at a time does.
   int64_t multiprocessors = 0;
+  /// The same where messages between two ranks go by copy engines, and collectives alone over NCCL.
+  int64_t multiprocessorsOfCollectives = 0;
   int64_t total() const { return kernels + (isDevice ? nccl : messages); }
   /// By name what is in `total`, and of `kernels`: `kernels products attention nccl`, or `kernels messages`.
   llvm::SmallVector<std::pair<llvm::StringRef, int64_t>> parts() const;

@@ -3,7 +3,7 @@
 #include "runtime/device/Driver.h"
 #include "runtime/Kernels.h"
 #include "runtime/cuda/Gemm.h"
-#include "runtime/simt/Sum.h"
+#include "runtime/simt/Messages.h"
 #include <chrono>
 #include <map>
 #include <sched.h>
@@ -53,6 +53,13 @@ public:
     return checked(launchSum(spec, streams[stream]), "a sum");
   }
 
+  bool share(void *memory, Handle &handle) override;
+  bool openShared(const Handle &handle, void *&memory) override;
+  Status await(Stream stream, uint32_t *word, const void *, size_t) override {
+    busy.insert(stream);
+    return checked(launchAwait(word, streams[stream]), "waiting for another GPU");
+  }
+
   Status beginCapture(Stream origin) override {
     PP_TRY(finish());
     return checked(cudaStreamBeginCapture(streams[origin], cudaStreamCaptureModeThreadLocal), "beginning a graph");
@@ -98,7 +105,8 @@ private:
   double timeoutSeconds;
   cudaDeviceProp properties = {};
   size_t freeAtOpen = 0;
-  std::vector<void *> blocks, hostBlocks;
+  std::vector<void *> blocks, hostBlocks, opened;
+  std::set<void *> shared; ///< of the blocks
   std::vector<cudaStream_t> streams;
   std::vector<cudaEvent_t> events;
   std::vector<cudaGraphExec_t> graphs;
@@ -115,8 +123,11 @@ CudaDriver::~CudaDriver() {
     cudaEventDestroy(event);
   for (cudaStream_t stream : streams)
     cudaStreamDestroy(stream);
+  for (void *memory : opened)
+    cudaIpcCloseMemHandle(memory);
   for (void *block : blocks)
-    cudaFree(block);
+    if (!shared.count(block)) // another process may not have closed it yet
+      cudaFree(block);
   for (void *block : hostBlocks)
     cudaFreeHost(block);
 }
@@ -173,6 +184,27 @@ Status CudaDriver::allocateHost(size_t bytes, void *&memory) {
   hostBlocks.push_back(memory);
   std::fill_n(static_cast<char *>(memory), bytes, 0);
   return {};
+}
+
+bool CudaDriver::share(void *memory, Handle &handle) {
+  static_assert(sizeof(Handle) == sizeof(cudaIpcMemHandle_t));
+  if (cudaIpcGetMemHandle(reinterpret_cast<cudaIpcMemHandle_t *>(handle.data()), memory) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  shared.insert(memory);
+  return true;
+}
+
+bool CudaDriver::openShared(const Handle &handle, void *&memory) {
+  cudaIpcMemHandle_t its;
+  std::copy_n(handle.data(), handle.size(), reinterpret_cast<char *>(&its));
+  if (cudaIpcOpenMemHandle(&memory, its, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  opened.push_back(memory);
+  return true;
 }
 
 Status CudaDriver::makeStream(Stream &made) {

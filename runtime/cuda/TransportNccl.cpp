@@ -1,13 +1,15 @@
-// Messages from GPU to GPU by NCCL: each channel a communicator of its members and a stream, all connected at start.
+// Messages from GPU to GPU by NCCL, each channel a communicator; between two of one machine by copy engines.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// NCCL's sends and receives block their stream, and a communicator takes its operations in order: with one of each for
-// every channel the proof of the channel map is the proof of what runs here. Communicators do not block the host: after
-// every call the host asks until NCCL has put it on the stream. NCCL does not say that a peer never posts, so each
-// message writes a mark to the host when it is done, and a step that is overdue names the first without one, and what
-// the other ranks of this machine wait for. NCCL does not compare what meets either: a channel's members do at start.
-// Sums are NCCL's: the same in every run on a machine, and not in the order of ranks.
+// Each channel has a stream, and all are connected at start. NCCL's sends and receives block their stream, as our own
+// do (PeerCopies.h), and a communicator takes its operations in order: with one of each for every channel the proof of
+// the channel map is the proof of what runs here. Communicators do not block the host: after every call the host asks
+// until NCCL has put it on the stream. NCCL does not say that a peer never posts, so each message writes a mark to the
+// host when it is done, and a step that is overdue names the first without one, and what the other ranks of this
+// machine wait for. NCCL does not compare what meets either: a channel's members do at start. Sums are NCCL's: the same
+// in every run on a machine, and not in the order of ranks.
 #include "runtime/Emitted.h"
+#include "runtime/cuda/PeerCopies.h"
 #include "runtime/device/BesideMpi.h"
 #include "runtime/transport/Presence.h"
 #include <algorithm>
@@ -23,7 +25,8 @@ class NcclTransport final : public BesideMpi {
 public:
   NcclTransport(std::unique_ptr<Transport> mpi, const TransportOptions &options, Emitted &emitted, Driver &driver,
                 StreamDevice &device, int32_t rank)
-      : BesideMpi(std::move(mpi), driver, device, rank), options(options), emitted(emitted) {}
+      : BesideMpi(std::move(mpi), driver, device, rank), options(options), emitted(emitted),
+        copies(driver, device, *inner, rank) {}
   ~NcclTransport() override;
   std::string_view name() const override { return "nccl"; }
   void markStep(int64_t step) override;
@@ -34,7 +37,7 @@ private:
   /// The members in the order of their places in the communicator, and the channel.
   using Key = std::pair<std::vector<int32_t>, int32_t>;
   struct Lane {
-    ncclComm_t comm = nullptr;
+    ncclComm_t comm = nullptr; ///< null: copy engines serve it
     Driver::Stream stream = -1;
     int place = 0; ///< of this rank
     std::string name;
@@ -55,6 +58,8 @@ private:
   [[nodiscard]] std::string plan(const Key &key) const;
   Status comparePlans(const Key &key, const Lane &lane);
   Status connect(const Key &key, Lane &lane);
+  Status connectToPeer(const Key &key, const Lane &lane, bool &served);
+  [[nodiscard]] bool isEdge(const Key &key) const { return key.second >= 0; }
   Status firstUse(const Key &key, const Lane &lane);
   void warnOfMemory(int64_t before) const;
   Status ask(const MessageSpec &message, const Lane &lane, void *data, void *shard);
@@ -84,6 +89,7 @@ private:
 
   TransportOptions options;
   Emitted &emitted;
+  PeerCopies copies;
   std::map<Key, Lane> lanes;
   std::vector<Bound> bounds;
   volatile int32_t *marks = nullptr;   ///< on the host, by message: 1 as soon as it is done
@@ -98,6 +104,29 @@ private:
 /// 16 to 32 of them, so that a few messages in flight leave none for the kernels that they wait for. Each has its own
 /// buffers, too: the plan (analysis/lives/DeviceScratch.cpp) knows the same number.
 constexpr int mostCtas = 4;
+
+/// NCCL takes the number of blocks of a message from its own variable first.
+int64_t blocksOfMessage() {
+  const char *given = getenv("NCCL_MAX_CTAS");
+  const int blocks = given ? atoi(given) : 0;
+  return blocks > 0 ? blocks : mostCtas;
+}
+
+/// Whether messages over NCCL leave multiprocessors to kernels; the driver hears how many.
+Status checkMultiprocessors(const RankProgram &its, Driver &driver, bool allOverNccl) {
+  const int64_t planned = allOverNccl ? its.ncclMultiprocessors : its.ncclMultiprocessorsOfCollectives;
+  const int64_t messages = planned / mostCtas, held = messages * blocksOfMessage();
+  const int64_t all = driver.multiprocessors(), most = all - (all + 3) / 4;
+  if (held <= most) {
+    driver.leaveMultiprocessors(held > 0 ? int32_t(all - held) : 0);
+    return {};
+  }
+  const int64_t blocks = most / messages;
+  return refused(its.name, ": up to ", messages, messages == 1 ? " message is" : " messages are",
+                 " under way at once and ", messages == 1 ? "holds " : "hold ", held, " of the ", all,
+                 " multiprocessors of this GPU; a quarter must be left to kernels: ",
+                 blocks > 0 ? text("start it with NCCL_MAX_CTAS=", blocks) : std::string("take `--transport mpi`"));
+}
 
 /// The first failed call of a group; all of them may still be under way.
 void note(ncclResult_t &all, ncclResult_t one) {
@@ -200,6 +229,11 @@ Status NcclTransport::connect(const Key &key, Lane &lane) {
   for (size_t i = 0; i < members.size(); ++i)
     lane.name += text(i == 0 ? " " : i + 1 < members.size() ? ", " : " and ", members[i]);
   PP_TRY(comparePlans(key, lane));
+  PP_TRY(driver.makeStream(lane.stream));
+  bool served = false;
+  PP_TRY(isEdge(key) ? connectToPeer(key, lane, served) : Status());
+  if (served)
+    return {};
   if (lane.place == 0) {
     PP_TRY(settle(ncclGetUniqueId(&id), lane));
     for (size_t other = 1; other < members.size(); ++other)
@@ -212,8 +246,20 @@ Status NcclTransport::connect(const Key &key, Lane &lane) {
   config.maxCTAs = mostCtas;
   ncclResult_t result = ncclCommInitRankConfig(&lane.comm, int(members.size()), id, lane.place, &config);
   PP_TRY(settle(result, lane));
-  PP_TRY(driver.makeStream(lane.stream));
   return firstUse(key, lane);
+}
+
+/// Where the two of an edge reach each other's memory, what they send is copied there.
+Status NcclTransport::connectToPeer(const Key &key, const Lane &lane, bool &served) {
+  const int32_t other = key.first[size_t(1 - lane.place)];
+  PP_TRY(copies.meet(other, served));
+  if (!served)
+    return PeerCopies::mayServe(rank, other) ? checkMultiprocessors(*program, driver, /*allOverNccl=*/true) : Status();
+  std::vector<int32_t> messages;
+  for (size_t i = 0; i < program->messages.size(); ++i)
+    if (bounds[i].lane == &lane)
+      messages.push_back(int32_t(i));
+  return copies.connect(other, messages);
 }
 
 /// NCCL connects two ranks when they first send; that may block, and must not happen while a graph is captured. In an
@@ -221,10 +267,7 @@ Status NcclTransport::connect(const Key &key, Lane &lane) {
 Status NcclTransport::firstUse(const Key &key, const Lane &lane) {
   auto *stream = static_cast<cudaStream_t>(driver.native(lane.stream));
   ncclResult_t result = ncclSuccess;
-  bool isEdge = std::any_of(program->messages.begin(), program->messages.end(), [&](const MessageSpec &message) {
-    return !message.host && !message.isCollective() && keyOf(message) == key;
-  });
-  if (!isEdge)
+  if (!isEdge(key))
     result = ncclAllReduce(space, space, 1, ncclFloat64, ncclSum, lane.comm, stream);
   else if (lane.place == 0)
     result = ncclSend(space, 8, ncclInt8, 1, lane.comm, stream);
@@ -281,6 +324,7 @@ Status NcclTransport::bind() {
     PP_TRY(driver.makeEvent(bounds[i].done));
   }
   driver.watch([this](bool overdue) { return look(overdue); });
+  PP_TRY(copies.begin(*program));
   const int64_t before = driver.takenBytes();
   for (auto &[key, lane] : lanes) {
     PP_TRY(lane.packedBytes > 0 ? driver.allocate(size_t(lane.packedBytes), lane.packed) : Status());
@@ -299,8 +343,9 @@ void NcclTransport::warnOfMemory(int64_t before) const {
   const int64_t taken = driver.takenBytes() - before;
   if (before < 0 || program->ncclBytes < 0 || taken <= program->ncclBytes)
     return;
+  const auto channels = std::count_if(lanes.begin(), lanes.end(), [](const auto &each) { return each.second.comm; });
   const std::string line =
-      text("pp: warning: ", program->name, ": ", taken, " bytes of the GPU went while NCCL connected ", lanes.size(),
+      text("pp: warning: ", program->name, ": ", taken, " bytes of the GPU went while NCCL connected ", channels,
            " channels, and ", program->ncclBytes, " are planned\n");
   fwrite(line.data(), 1, line.size(), stderr);
 }
@@ -427,7 +472,7 @@ Status NcclTransport::begin(pp_rank_t &, int32_t message, void *data, void *shar
   PP_TRY(driver.wait(stream, bound.posted));
   if (spec(message).inside)
     PP_TRY(driver.copy(stream, const_cast<int32_t *>(marks + message), two, sizeof(int32_t)));
-  PP_TRY(ask(spec(message), *bound.lane, data, shard));
+  PP_TRY(bound.lane->comm ? ask(spec(message), *bound.lane, data, shard) : copies.ask(stream, message, data));
   PP_TRY(driver.copy(stream, const_cast<int32_t *>(marks + message), one, sizeof(int32_t)));
   return driver.record(bound.done, stream);
 }
@@ -522,26 +567,13 @@ std::string NcclTransport::whatOthersDo() const {
 
 } // namespace
 
-/// NCCL takes the number of blocks of a message from its own variable first.
-static int64_t blocksOfMessage() {
-  const char *given = getenv("NCCL_MAX_CTAS");
-  const int blocks = given ? atoi(given) : 0;
-  return blocks > 0 ? blocks : mostCtas;
-}
-
 Status shareMultiprocessors(Emitted &emitted, Driver &driver, int32_t rank) {
   const RankProgram *its = nullptr;
   PP_TRY(emitted.of(rank, its));
-  const int64_t messages = its->ncclMultiprocessors / mostCtas, held = messages * blocksOfMessage();
-  const int64_t all = driver.multiprocessors(), most = all - (all + 3) / 4;
-  if (held <= most) {
-    driver.leaveMultiprocessors(held > 0 ? int32_t(all - held) : 0);
-    return {};
-  }
-  const int64_t blocks = most / messages;
-  return refused(its->name, ": up to ", messages, " messages are under way at once and hold ", held, " of the ", all,
-                 " multiprocessors of this GPU; a quarter must be left to kernels: ",
-                 blocks > 0 ? text("start it with NCCL_MAX_CTAS=", blocks) : std::string("take `--transport mpi`"));
+  return checkMultiprocessors(
+      *its, driver, std::any_of(its->messages.begin(), its->messages.end(), [&](const MessageSpec &message) {
+        return !message.isCollective() && !message.host && !PeerCopies::mayServe(rank, message.peer);
+      }));
 }
 
 std::unique_ptr<Transport> makeNcclTransport(std::unique_ptr<Transport> mpi, const TransportOptions &options,

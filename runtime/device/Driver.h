@@ -10,6 +10,7 @@
 #include "runtime/Options.h"
 #include "runtime/Program.h"
 #include "runtime/Rank.h"
+#include <array>
 
 namespace pp {
 
@@ -53,6 +54,18 @@ public:
   virtual Status copy(Stream stream, void *to, const void *from, size_t bytes) = 0;
   virtual Status copyRows(Stream stream, const RowsSpec &spec) = 0;
   virtual Status sum(Stream stream, const SumSpec &spec) = 0;
+
+  /// What another process of this machine opens memory of `allocate` with; false: this device has nothing like it.
+  using Handle = std::array<char, 64>;
+  virtual bool share([[maybe_unused]] void *memory, [[maybe_unused]] Handle &handle) { return false; }
+  /// Opens memory that another process shares, for as long as the driver lives; false: this device cannot reach it.
+  virtual bool openShared([[maybe_unused]] const Handle &handle, [[maybe_unused]] void *&memory) { return false; }
+  /// Holds the stream up until a word of this device is 1, and makes it 0. Another process makes it 1 by a copy, behind
+  /// what it has written to `written`.
+  virtual Status await([[maybe_unused]] Stream stream, [[maybe_unused]] uint32_t *word,
+                       [[maybe_unused]] const void *written, [[maybe_unused]] size_t bytes) {
+    return internal("this device has no words that another one writes");
+  }
 
   /// What is asked of `origin`, and of the streams that come to wait for it, becomes a graph and does not happen. All
   /// of them must be waited for by `origin` in the end.

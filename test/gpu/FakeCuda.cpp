@@ -16,7 +16,7 @@
 #include "test/gpu/FakeCuda.h"
 #include "runtime/files/Random.h"
 #include "runtime/simt/BlockFibers.h"
-#include "runtime/simt/Sum.h"
+#include "runtime/simt/Messages.h"
 #include "runtime/transport/GroupSums.h"
 #include <algorithm>
 #include <chrono>
@@ -201,6 +201,7 @@ cudaError_t pp::fakeEnqueue(cudaStream_t stream, std::function<FakeWork()> make)
   item.make = std::move(make);
   return put(stream, std::move(item));
 }
+void pp::fakeBreak(cudaError_t error) { machine.broken = error; }
 bool pp::fakeIsCaptured(cudaStream_t stream) { return stream->graph != nullptr; }
 void pp::fakeTake(int64_t bytes) { machine.taken += bytes; }
 void pp::fakeGoOn() {
@@ -257,18 +258,21 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *all) {
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void **memory, size_t bytes) {
-  cudaError_t error = cudaHostAlloc(memory, bytes, cudaHostAllocDefault);
-  machine.pinned.erase(*memory);
-  if (error == cudaSuccess)
-    machine.taken += machine.blocks[*memory] = int64_t(bytes);
-  return error;
+  if (isForbidden())
+    return fail(cudaErrorStreamCaptureUnsupported);
+  *memory = bytes <= size_t(memoryBytes - machine.taken) ? pp::fakeMemory(bytes) : nullptr;
+  if (!*memory)
+    return fail(cudaErrorMemoryAllocation);
+  memset(*memory, 0xff, bytes); // whoever needs zeros asks for them
+  machine.taken += machine.blocks[*memory] = int64_t(bytes);
+  return cudaSuccess;
 }
 cudaError_t cudaFree(void *memory) {
   if (auto block = machine.blocks.find(memory); block != machine.blocks.end()) {
     machine.taken -= block->second;
     machine.blocks.erase(block);
   }
-  return cudaFreeHost(memory);
+  return pp::fakeFree(memory) ? cudaSuccess : fail(cudaErrorInvalidValue);
 }
 cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned) {
   if (isForbidden())
@@ -372,14 +376,14 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
-  const bool isTo = isIn(machine.blocks, to), isFrom = isIn(machine.blocks, from);
+  const bool isTo = isIn(machine.blocks, to) || pp::fakeIsPeers(to), isFrom = isIn(machine.blocks, from);
   if (!stream->graph && isTo != isFrom) {
     ++(isTo ? machine.copiesTo : machine.copiesFrom);
     machine.copiesOfPages += !isIn(machine.pinned, isTo ? from : to);
   }
   return pp::fakeEnqueue(stream, [=] {
     return [=] {
-      memcpy(to, from, bytes);
+      pp::fakeCopy(to, from, bytes);
       return true;
     };
   });

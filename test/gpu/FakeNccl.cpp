@@ -41,21 +41,9 @@ struct Room {
   Pipe pipes[mostMembers][mostMembers];
 };
 
-struct Fault {
-  std::string kind;
-  bool isHere = false;
-  long number = 0, operations = 0, communicators = 0;
-  Fault() {
-    const char *given = getenv("PP_FAKE_NCCL"), *rank = getenv("OMPI_COMM_WORLD_RANK");
-    if (!given)
-      return;
-    char *end = nullptr;
-    kind.assign(given, strcspn(given, ":"));
-    long on = strtol(given + kind.size() + 1, &end, 10);
-    number = strtol(end + 1, nullptr, 10);
-    isHere = on < 0 || (rank && atol(rank) == on);
-  }
-  bool meets(const char *its, long count) const { return isHere && kind == its && count == number; }
+struct Fault : pp::FakeFault {
+  long operations = 0, communicators = 0;
+  Fault() : FakeFault("PP_FAKE_NCCL") {}
 } fault;
 
 void sleepForever() {
@@ -259,10 +247,7 @@ bool connects(ncclComm_t comm, const std::vector<Call> &its) {
 ncclResult_t issue(ncclComm_t comm, std::vector<Call> its) {
   cudaStream_t stream = its[0].stream;
   long number = fault.operations++;
-  if (fault.meets("die", number))
-    raise(SIGKILL);
-  if (fault.meets("hang", number))
-    sleepForever();
+  fault.stopHere(number);
   if (fault.meets("refuse", number))
     return refuse(ncclInternalError, "refused for a test");
   if (fault.meets("error", number))

@@ -53,6 +53,13 @@ public:
     return inner->copyRows(stream, its);
   }
   Status sum(Stream stream, const SumSpec &spec) override { return inner->sum(stream, spec); }
+  bool share(void *memory, Handle &handle) override { return inner->share(memory, handle); }
+  bool openShared(const Handle &handle, void *&memory) override { return inner->openShared(handle, memory); }
+  Status await(Stream stream, uint32_t *word, const void *written, size_t bytes) override {
+    if (bytes > 0)
+      known.access(stream, {{static_cast<const char *>(written), bytes}});
+    return inner->await(stream, word, written, bytes);
+  }
   Status beginCapture(Stream origin) override {
     known.join();
     return inner->beginCapture(origin);

@@ -32,9 +32,9 @@ pipeline.program @one ranks 2 microbatches 4 slices 0 attributes {train = {}} {
     %x = pipeline.slot act "x" offset 8192 : !pipeline.slot<tuple<!x>>
     %y = pipeline.slot act "y" offset 8448 : !pipeline.slot<tuple<!x>>
     pipeline.launch @s0.F <F stage 0 mb 3>(%x) -> (%y) : (!pipeline.slot<tuple<!x>>) -> (!pipeline.slot<tuple<!x>>)
-    // CHECK-NEXT: "messages":[{"kind":"send","peer":1,"channel":1,"bytes":256,"label":"act(0, 3)",
+    // CHECK-NEXT: "messages":[{"kind":"send","peer":1,"channel":1,"bytes":256,"label":"act(0, 3)","offset":8448,
     // CHECK-SAME: "line":"describe.mlir:[[# @LINE + 4]]:10"},
-    // CHECK-SAME: {"kind":"receive","peer":1,"channel":2,"bytes":256,"label":"dact(0, 3)","line":
+    // CHECK-SAME: {"kind":"receive","peer":1,"channel":2,"bytes":256,"label":"dact(0, 3)","offset":8192,"line":
     // CHECK-SAME: {"kind":"all_reduce","root":-1,"group":[0,1],
     // CHECK-NEXT: "channel":4,"count":1,"type":"f64","label":"stat(norm)","line":"describe.mlir:{{[0-9]+}}:{{[0-9]+}}"}],
     %p = pipeline.post send <act stage 0 mb 3> %y with [1] channel 1 : !pipeline.slot<tuple<!x>>

@@ -6,8 +6,9 @@
 # The programs are those for `cuda` to the last call; what CUDA and NCCL do is done on this CPU, in an order drawn anew
 # for each run. Three steps: one asked for call by call, one captured as a graph, one that launches it again; the third
 # loss is of the second step's gradients. The stand-in of NCCL never buffers, refuses what NCCL leaves undefined
-# (lengths that differ, a first use inside a capture), and fails where PP_FAKE_NCCL says.
-import collections, concurrent.futures, json, math, os, re, shutil, subprocess, sys, time
+# (lengths that differ, a first use inside a capture), and fails where PP_FAKE_NCCL says. Messages between two ranks go
+# by copy engines; they go over NCCL, too, where this machine is not to have them (ALONE).
+import collections, concurrent.futures, itertools, json, math, os, re, shutil, subprocess, sys, time
 import harness
 from gradients import SMALL, difference
 
@@ -29,6 +30,7 @@ GLM = "/model=glm4_moe/experts=6/top=3/balance=0.5"
 SCHEDULES += [f"1f1b{MIXTRAL}", f"zb_v{MIXTRAL}/ranks=2", f"1f1b{GLM}", f"zb_v{GLM}/ranks=2",
               f"1f1b{MIXTRAL}/mesh.tensor=2/mesh.data=2/mesh.expert=2/microbatches=2/ranks=2",
               f"zb_v{GLM}/mesh.context=2/mesh.expert=2/ranks=2"]
+ALONE = dict(PP_COPY_ENGINES="off")
 TOLERANCE = 1e-11  # of f64, as in gradients.py; sums over ranks are in another order here than there
 
 
@@ -72,7 +74,9 @@ class Runner:
     def gradients(self):
         expected = {more: self.train(self.compile(f"single{more}", ranks=1), [], "--in-process")
                     for more in ("", "/layers=8", "/model=gpt2", "/sequence=16", MIXTRAL, GLM)}
-        ways = [("nccl", ["mpirun", "--oversubscribe", "-n"], [])] + [("one GPU", [], ["--in-process"])]
+        mpirun = ["mpirun", "--oversubscribe", "-n"]
+        ways = [("by copies", mpirun, [], {}), ("over NCCL alone", mpirun, [], ALONE),
+                ("one GPU", [], ["--in-process"], {})]
 
         def check(number):
             schedule, results = SCHEDULES[number], []
@@ -80,9 +84,9 @@ class Runner:
             values = dict(pair.split("=") for pair in schedule.split("/")[1:])
             devices = [str(math.prod(int(values.get(axis, 1)) for axis in ("mesh.tensor", "mesh.context", "mesh.data"))
                            * int(values.get("ranks", SIZES["ranks"])))]
-            for how, command, options in ways[:1 + (number % 4 == 0 or "experts" in schedule)]:
+            for how, command, options, its in (ways if number % 4 == 0 or "experts" in schedule else ways[:1]):
                 results.append((how, self.train(program, command + (devices if command else []), *options,
-                                                PP_FAKE_SEED=str(number))))
+                                                PP_FAKE_SEED=str(number), **its)))
             return schedule, next(expected[more] for more in reversed(expected) if more in schedule), results
 
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
@@ -122,12 +126,17 @@ class Runner:
         said by 1F1B's warm-up; 12 to 20 are what the graph captures, on rank 0 ending with dact(1, 3) and the norm."""
         # Without a step that evaluates, whose messages have the same texts.
         pair, both = self.compile("1f1b", "--forward=false", ranks=2), self.compile("fsdp", ranks=2)
+        copied = shutil.copy(pair, pair + ".copied")
+        first = b'"kind":"receive","peer":0,"channel":1,"bytes":1024,"label":"act(0, %d)"'
+        with open(copied, "rb") as file:
+            said = re.search(re.escape(first % 1) + rb',"offset":(\d+)', file.read())
+        place = int(said[1])
+        moved = self.patched(copied, (said[0], said[0].replace(said[1], b"%d" % (place + 64))))
         exchanged = self.compile("single/mesh.tensor=2", "--forward=false", ranks=1)
         heads = self.compile("single/mesh.context=2/mesh.attention=heads", "--forward=false", ranks=1)
         sections = self.compile(f"single{MIXTRAL}/mesh.data=2/mesh.expert=2", "--forward=false", ranks=1)
         overdue = "is overdue after 6 s"
         dead = "ended without an error message in step"
-        first = b'"kind":"receive","peer":0,"channel":1,"bytes":1024,"label":"act(0, %d)"'
         other = self.patched(pair, (first % 1, (first % 1).replace(b"1024", b"1016")))
         swapped = self.patched(pair, (first % 1, first % 2), (first % 2, first % 1))
         cases = (
@@ -168,7 +177,18 @@ class Runner:
              "and rank 1 a message `act(0, 1)` of 1016 bytes, as number 2 of a step"),
             ("another order", swapped, "",
              "rank 1: on channel 1 of ranks 0 and 1 rank 0 posts a message `act(0, 1)` of 1024 bytes, "
-             "and rank 1 a message `act(0, 2)` of 1024 bytes, as number 2 of a step"))
+             "and rank 1 a message `act(0, 2)` of 1024 bytes, as number 2 of a step"),
+            # By copies. Waits 0 to 7 of a rank are those of step 1, 8 to 15 those that the graph captures.
+            ("a copy withheld", copied, "withhold:0:1", "step 1", "`act(0, 1)`",
+             f"(1024 bytes, channel 1, 1f1b.pipe:10:24) {overdue}; of 9 messages", "waits for `act(0, 1)`"),
+            ("a copy withheld in the graph", copied, "withhold:0:15", "step 2", overdue, "waits for `dact(1, 3)`"),
+            ("what is copied is not waited for", copied, "withhold:1:0", "step 1", "`act(0, 0)`", overdue,
+             "waits for `act(0, 1)`"),
+            ("a rank that hangs behind copies", copied, "hang:0:2", "from rank 0 (1024 bytes, channel 1, 1f1b.pipe:",
+             overdue, "rank 0 has not been heard of for ", " s, in step 1"),
+            ("a rank killed behind copies", copied, "die:0:2", f"rank 0 (process", dead),
+            ("a place that is not said", moved, "", "rank 1", "`act(0, 1)` from rank 0",
+             f"lies {place} bytes into the arena, and {place + 64} were said"))
 
         def run(case, patience=6):
             what, program, fault, *words = case
@@ -180,7 +200,9 @@ class Runner:
             shutil.copy(program, copy)
             said, took = self.train(copy, ["mpirun", "-n", "2", "--oversubscribe"],
                                     *(["--timeout", str(patience)] if waits else []),
-                                    **({"PP_FAKE_NCCL": fault} if fault else {}))
+                                    **({"PP_FAKE_PEER" if program == copied else "PP_FAKE_NCCL": fault} if fault
+                                       else {}),
+                                    **({} if program in (copied, moved) else ALONE))
             good = isinstance(said, list) and len(said) == 1 and all(word in said[0] for word in words) and took < 60
             # On a machine that stands still for seconds everything is overdue: then the case runs again, with more
             # time.
@@ -189,6 +211,12 @@ class Runner:
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             for (what, *_), (good, said) in zip(cases, pool.map(run, cases)):
                 self.tally.check(good, f"{what}: {said if isinstance(said, list) else 'it trains'}")
+        # A wait that is left out, on both ranks: what is read too early, or told again too early, is found, of some.
+        right, _ = self.train(copied, ["mpirun", "-n", "2", "--oversubscribe"])
+        hasty = [self.train(copied, ["mpirun", "-n", "2", "--oversubscribe"], "--timeout", "30",
+                            PP_FAKE_PEER=f"hasty:-1:{number}")[0] for number in range(4)]
+        found = [number for number, its in enumerate(hasty) if isinstance(its, list) or difference(its, right)[0] > 0]
+        self.tally.check(isinstance(right, dict) and found, f"of 4 waits for words left out {found} are found")
         for _ in range(100): # mpirun may end a moment before its ranks
             left = subprocess.run(["pgrep", "-f", f"^{self.folder}/.* --data"], capture_output=True,
                                   text=True).stdout.split()
@@ -210,8 +238,9 @@ class Runner:
             copy = self.path(f"order.{name}.{wait}")
             shutil.copy(programs[name], copy)
             return self.train(copy, ["mpirun", "-n", "2", "--oversubscribe"], "--steps", "2" if wait < 0 else "1",
-                              PP_FAKE_ORDER=str(wait))
+                              PP_FAKE_ORDER=str(wait), **({} if "copies" in name else ALONE))
 
+        programs["1f1b by copies"] = programs["1f1b"]
         cases = [(name, wait) for name in programs for wait in (-1, 0, 1, 6, 11)]
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             results = dict(zip(cases, pool.map(run, cases)))
@@ -281,7 +310,7 @@ class Runner:
 
         for case in cases:
             schedule, its, devices = case
-            ended = run(case)
+            ended = run(case, **ALONE)
             rows = table(ended)
             good = len(rows) == devices and all(planned / 2 < taken <= planned for planned, taken in rows)
             self.tally.check(good and "warning" not in ended.stderr, f"{schedule} {its}: planned and taken {rows[:2]}")
@@ -289,7 +318,12 @@ class Runner:
                 self.tally.check("ops by cuDNN, 0 by own kernels" in ended.stdout and
                                  ", 0 deltas left to it" not in ended.stdout,
                                  f"cuDNN serves: {ended.stdout.splitlines()[-1:]}")
-        greedy = run(cases[0], PP_FAKE_NCCL="connect-greedy:1:0")
+        # By copies two ranks have no communicator for a direction: of NCCL's buffers those of two connections.
+        rows, alone = table(run(cases[0])), table(run(cases[0], **ALONE))
+        buffers = 2 * 4 * ((4 << 20) + 4915200 + 524288)
+        self.tally.check(all(0 < few < many - buffers for (_, few), (_, many) in zip(rows, alone, strict=True)),
+                         f"{cases[0][0]} by copies: planned and taken {rows}, over NCCL alone {alone}")
+        greedy = run(cases[0], PP_FAKE_NCCL="connect-greedy:1:0", **ALONE)
         self.tally.check("rank 1: " in greedy.stderr and "bytes of the GPU went while NCCL connected 3 channels, and "
                          in greedy.stderr, f"a channel with all of NCCL's buffers: {greedy.stderr}")
         program = self.path("1f1b.2")
@@ -313,45 +347,55 @@ class Runner:
             shutil.copy(program, copy)
             return self.train(copy, ["mpirun", "-n", "2", "--oversubscribe"], *options, **environment)[0]
 
-        for program in (zb, pair):
-            right, *others = (run(program, "--no-graph", CUDA_DEVICE_MAX_CONNECTIONS="32"),
-                              run(program, "--no-graph", CUDA_DEVICE_MAX_CONNECTIONS="1"),
-                              run(program, PP_FAKE_SMS="13"))
-            worst = [difference(its, right)[0] if isinstance(its, dict) else its for its in others]
-            self.tally.check(worst == [0, 0], f"{program}: in one hardware queue, and with 13 multiprocessors: {worst}")
+        for program, its in itertools.product((zb, pair), ({}, ALONE)):
+            right, *others = (run(program, "--no-graph", CUDA_DEVICE_MAX_CONNECTIONS="32", **its),
+                              run(program, "--no-graph", CUDA_DEVICE_MAX_CONNECTIONS="1", **its),
+                              run(program, PP_FAKE_SMS="13", **its))
+            worst = [difference(got, right)[0] if isinstance(got, dict) else got for got in others]
+            self.tally.check(worst == [0, 0],
+                             f"{program} {its}: in one hardware queue, and with 13 multiprocessors: {worst}")
         # Two messages of `pair` may be under way at once, one each way, with 4 multiprocessors each: a quarter must be
-        # left of all. (A rank that waits for a message with all of them would compute nothing.)
-        for number, blocks, words in (("11", None, None), ("10", None, "start it with NCCL_MAX_CTAS=3"),
-                                      ("10", "3", None), ("10", "4", "start it with NCCL_MAX_CTAS=3"),
-                                      ("4", None, "start it with NCCL_MAX_CTAS=1"), ("4", "1", None),
-                                      ("2", None, "take `--transport mpi`"), ("24", "9", None),
-                                      ("24", "10", "start it with NCCL_MAX_CTAS=9")):
-            said = run(pair, PP_FAKE_SMS=number, **({"NCCL_MAX_CTAS": blocks} if blocks else {}))
-            good = isinstance(said, list) and len(said) == 1 and said[0] == (
-                f"pp: error: rank 0: up to 2 messages are under way at once and hold {2 * int(blocks or 4)} of the "
-                f"{number} multiprocessors of this GPU; a quarter must be left to kernels: {words}")
+        # left of all. (A rank that waits for a message with all of them would compute nothing.) By copies only the sum
+        # of the norm holds some.
+        closed = dict(PP_FAKE_PEER="closed:-1:0")
+        for number, blocks, its, messages, words in (
+                ("11", None, ALONE, 2, None), ("10", None, ALONE, 2, "start it with NCCL_MAX_CTAS=3"),
+                ("10", "3", ALONE, 2, None), ("10", "4", ALONE, 2, "start it with NCCL_MAX_CTAS=3"),
+                ("4", None, ALONE, 2, "start it with NCCL_MAX_CTAS=1"), ("4", "1", ALONE, 2, None),
+                ("2", None, ALONE, 2, "take `--transport mpi`"), ("24", "9", ALONE, 2, None),
+                ("24", "10", ALONE, 2, "start it with NCCL_MAX_CTAS=9"), ("10", None, {}, 1, None),
+                ("6", None, {}, 1, None), ("5", None, {}, 1, "start it with NCCL_MAX_CTAS=3"),
+                ("11", None, closed, 2, None),
+                ("10", None, closed, 2, "start it with NCCL_MAX_CTAS=3")):
+            said = run(pair, PP_FAKE_SMS=number, **({"NCCL_MAX_CTAS": blocks} if blocks else {}), **its)
+            at_once = "2 messages are" if messages == 2 else "1 message is"
+            holds = f"hold {2 * int(blocks or 4)}" if messages == 2 else f"holds {int(blocks or 4)}"
+            good = isinstance(said, list) and len(said) == 1 and said[0].replace("rank 1", "rank 0") == (
+                f"pp: error: rank 0: up to {at_once} under way at once and {holds} of the {number} multiprocessors of "
+                f"this GPU; a quarter must be left to kernels: {words}")
             self.tally.check(good if words else difference(said, right)[0] == 0 if isinstance(said, dict) else False,
-                             f"{number} multiprocessors, NCCL_MAX_CTAS={blocks}: "
+                             f"{number} multiprocessors, NCCL_MAX_CTAS={blocks} {its}: "
                              f"{said if isinstance(said, list) else 'it trains'}")
         # What messages hold is planned: never more, and so much for most programs.
         reached, programs = 0, ("1f1b", "zb_v", "fsdp", "slimpipe", "1f1b/mesh.tensor=2", "1f1b_overlap/mesh.tensor=2",
                                 "1f1b/mesh.context=2/mesh.data=2/mesh.zero=1/microbatches=2",
                                 f"zb_v{GLM}/mesh.context=2/mesh.expert=2")
-        for schedule in programs:
+        for schedule, its in itertools.product(programs, (ALONE, {})):
             program, devices = self.compile(schedule, ranks=2), 2 * 2 ** schedule.count("mesh.")
             devices //= 2 ** (schedule.count("zero") + schedule.count("expert="))
             ended = subprocess.run(["mpirun", "-n", str(devices), "--oversubscribe", program, "--data", self.text,
-                                    "--steps", "3"], env=harness.ENVIRONMENT | dict(PP_FAKE_HELD="1"), text=True,
+                                    "--steps", "3"], env=harness.ENVIRONMENT | its | dict(PP_FAKE_HELD="1"), text=True,
                                    capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
             held = [int(number) for number in re.findall(r"held: (\d+) multiprocessors", ended.stderr)]
-            most = max(its["nccl_multiprocessors"] for its in self.planned(program))
+            key = "nccl_multiprocessors" + ("" if its else "_of_collectives")
+            most = max(rank[key] for rank in self.planned(program))
             reached += max(held, default=0) == most
-            self.tally.check(len(held) == devices and 0 < max(held) <= most, f"{schedule}: messages hold {held} "
+            self.tally.check(len(held) == devices and 0 < max(held) <= most, f"{schedule} {its}: messages hold {held} "
                              f"multiprocessors, planned {most}")
-            left = 132 - self.planned(program)[0]["nccl_multiprocessors"]
+            left = 132 - self.planned(program)[0][key]
             self.tally.check(f"; products for {left} multiprocessors" in ended.stdout,
-                             f"{schedule}: products of rank 0 are made for {left} multiprocessors of 132")
-        self.tally.check(reached >= len(programs) / 2, f"{reached} programs hold all that was planned")
+                             f"{schedule} {its}: products of rank 0 are made for {left} multiprocessors of 132")
+        self.tally.check(reached >= len(programs), f"{reached} of {2 * len(programs)} hold all that was planned")
         failed = run(pair, PP_FAKE_FAIL="1:30")
         self.tally.check(isinstance(failed, list) and len(failed) == 1 and "rank 1, step 1" in failed[0] and
                          "CUDA: " in failed[0] and "an illegal memory access was encountered" in failed[0],

@@ -1,7 +1,8 @@
-// Adds arrays element by element, in the order of their ranks: every run gives the same bits.
+// Adds arrays element by element, in the order of their ranks, so that every run gives the same bits; waits for a word.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/simt/Sum.h"
+#include "runtime/simt/Messages.h"
 #include <algorithm>
+#include <cuda/atomic>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -27,6 +28,13 @@ template <typename Element, typename Total = Element> __global__ void addInOrder
   }
 }
 
+__global__ void awaitWord(uint32_t *word) {
+  cuda::atomic_ref<uint32_t, cuda::thread_scope_system> its(*word);
+  while (its.load(cuda::memory_order_acquire) != 1)
+    __nanosleep(200);
+  its.store(0, cuda::memory_order_relaxed);
+}
+
 } // namespace
 
 cudaError_t launchSum(const SumSpec &spec, cudaStream_t stream) {
@@ -50,6 +58,11 @@ cudaError_t launchSum(const SumSpec &spec, cudaStream_t stream) {
     addInOrder<__half, float><<<blocks, threads, 0, stream>>>(at, spec.count);
   else
     addInOrder<float><<<blocks, threads, 0, stream>>>(at, spec.count);
+  return cudaGetLastError();
+}
+
+cudaError_t launchAwait(uint32_t *word, cudaStream_t stream) {
+  awaitWord<<<1, 1, 0, stream>>>(word);
   return cudaGetLastError();
 }
 

@@ -1,0 +1,76 @@
+// Messages between GPUs of one machine by their copy engines: no multiprocessor is held, and NCCL has no part in them.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// sender's channel      await `ready` .. copy into the receiver's arena, tell `written` ->  done
+//                             ^                                                 |
+// receiver's channel    tell `ready` .. await `written` ........................v........-> done
+//
+// Each end of a message has a word in its own memory, which the other end makes 1 and its own stream makes 0 again, so
+// that a step of a graph begins with what the one before has left. A send is done when its receive has been posted and
+// has all of it, as the proof of the channel map has it. What both ends do blocks their channel's stream alone: one
+// warp waits, as NCCL's blocks do (runtime/simt/Messages.h says why no memory operation of the stream).
+//
+// NCCL 2.28 has a like handshake for its own copies (ce_coll.cc, rma_ce.cc): what a peer is told is a copy of a word,
+// behind the data in the same stream, and in graphs whoever has waited sets the word back.
+#ifndef PP_RUNTIME_CUDA_PEERCOPIES_H
+#define PP_RUNTIME_CUDA_PEERCOPIES_H
+
+#include "runtime/device/StreamDevice.h"
+#include <map>
+
+namespace pp {
+
+class PeerCopies {
+public:
+  PeerCopies(Driver &driver, StreamDevice &device, Transport &mpi, int32_t rank)
+      : driver(driver), device(device), mpi(mpi), rank(rank) {}
+
+  /// Whether messages of this rank with the other may go this way, as far as this rank knows before it has asked: they
+  /// are on one machine, and nobody has set PP_COPY_ENGINES=off.
+  [[nodiscard]] static bool mayServe(int32_t rank, int32_t other);
+
+  /// Makes the words of the rank's messages. The arena is there.
+  Status begin(const RankProgram &its);
+  /// Opens the other's memory. `served`: both can reach each other's. Collective over the two.
+  Status meet(int32_t other, bool &served);
+  /// Tells the other end of a channel where its messages lie, and hears it. `messages` are those of the channel in
+  /// their order, which is the other's. Collective over the two.
+  Status connect(int32_t other, const std::vector<int32_t> &messages);
+  /// Asks for this rank's end of a message on the stream of its channel.
+  Status ask(Driver::Stream stream, int32_t message, void *data);
+
+private:
+  /// What one end of a message says to the other.
+  struct End {
+    int64_t offset; ///< where it lies in the arena
+    int64_t word;   ///< the number of its word
+  };
+  struct Peer {
+    bool served = false;
+    char *arena = nullptr;
+    uint32_t *words = nullptr;
+  };
+  struct Bound {
+    const Peer *peer = nullptr;
+    End own, other;
+  };
+
+  /// Both ranks hand the other something of one size.
+  Status swap(int32_t other, const void *mine, void *theirs, size_t bytes);
+
+  Driver &driver;
+  StreamDevice &device;
+  Transport &mpi;
+  int32_t rank;
+  const RankProgram *program = nullptr;
+  uint32_t *words = nullptr; ///< on the device; 0 is always 1, the others are those of messages
+  int64_t count = 1;         ///< of words that have an owner
+  bool shares = false;       ///< others may open this rank's memory
+  Driver::Handle arenaHandle = {}, wordsHandle = {};
+  std::map<int32_t, Peer> peers;
+  std::map<int32_t, Bound> bounds; ///< by message
+};
+
+} // namespace pp
+
+#endif // PP_RUNTIME_CUDA_PEERCOPIES_H
