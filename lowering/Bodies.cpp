@@ -213,7 +213,7 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, con
       return failure();
   SmallVector<nn::Run> lists = kernel.lists();
   for (nn::Run run : llvm::reverse(lists)) {
-    Value list = chain.list(ArrayRef(arguments).slice(run.first, run.count));
+    Value list = run.count > 0 ? chain.list(ArrayRef(arguments).slice(run.first, run.count)) : chain.null();
     arguments.erase(arguments.begin() + run.first, arguments.begin() + run.first + run.count);
     arguments.insert(arguments.begin() + run.first, list);
   }

@@ -166,15 +166,17 @@ private:
       addresses.push_back(addressOf(intactOutput(backward)));
     SmallVector<nn::Run> lists = kernel.lists();
     SmallVector<CallOperand> operands;
-    for (unsigned i = 0; i < addresses.size();) {
-      const nn::Run *list = llvm::find_if(lists, [&](nn::Run run) { return run.first == i; });
-      if (list == lists.end()) {
+    ArrayRef<nn::Run> rest = lists;
+    for (unsigned i = 0; i < addresses.size();)
+      if (rest.empty() || rest.front().first != i) {
         operands.push_back(CallOperand::of(addresses[i++]));
       } else {
-        operands.push_back(CallOperand::of(ArrayRef(addresses).slice(i, list->count)));
-        i += list->count;
+        unsigned count = rest.front().count;
+        rest = rest.drop_front();
+        operands.push_back(count > 0 ? CallOperand::of(ArrayRef(addresses).slice(i, count))
+                                     : CallOperand::of(CallAddress()));
+        i += count;
       }
-    }
     ExpectedKernel expected = {kernel.kernelName().str(), kernel.elementType(), kernel.dims(), kernel.params(),
                                kernel.flags()};
     // A delta that a library may make by itself: each of its readers gets the output.

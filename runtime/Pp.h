@@ -143,7 +143,8 @@ int32_t pp_rope(pp_rank_t *, int32_t op, const void *x, const int32_t *starts, v
 /// With the flag "dropout" three or four params more, rate, site, the length of a whole sequence and what to add to the
 /// number of a head, and at the end of `kv` rows[b,s] (i32): the weight of a query and a key is 0, or times
 /// 1 / (1 - rate), as element (head * length + position of the query) * length + position of the key is in pp_dropout,
-/// before it multiplies v; lse is that of all keys.
+/// before it multiplies v; lse is that of all keys. With the flag "packed" q, k0 and v0 are one tensor
+/// [b,s,(H + 2G)*d], the columns of q before those of k before those of v, and all three addresses are its own.
 int32_t pp_attention(pp_rank_t *, int32_t op, const void *q, const void *const *kv, void *o, void *lse);
 /// o, lse as if one attention had seen all that the parts saw; `parts` lists o0, lse0, o1, lse1, ..; o == o0 with
 /// lse == lse0 allowed. dims b s H d parts.
@@ -157,7 +158,8 @@ int32_t pp_sink_bwd(pp_rank_t *, int32_t op, const void *s, const void *lse, con
 int32_t pp_attention_delta(pp_rank_t *, int32_t op, const void *dout, const void *o, void *delta);
 /// dq (+)= and `dkv` (dk0, dv0, dk1, dv1, ..) from some of the chunks, with lse and delta of all together: calls for
 /// different chunks add. dims as above. flags: "causal"; "accumulate" (dq only); "sums": dk, dv in acc;
-/// "accumulate_kv": dk, dv in acc and added to. `o`, the output of all together, may be null: libraries make
+/// "accumulate_kv": dk, dv in acc and added to; "packed": as above, dq is the gradient of all three, and `dkv` is null.
+/// `o`, the output of all together, may be null: libraries make
 /// delta of it.
 int32_t pp_attention_bwd(pp_rank_t *, int32_t op, const void *dout, const void *q, const void *lse, const void *delta,
                          const void *const *kv, void *dq, void *const *dkv, const void *o);

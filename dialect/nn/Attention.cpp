@@ -152,6 +152,28 @@ template <typename Adaptor> static LogicalResult checkDropout(Check check, Adapt
   return check.type("rows", sequencesOf(a), RankedTensorType::get(tensorOf(a.getQ()).getShape().take_front(2), i32));
 }
 
+/// How many heads have columns in the tensor that q is: of q alone, or of q, k and v.
+template <typename Op> static int64_t headsInQ(Op op) {
+  int64_t heads = op.getHeads(), kvHeads = op.getKvHeads() ? op.getKvHeads() : heads;
+  return op.getPacked() ? heads + 2 * kvHeads : heads;
+}
+template <typename Op> static int64_t headWidth(Op op) { return widthOf(op.getQ()) / headsInQ(op); }
+/// The type of o.
+template <typename Op> static RankedTensorType outputType(Op op) {
+  auto q = tensorOf(op.getQ());
+  return q.clone({q.getDimSize(0), q.getDimSize(1), static_cast<int64_t>(op.getHeads()) * headWidth(op)});
+}
+
+/// One tensor stands for q, k and v.
+template <typename Adaptor> static LogicalResult checkPacked(Check check, Adaptor a) {
+  ValueRange kv = keysOf(ValueRange(a.getLists()));
+  if (kv.size() != 2 || kv[0] != a.getQ() || kv[1] != a.getQ() || a.getZigzag() > 0 || a.getOffset() > 0 ||
+      a.getKvOffsets())
+    return emitOptionalError(check.loc, "`", check.op,
+                             "` expects, where it is packed, one tensor for q, k and v of a whole sequence");
+  return success();
+}
+
 /// Shapes of q and of all chunks.
 template <typename Adaptor> static LogicalResult checkAttention(Check check, Adaptor a) {
   Value q = a.getQ();
@@ -162,7 +184,7 @@ template <typename Adaptor> static LogicalResult checkAttention(Check check, Ada
     return emitOptionalError(check.loc, "`", check.op, "` expects k and v of one chunk or more, got ", kv.size(),
                              kv.size() == 1 ? " tensor" : " tensors");
   int64_t heads = a.getHeads(), kvHeads = a.getKvHeads() ? a.getKvHeads() : heads;
-  if (failed(check.heads("q", widthOf(q), heads, false)))
+  if (failed(check.heads("q", widthOf(q), headsInQ(a), false)))
     return failure();
   if (heads % kvHeads != 0)
     return emitOptionalError(check.loc, "`", check.op, "` expects heads to be a multiple of kv_heads, got ", heads,
@@ -172,6 +194,8 @@ template <typename Adaptor> static LogicalResult checkAttention(Check check, Ada
   if (a.getZigzag() > 0 && tensorOf(q).getDimSize(1) % 2 != 0)
     return emitOptionalError(check.loc, "`", check.op, "` expects an even number of queries where these are two runs, ",
                              "got ", tensorOf(q).getDimSize(1));
+  if (a.getPacked())
+    return checkPacked(check, a);
   for (size_t i = 0; i < kv.size(); i += 2)
     if (failed(checkChunk(check, q, kv[i], kv[i + 1], heads, kvHeads)))
       return failure();
@@ -182,7 +206,7 @@ template <typename Adaptor> static LogicalResult checkAttention(Check check, Ada
 template <typename Op> static Dims attentionDims(Op op) {
   auto q = tensorOf(op.getQ());
   int64_t heads = op.getHeads(), kvHeads = op.getKvHeads() ? op.getKvHeads() : heads;
-  Dims dims = {q.getDimSize(0), q.getDimSize(1), heads, kvHeads, q.getDimSize(2) / heads};
+  Dims dims = {q.getDimSize(0), q.getDimSize(1), heads, kvHeads, headWidth(op)};
   dims.push_back(op.getOffset());
   for (auto [i, position] : llvm::enumerate(positionsOf(op)))
     dims.append({tensorOf(op.getKv()[2 * i]).getDimSize(1), position});
@@ -218,12 +242,12 @@ template <typename Op> static double attentionPairs(Op op) {
   for (auto [queries, first] : runs)
     for (size_t i = 6; i + 1 < dims.size(); i += 2)
       pairs += visiblePairs(queries, first, dims[i], dims[i + 1], op.getCausal(), op.getWindow());
-  return static_cast<double>(dims[0] * widthOf(op.getQ())) * pairs;
+  return static_cast<double>(dims[0] * dims[2] * dims[4]) * pairs;
 }
 
 /// Arithmetic of all pairs; dropout makes a word for each.
 template <typename Op> static double attentionFlops(Op op, double perElement) {
-  double elements = attentionPairs(op), width = static_cast<double>(widthOf(op.getQ()) / op.getHeads());
+  double elements = attentionPairs(op), width = static_cast<double>(headWidth(op));
   return perElement * elements + (op.getDropoutAttr() ? 15 * (elements / width) : 0);
 }
 
@@ -264,7 +288,7 @@ INFER(AttentionOp) {
   Check check{"attention", loc};
   if (failed(check.operands(a, 3, std::numeric_limits<size_t>::max())) || failed(checkAttention(check, a)))
     return failure();
-  types.assign({a.getQ().getType(), headStatistic(a.getQ(), a.getHeads())});
+  types.assign({outputType(a), headStatistic(a.getQ(), a.getHeads())});
   return success();
 }
 
@@ -277,7 +301,8 @@ Flags AttentionOp::flags() {
   return flagsOf({{"causal", getCausal()},
                   {"documents", getStarts() != nullptr},
                   {"dropout", getRows() != nullptr},
-                  {"zigzag", getZigzag() > 0}});
+                  {"zigzag", getZigzag() > 0},
+                  {"packed", getPacked()}});
 }
 SmallVector<Run> AttentionOp::lists() { return {{1, count(getLists())}}; }
 
@@ -363,7 +388,7 @@ double AttentionDeltaOp::flops() { return 2.0 * elementsOf(getO()); }
 INFER(AttentionBwdOp) {
   Check check{"attention_bwd", loc};
   if (failed(check.operands(a, 6, std::numeric_limits<size_t>::max())) || failed(checkAttention(check, a)) ||
-      failed(check.same("dout", a.getDout(), "q", a.getQ())))
+      failed(check.type("dout", a.getDout(), outputType(a))))
     return failure();
   Type statistic = headStatistic(a.getQ(), a.getHeads());
   if (failed(check.type("lse", a.getLse(), statistic)) || failed(check.type("delta", a.getDelta(), statistic)))
@@ -371,6 +396,10 @@ INFER(AttentionBwdOp) {
   types.push_back(a.getQ().getType());
   if (failed(check.into(a.getAcc(), types[0])))
     return failure();
+  if (a.getPacked() && (a.getAcc() || a.getSums() || !a.getKvAcc().empty()))
+    return emitOptionalError(loc, "`attention_bwd` expects nothing to add to where it is packed");
+  if (a.getPacked())
+    return success();
   ValueRange kv = keysOf(ValueRange(a.getLists()));
   for (Value value : kv)
     types.push_back(a.getSums() ? inSums(value, tensorOf(value).getShape()) : value.getType());
@@ -400,9 +429,10 @@ Flags AttentionBwdOp::flags() {
                   {"accumulate", getAcc() != nullptr},
                   {"sums", getSums() && getKvAcc().empty()},
                   {"accumulate_kv", !getKvAcc().empty()},
-                  {"zigzag", getZigzag() > 0}});
+                  {"zigzag", getZigzag() > 0},
+                  {"packed", getPacked()}});
 }
-SmallVector<Run> AttentionBwdOp::lists() { return {{4, count(getLists())}, {5 + count(getLists()), count(getKv())}}; }
+SmallVector<Run> AttentionBwdOp::lists() { return {{4, count(getLists())}, {5 + count(getLists()), count(getDkv())}}; }
 SmallVector<Tie> AttentionBwdOp::getRequiredTies() {
   unsigned next = 4 + count(getLists());
   SmallVector<Tie> ties;

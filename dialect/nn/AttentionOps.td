@@ -45,11 +45,14 @@ def AttentionOp : Nn_ForwardOp<"attention", ["params", "flags", "lists", "varyin
 
     Queries that are two runs of each sequence, or slice (`zigzag`), see keys of whole ones.
 
+    `packed`: q, k and v are one tensor, the columns of q before those of k before those of v, and stand for all three
+    operands. The sequence is whole then, and its queries are one run.
+
     An attention of some of the chunks is a part; `attention_merge` joins parts.
   }];
   let arguments = (ins Nn_Tensor:$q, Nn_Lists:$lists, I64Attr:$heads, Nn_Offset:$kv_heads, Nn_Flag:$causal,
                        Nn_Offset:$offset, Nn_Offsets:$kv_offsets, Nn_Offset:$window, Nn_Number:$scale,
-                       Nn_Number:$softcap, Nn_Dropout:$dropout, Nn_Zigzag:$zigzag);
+                       Nn_Number:$softcap, Nn_Dropout:$dropout, Nn_Zigzag:$zigzag, Nn_Flag:$packed);
   let results = (outs Nn_Tensor:$o, Nn_Tensor:$lse);
   let assemblyFormat = "$q `,` $lists attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_KeyLists.declaration;
@@ -102,13 +105,14 @@ def AttentionBwdOp : Nn_KernelOp<"attention_bwd", ["params", "flags", "lists", "
   let summary = "gradients of an attention or a part of one: dq, and dk, dv of each chunk";
   let description = [{
     `lse` and `delta` are of all chunks together, these or more: gradients of parts add. dq goes on `into` a sum of its
-    type. `sums`: dk and dv are in the type of sums, and go on `into_kv` sums, if given.
+    type. `sums`: dk and dv are in the type of sums, and go on `into_kv` sums, if given. `packed`: as the attention has
+    it, and dq is the gradient of all three.
   }];
   let arguments = (ins Nn_Tensor:$dout, Nn_Tensor:$q, Nn_Tensor:$lse, Nn_Tensor:$delta, Nn_Lists:$lists,
                        Optional<Nn_Tensor>:$acc, Variadic<Nn_Tensor>:$kv_acc, I64Attr:$heads, Nn_Offset:$kv_heads,
                        Nn_Flag:$causal, Nn_Flag:$sums, Nn_Offset:$offset, Nn_Offsets:$kv_offsets,
                        Nn_Offset:$window, Nn_Number:$scale, Nn_Number:$softcap, Nn_Dropout:$dropout,
-                       Nn_Zigzag:$zigzag);
+                       Nn_Zigzag:$zigzag, Nn_Flag:$packed);
   let results = (outs Nn_Tensor:$dq, Variadic<Nn_Tensor>:$dkv);
   let assemblyFormat = [{
     $dout `,` $q `,` $lse `,` $delta `,` $lists (`into` $acc^)? (`into_kv` $kv_acc^)? attr-dict

@@ -32,11 +32,11 @@ double pp::nn::bytesOf(Kernel kernel) {
       .Case([](TakeColumnsOp op) { return 2 * sizeOf(op.getY()); })
       .Case([](PlaceColumnsOp op) { return 2 * sizeOf(op.getX()); })
       .Case([](CopyOp op) { return 2 * sizeOf(op.getX()); })
-      // What is added to in place is an operand and a result: read and written.
+      // What is added to in place is an operand and a result: read and written. What is several operands is read once.
       .Default([](Operation *op) {
         double bytes = 0;
-        for (Value value : op->getOperands())
-          bytes += sizeOf(value);
+        for (auto [i, value] : llvm::enumerate(op->getOperands()))
+          bytes += llvm::is_contained(op->getOperands().take_front(i), value) ? 0 : sizeOf(value);
         for (Value value : op->getResults())
           bytes += sizeOf(value);
         return bytes;

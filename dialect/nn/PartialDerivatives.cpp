@@ -61,15 +61,17 @@ static bool areDistinct(AttentionOp part) {
 
 static void differentiatePart(AttentionOp part, Whole whole, Gradients &gradients) {
   Location loc = part.getLoc();
-  Value q = part.getQ();
+  Value q = part.getQ(), before = part.getPacked() ? Value() : gradients.get(q);
   SmallVector<Value> sums;
   if (areDistinct(part))
     sums = kvSums(part, gradients);
   bool inSums = !sums.empty() || (areDistinct(part) && part.getKv().size() > 2);
   auto backward = gradients.builder.create<AttentionBwdOp>(
-      loc, whole.dout, q, whole.lse, whole.delta, part.getLists(), gradients.get(q), sums, part.getHeads(),
-      part.getKvHeads(), part.getCausal(), inSums, part.getOffset(), part.getKvOffsetsAttr(), part.getWindow(),
-      part.getScale(), part.getSoftcap(), part.getDropoutAttr(), part.getZigzag());
+      loc, whole.dout, q, whole.lse, whole.delta, part.getLists(), before, sums, part.getHeads(), part.getKvHeads(),
+      part.getCausal(), inSums, part.getOffset(), part.getKvOffsetsAttr(), part.getWindow(), part.getScale(),
+      part.getSoftcap(), part.getDropoutAttr(), part.getZigzag(), part.getPacked());
+  if (part.getPacked())
+    return gradients.add(loc, q, backward.getDq());
   gradients.set(q, backward.getDq());
   for (auto [value, gradient] : llvm::zip(part.getKv(), backward.getDkv()))
     if (inSums)

@@ -90,7 +90,7 @@ LogicalResult PieceGraph::writeBackwardAhead(const CutRequest &cut) {
         whole.getLoc(), whole.getDout(), whole.getQ(), whole.getLse(), whole.getDelta(), keys,
         adds ? given.values.front() : Value(), ValueRange(), whole.getHeads(), whole.getKvHeads(), whole.getCausal(),
         /*sums=*/true, whole.getOffset(), slice.startsOf(slices, builder.getContext()), whole.getWindow(),
-        whole.getScale(), whole.getSoftcap(), whole.getDropoutAttr(), whole.getZigzag());
+        whole.getScale(), whole.getSoftcap(), whole.getDropoutAttr(), whole.getZigzag(), /*packed=*/false);
     for (auto [i, k] : llvm::enumerate(slices))
       dkvOut[k] = SmallVector<Value>(part.getDkv().slice(2 * i, 2));
     return part;

@@ -134,7 +134,8 @@ LogicalResult PieceGraph::writePart(int64_t number, int64_t attention, ArrayRef<
   auto part = builder.create<nn::AttentionBwdOp>(
       whole.getLoc(), query[0], query[1], query[2], query[3], keys, Value(), sums, whole.getHeads(), whole.getKvHeads(),
       whole.getCausal(), true, whole.getOffset(), slice.startsOf(help.getSlices(), builder.getContext()),
-      whole.getWindow(), whole.getScale(), whole.getSoftcap(), whole.getDropoutAttr(), whole.getZigzag());
+      whole.getWindow(), whole.getScale(), whole.getSoftcap(), whole.getDropoutAttr(), whole.getZigzag(),
+      /*packed=*/false);
   SmallVector<Value> made = {part.getDq()};
   if (!help.getHome())
     llvm::append_range(made, part.getDkv());

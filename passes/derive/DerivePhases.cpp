@@ -179,6 +179,7 @@ LogicalResult PieceGraph::build(bool first) {
   collectSkips();
   if (failed(foldTransposes()) || failed(chunkMlps()))
     return failure();
+  packAttentions();
   if ((hasBackward() || isLossForward()) && failed(differentiate(first)))
     return failure();
   lowerSplits();

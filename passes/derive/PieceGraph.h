@@ -104,6 +104,7 @@ private:
 
   void splitLosses();
   mlir::LogicalResult foldTransposes();
+  void packAttentions(); ///< PackAttentions.cpp
   // DeriveChunks.cpp
   mlir::LogicalResult chunkMlps();
   mlir::Value chunkMlp(const Mlp &mlp, llvm::ArrayRef<int64_t> counts);

@@ -71,8 +71,8 @@ CudnnGraph::Shape CudnnGraph::dense(int64_t a, int64_t b, int64_t c, int64_t d) 
   return {{a, b, c, d}, {b * c * d, c * d, d, 1}};
 }
 
-CudnnGraph::Shape CudnnGraph::headRows(int64_t b, int64_t s, int64_t heads, int64_t d) {
-  return {{b, heads, s, d}, {s * heads * d, d, heads * d, 1}};
+CudnnGraph::Shape CudnnGraph::headRows(int64_t b, int64_t s, int64_t heads, int64_t d, int64_t stride) {
+  return {{b, heads, s, d}, {s * stride, d, stride, 1}};
 }
 
 CudnnGraph::Shape CudnnGraph::Shape::transposed() const {

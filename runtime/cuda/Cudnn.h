@@ -38,8 +38,8 @@ public:
     Shape transposed() const; ///< the last two dims change places
   };
   static Shape dense(int64_t a, int64_t b, int64_t c, int64_t d);
-  /// Rows [b, s, heads, d] seen as [b, heads, s, d].
-  static Shape headRows(int64_t b, int64_t s, int64_t heads, int64_t d);
+  /// Rows of heads, `stride` elements apart, seen as [b, heads, s, d].
+  static Shape headRows(int64_t b, int64_t s, int64_t heads, int64_t d, int64_t stride);
 
   explicit CudnnGraph(const Cudnn &api) : api(api) {}
   CudnnGraph(const CudnnGraph &) = delete;

@@ -61,8 +61,14 @@ struct SdpaPlan::State {
 
   Shape rows() const { return {{n().batch, n().heads, n().queries, 1}, {n().heads * n().queries, n().queries, 1, 1}}; }
   Shape scores() const { return CudnnGraph::dense(n().batch, n().heads, n().queries, n().keys); }
-  Shape queries() const { return CudnnGraph::headRows(n().batch, n().queries, n().heads, n().width); }
-  Shape keys() const { return CudnnGraph::headRows(n().batch, n().keys, n().groups, n().width); }
+  Shape queries() const {
+    return CudnnGraph::headRows(n().batch, n().queries, n().heads, n().width, n().queryStride());
+  }
+  Shape keys() const { return CudnnGraph::headRows(n().batch, n().keys, n().groups, n().width, n().keyStride()); }
+  /// Of o and dout.
+  Shape outputs() const {
+    return CudnnGraph::headRows(n().batch, n().queries, n().heads, n().width, n().heads * n().width);
+  }
   const SdpaShape &n() const { return shape; }
 
   cudnnDataType_t element() const { return n().type == Type::F16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16; }
@@ -93,7 +99,7 @@ Tensor SdpaPlan::State::masked(Tensor from) {
 /// Order of places: q, k, v, o, lse, scale, (-inf).
 void SdpaPlan::State::describeForward() {
   Tensor q = memory(queries()), k = memory(keys().transposed()), v = memory(keys());
-  Tensor o = memory(queries(), n().part ? CUDNN_DATA_FLOAT : element());
+  Tensor o = memory(outputs(), n().part ? CUDNN_DATA_FLOAT : element());
   Tensor lse = statistics(), factor = graph.scalar();
   Tensor products = graph.between(scores()), scaled = graph.between(scores());
   graph.multiply(q, k, products);
@@ -129,10 +135,10 @@ Tensor SdpaPlan::State::addedOverHeads(Tensor weights, Tensor right, Tensor sum)
 void SdpaPlan::State::describeBackward() {
   Shape all = CudnnGraph::dense(n().batch, n().heads, n().queries, n().width);
   Tensor q = memory(queries()), k = memory(keys().transposed()), v = memory(keys().transposed());
-  Tensor dout = memory(queries()), o = memory(queries()), lse = statistics();
+  Tensor dout = memory(outputs()), o = memory(outputs()), lse = statistics();
   const cudnnDataType_t ofKeys = n().sumsKeys() ? CUDNN_DATA_FLOAT : element();
   Tensor dk = memory(keys(), ofKeys), dv = memory(keys(), ofKeys), delta = statistics();
-  Tensor sums = memory(queries(), CUDNN_DATA_FLOAT), dq = n().part ? sums : memory(queries());
+  Tensor sums = memory(outputs(), CUDNN_DATA_FLOAT), dq = n().part ? sums : memory(queries());
   Tensor unit = graph.scalar(), factor = graph.scalar();
   Shape strided = {{all.dims[0], all.dims[1], all.dims[2], all.dims[3]},
                    {all.strides[0], all.strides[1], n().heads * n().width, 1}};

@@ -106,8 +106,9 @@ private:
 
 //===-- The shape of a call --------------------------------------------------------------------------------------===//
 
-/// dims b s H G d, and where a head's rows lie: row t of head h of q is at (batch * s + t) * H * d + h * d. Keys come
-/// in chunks, each a tensor of its own; which of them a query sees follows from positions in the whole sequence.
+/// dims b s H G d, and where a head's rows lie: row t of head h of o is at (batch * s + t) * H * d + h * d, and so is
+/// that of q, unless q, k and v are columns of one tensor (`Packed`). Keys come in chunks, each a tensor of its own;
+/// which of them a query sees follows from positions in the whole sequence.
 /// Where the rows are two runs of a sequence (`Zigzag`), queries are those of one of them, and `s` is its length.
 ///
 /// Query t sees key j, both counted from the chunk's first key, if j <= t where causal, and if no bound from below
@@ -115,8 +116,9 @@ private:
 /// next.
 struct AttentionShape {
   int64_t batch, rowsOfSequence, runs, s, heads, groups, d, position, count, window;
-  int64_t first = 0;    ///< the row with which the run begins
-  int64_t positions[2]; ///< where each of the runs begins in the sequence
+  int64_t queryStride, keyStride; ///< from a row of q to the next one, and of k and v
+  int64_t first = 0;              ///< the row with which the run begins
+  int64_t positions[2];           ///< where each of the runs begins in the sequence
   const Chunk *chunks;
   bool causal;
   double root, softcap;            ///< scores are divided by the root; capped unless softcap is 0
@@ -129,7 +131,8 @@ struct AttentionShape {
   explicit AttentionShape(const PreparedOp &op)
       : batch(op.dims[0]), rowsOfSequence(op.dims[1]), runs(op.has(Zigzag) ? 2 : 1), s(rowsOfSequence / runs),
         heads(op.dims[2]), groups(op.dims[3]), d(op.dims[4]), position(op.dims[5]), count(op.chunkCount),
-        window(int64_t(op.params[0])), chunks(op.chunks), causal(op.has(Causal)),
+        window(int64_t(op.params[0])), queryStride((op.has(Packed) ? heads + 2 * groups : heads) * d),
+        keyStride(op.has(Packed) ? queryStride : groups * d), chunks(op.chunks), causal(op.has(Causal)),
         root(op.params[1] > 0 ? 1 / op.params[1] : squareRoot(double(op.dims[4]))), softcap(op.params[2]),
         mask(0, 0, 0) {
     for (int64_t run = 0; run < 2; ++run)
@@ -157,11 +160,19 @@ struct AttentionShape {
   }
   /// Query heads of a kv head.
   int64_t share() const { return heads / groups; }
+  /// Of q and dq.
   int64_t query(int64_t b, int64_t t, int64_t head) const {
+    return (b * rowsOfSequence + first + t) * queryStride + head * d;
+  }
+  /// Of o and dout.
+  int64_t outputStride() const { return heads * d; }
+  int64_t output(int64_t b, int64_t t, int64_t head) const {
     return ((b * rowsOfSequence + first + t) * heads + head) * d;
   }
-  int64_t key(const Chunk &chunk, int64_t b, int64_t t, int64_t group) const {
-    return ((b * chunk.length + t) * groups + group) * d;
+  /// Of k and dk, or of v and dv.
+  int64_t key(const Chunk &chunk, int64_t b, int64_t t, int64_t group, bool ofValues = false) const {
+    const int64_t begin = keyStride > groups * d ? heads + ofValues * groups : 0; // in a row
+    return (b * chunk.length + t) * keyStride + (begin + group) * d;
   }
   int64_t statistic(int64_t b, int64_t t, int64_t head) const {
     return (b * heads + head) * rowsOfSequence + first + t;
@@ -224,6 +235,11 @@ template <class E> PP_INLINE const E *inList(const void *list, int64_t i) {
 }
 template <class E> PP_INLINE E *outList(const void *list, int64_t i) {
   return static_cast<E *>(static_cast<void *const *>(list)[i]);
+}
+
+/// Where an attention_bwd writes dk (2i) or dv (2i + 1) of a chunk.
+template <class E> PP_INLINE E *keyGradients(const PreparedOp &op, void *const *arguments, int64_t i) {
+  return op.has(Packed) ? out<E>(arguments[5]) : outList<E>(arguments[6], i);
 }
 
 template <class E> PP_INLINE Acc<E> dotRows(const E *x, const E *y, int64_t d) {

@@ -199,20 +199,20 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
   template <class E>
   static void backwardQueries(const AttentionShape &shape, const Packs &f, float *dqt, const Chunk &chunk,
                               const Head<E> &head, int64_t b, int64_t q0) {
-    int64_t width = widthOf(shape), stride = shape.heads * shape.d, keyBlock = keyBlockOf(shape);
+    int64_t width = widthOf(shape), keyBlock = keyBlockOf(shape);
     int64_t queries = queriesFrom(shape, q0), packed = roundUp(queries, panel);
     int64_t keys = shape.keysBefore(chunk, q0 + queries);
     if (shape.keysFrom(chunk, b, q0) >= keys)
       return;
     Bounds bounds(shape, chunk, b, q0);
-    auto pack = [&](const E *x, float scale, float *across, float *transposed) {
+    auto pack = [&](const E *x, int64_t stride, float scale, float *across, float *transposed) {
       packAcross(x, stride, queries, shape.d, across, width, packed);
       if constexpr (paired)
         packRows(x, stride, queries, shape.d, f.q, width, packed);
       transposeBlock(paired ? f.q : across, packed, width, scale, transposed);
     };
-    pack(head.dout + q0 * stride, 1, f.doutAcross, f.doutT);
-    pack(head.q + q0 * stride, log2e / float(shape.root), f.qAcross, f.qt);
+    pack(head.dout + q0 * shape.outputStride(), shape.outputStride(), 1, f.doutAcross, f.doutT);
+    pack(head.q + q0 * shape.queryStride, shape.queryStride, log2e / float(shape.root), f.qAcross, f.qt);
     packStatistics(f, head.lse + q0, head.delta + q0, queries, packed);
     for (int64_t j0 = bounds.begin(0); j0 < keys; j0 += keyBlock)
       backwardBlock(shape, f, dqt, chunk, bounds, q0, j0, head.dropout);
@@ -221,7 +221,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
   template <class E>
   static void finishQueries(const AttentionShape &shape, const Packs &f, const float *dqt, E *dq, int64_t q0,
                             bool adds) {
-    int64_t width = widthOf(shape), stride = shape.heads * shape.d, queries = queriesFrom(shape, q0);
+    int64_t width = widthOf(shape), stride = shape.queryStride, queries = queriesFrom(shape, q0);
     for (int64_t i = 0; i < queryBlock; ++i)
       f.ones[i] = 1;
     transposeBack(dqt, roundUp(queries, panel), width, f.ones, f.q);
@@ -232,7 +232,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
   template <class E>
   static void finishKeys(const PreparedOp &op, const float *sums, const Chunk &chunk, void *to, int64_t at) {
     AttentionShape shape(op);
-    int64_t width = widthOf(shape), stride = shape.groups * shape.d;
+    int64_t width = widthOf(shape), stride = shape.keyStride;
     if (op.has(Sums) || op.has(AccumulateKv))
       unpackRows(sums, width, out<float>(to) + at, stride, chunk.length, shape.d, op.has(AccumulateKv));
     else
@@ -248,8 +248,12 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
       int64_t h = group * shape.share() + k / shape.runs;
       shape.turnTo(k % shape.runs);
       int64_t query = shape.query(b, 0, h), row = shape.statistic(b, 0, h);
-      Head<E> head{in<E>(arguments[0]) + query,   in<E>(arguments[1]) + query,  in<float>(arguments[2]) + row,
-                   in<float>(arguments[3]) + row, out<E>(arguments[5]) + query, shape.dropout(shape.chunks[i], b, h)};
+      Head<E> head{in<E>(arguments[0]) + shape.output(b, 0, h),
+                   in<E>(arguments[1]) + query,
+                   in<float>(arguments[2]) + row,
+                   in<float>(arguments[3]) + row,
+                   out<E>(arguments[5]) + query,
+                   shape.dropout(shape.chunks[i], b, h)};
       for (int64_t q0 = 0; q0 < shape.s; q0 += queryBlock) {
         float *dqt = f.dqt(shape, blockKept(shape, h, q0));
         if (i == 0)
@@ -264,23 +268,25 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
   template <class E> static pp_status_t run(const PreparedOp &op, void *const *arguments) {
     AttentionShape shape(op, arguments[4], arguments[8]);
     Packs f(op.scratch, shape);
-    int64_t width = widthOf(shape), stride = shape.groups * shape.d;
+    int64_t width = widthOf(shape), stride = shape.keyStride;
     for (int64_t b = 0; b < shape.batch; ++b)
       for (int64_t group = 0; group < shape.groups; ++group)
         for (int64_t i = 0; i < shape.count; ++i) {
           const Chunk &chunk = shape.chunks[i];
-          int64_t at = shape.key(chunk, b, 0, group), length = lengthOf(chunk.length);
+          int64_t key = shape.key(chunk, b, 0, group), value = shape.key(chunk, b, 0, group, /*ofValues=*/true);
+          int64_t length = lengthOf(chunk.length);
           if (shape.reaches(chunk, b)) {
-            packRows(inList<E>(arguments[4], 2 * i) + at, stride, chunk.length, shape.d, f.k, width, length);
-            packRows(inList<E>(arguments[4], 2 * i + 1) + at, stride, chunk.length, shape.d, f.v, width, length);
+            const E *k = inList<E>(arguments[4], 2 * i) + key, *v = inList<E>(arguments[4], 2 * i + 1) + value;
+            packRows(k, stride, chunk.length, shape.d, f.k, width, length);
+            packRows(v, stride, chunk.length, shape.d, f.v, width, length);
             if constexpr (paired)
-              packAcross(inList<E>(arguments[4], 2 * i) + at, stride, chunk.length, shape.d, f.kAcross, width, length);
+              packAcross(k, stride, chunk.length, shape.d, f.kAcross, width, length);
           }
           memset(f.dk, 0, size_t(length * width) * 4);
           memset(f.dv, 0, size_t(length * width) * 4);
           backwardChunk<E>(op, f, b, group, i, arguments);
-          finishKeys<E>(op, f.dk, chunk, outList<void>(arguments[6], 2 * i), at);
-          finishKeys<E>(op, f.dv, chunk, outList<void>(arguments[6], 2 * i + 1), at);
+          finishKeys<E>(op, f.dk, chunk, keyGradients<void>(op, arguments, 2 * i), key);
+          finishKeys<E>(op, f.dv, chunk, keyGradients<void>(op, arguments, 2 * i + 1), value);
         }
     return PP_OK;
   }

@@ -165,7 +165,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
   template <class E>
   static void attendChunk(const AttentionShape &shape, const Packs &f, const Carried &carried, const Chunk &chunk,
                           const E *q, int64_t b, int64_t head, int64_t q0) {
-    int64_t width = widthOf(shape), keyBlock = keyBlockOf(shape), stride = shape.heads * shape.d;
+    int64_t width = widthOf(shape), keyBlock = keyBlockOf(shape), stride = shape.queryStride;
     int64_t queries = queriesFrom(shape, q0), packed = roundUp(queries, panel);
     int64_t keys = shape.keysBefore(chunk, q0 + queries);
     if (shape.keysFrom(chunk, b, q0) >= keys)
@@ -188,7 +188,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
   template <class E>
   static void finish(const AttentionShape &shape, const Packs &f, const Carried &carried, E *o, float *lse,
                      int64_t q0) {
-    int64_t width = widthOf(shape), stride = shape.heads * shape.d, queries = queriesFrom(shape, q0);
+    int64_t width = widthOf(shape), stride = shape.outputStride(), queries = queriesFrom(shape, q0);
     for (int64_t i = 0; i < queries; ++i) {
       bool any = carried.sum[i] > 0;
       lse[q0 + i] = any ? ln2 * carried.largest[i] + __builtin_logf(carried.sum[i]) : -__builtin_inff();
@@ -201,26 +201,29 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
   template <class E> static pp_status_t run(const PreparedOp &op, void *const *arguments) {
     AttentionShape shape(op, arguments[1], arguments[4]);
     Packs f(op.scratch, shape);
-    int64_t width = widthOf(shape), stride = shape.groups * shape.d;
+    int64_t width = widthOf(shape), stride = shape.keyStride;
     for (int64_t b = 0; b < shape.batch; ++b)
       for (int64_t group = 0; group < shape.groups; ++group)
         for (int64_t i = 0; i < shape.count; ++i) {
           const Chunk &chunk = shape.chunks[i];
-          int64_t at = shape.key(chunk, b, 0, group), length = lengthOf(chunk.length);
+          int64_t length = lengthOf(chunk.length);
           if (shape.reaches(chunk, b)) {
-            packRows(inList<E>(arguments[1], 2 * i) + at, stride, chunk.length, shape.d, f.k, width, length);
-            packAcross(inList<E>(arguments[1], 2 * i + 1) + at, stride, chunk.length, shape.d, f.v, width, length);
+            const E *k = inList<E>(arguments[1], 2 * i) + shape.key(chunk, b, 0, group);
+            const E *v = inList<E>(arguments[1], 2 * i + 1) + shape.key(chunk, b, 0, group, /*ofValues=*/true);
+            packRows(k, stride, chunk.length, shape.d, f.k, width, length);
+            packAcross(v, stride, chunk.length, shape.d, f.v, width, length);
           }
           for (int64_t k = 0; k < shape.share() * shape.runs; ++k) {
             int64_t head = group * shape.share() + k / shape.runs;
             shape.turnTo(k % shape.runs);
-            for (int64_t q0 = 0, query = shape.query(b, 0, head); q0 < shape.s; q0 += queryBlock) {
+            const E *q = in<E>(arguments[0]) + shape.query(b, 0, head);
+            for (int64_t q0 = 0; q0 < shape.s; q0 += queryBlock) {
               Carried carried(f, shape, blockKept(shape, head, q0));
               if (i == 0)
                 begin(carried, roundUp(queriesFrom(shape, q0), panel), width);
-              attendChunk(shape, f, carried, chunk, in<E>(arguments[0]) + query, b, head, q0);
+              attendChunk(shape, f, carried, chunk, q, b, head, q0);
               if (i + 1 == shape.count)
-                finish(shape, f, carried, out<E>(arguments[2]) + query,
+                finish(shape, f, carried, out<E>(arguments[2]) + shape.output(b, 0, head),
                        out<float>(arguments[3]) + shape.statistic(b, 0, head), q0);
             }
           }

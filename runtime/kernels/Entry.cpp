@@ -23,7 +23,7 @@ struct KeptArguments {
   void keep(const void *pointer, size_t) { pointers.push_back(const_cast<void *>(pointer)); }
   void keep(const void *const *list, size_t length) {
     std::vector<void *> &its = lists.emplace_back();
-    for (size_t i = 0; i < length; ++i)
+    for (size_t i = 0; i < length && list; ++i)
       its.push_back(const_cast<void *>(list[i]));
     pointers.push_back(its.data());
   }

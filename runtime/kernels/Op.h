@@ -32,6 +32,7 @@ enum OpFlag : uint32_t {
   Sigmoid = 131072,
   Zigzag = 262144,
   Remade = 524288, ///< of a delta: who reads it can make it again
+  Packed = 1048576,
 };
 
 /// X(name, number of dims, number of params, flags allowed); names and order of dims as in runtime/Pp.h. The dims of
@@ -41,6 +42,7 @@ enum OpFlag : uint32_t {
 /// may have up to three: window, scale, softcap, and with the flag "dropout" have three or four more; cross_entropy,
 /// its stats and dz may end with a softcap; adamw, adamw_all, sgd and muon with what the group of the weights
 /// multiplies the rate by, and the weight decay; route with the number of groups of experts, and of those chosen.
+/// With the flag "packed" q, k and v of an attention are one tensor, the columns of q first, and so are dq, dk and dv.
 /// With the flag "zigzag" rows are two runs of each sequence, one behind the other: the position of the second run's
 /// first row is one dim more, behind all others.
 #define PP_FOR_EACH_KERNEL(X)                                                                                          \
@@ -62,12 +64,12 @@ enum OpFlag : uint32_t {
   X(rmsnorm_rebuild, 2, 0, PlusOne)                                                                                    \
   X(rmsnorm_bwd, 2, 0, Accumulate | PlusOne)                                                                           \
   X(rope, 5, 1, Pair | Inverse | Documents | Zigzag)                                                                   \
-  X(attention, 6, 0, Causal | Documents | Dropped | Zigzag)                                                            \
+  X(attention, 6, 0, Causal | Documents | Dropped | Zigzag | Packed)                                                   \
   X(attention_merge, 5, 0, 0)                                                                                          \
   X(attention_delta, 4, 0, Remade)                                                                                     \
   X(sink, 4, 0, 0)                                                                                                     \
   X(sink_bwd, 3, 0, 0)                                                                                                 \
-  X(attention_bwd, 6, 0, Causal | Documents | Dropped | Accumulate | Sums | AccumulateKv | Zigzag)                     \
+  X(attention_bwd, 6, 0, Causal | Documents | Dropped | Accumulate | Sums | AccumulateKv | Zigzag | Packed)            \
   X(gelu, 1, 0, Exact)                                                                                                 \
   X(gelu_bwd, 1, 0, Exact)                                                                                             \
   X(swiglu, 1, 0, 0)                                                                                                   \

@@ -32,7 +32,7 @@ inline double plainScores(const AttentionShape &shape, const double *q, const vo
     const double *k = inList<double>(kv, 2 * i) + shape.key(shape.chunks[i], b, 0, group);
     int64_t begin = shape.keysFrom(shape.chunks[i], b, t), end = shape.keysBefore(shape.chunks[i], t + 1);
     for (int64_t j = begin; j < end; ++j, ++scores) {
-      *scores = cappedScore(shape, scale * dotRows<double>(q, k + j * shape.groups * shape.d, shape.d));
+      *scores = cappedScore(shape, scale * dotRows<double>(q, k + j * shape.keyStride, shape.d));
       largest = *scores > largest ? *scores : largest;
     }
   }
@@ -47,19 +47,20 @@ inline pp_status_t plainAttention(const PreparedOp &op, void *const *arguments) 
       for (int64_t row = 0; row < shape.rowsOfSequence; ++row) {
         int64_t t = row % shape.s;
         shape.turnTo(row / shape.s);
-        int64_t group = head / shape.share(), at = shape.query(b, t, head);
-        double largest = plainScores(shape, in<double>(arguments[0]) + at, arguments[1], b, group, t, scores);
+        int64_t group = head / shape.share(), at = shape.output(b, t, head);
+        const double *q = in<double>(arguments[0]) + shape.query(b, t, head);
+        double largest = plainScores(shape, q, arguments[1], b, group, t, scores);
         double total = 0;
         const double *score = scores;
         memset(sum, 0, size_t(shape.d) * sizeof(double));
         for (int64_t i = 0; i < shape.count; ++i) {
-          const double *v = inList<double>(arguments[1], 2 * i + 1) + shape.key(shape.chunks[i], b, 0, group);
+          const double *v = inList<double>(arguments[1], 2 * i + 1) + shape.key(shape.chunks[i], b, 0, group, true);
           int64_t begin = shape.keysFrom(shape.chunks[i], b, t), end = shape.keysBefore(shape.chunks[i], t + 1);
           PairDropout dropout = shape.dropout(shape.chunks[i], b, head);
           for (int64_t j = begin; j < end; ++j) {
             double weight = exponential(*score++ - largest);
             total += weight;
-            addScaled(sum, weight * dropout.factor(t, j), v + j * shape.groups * shape.d, shape.d);
+            addScaled(sum, weight * dropout.factor(t, j), v + j * shape.keyStride, shape.d);
           }
         }
         for (int64_t c = 0; c < shape.d; ++c)
@@ -70,24 +71,25 @@ inline pp_status_t plainAttention(const PreparedOp &op, void *const *arguments) 
 }
 
 /// One query against one chunk; all sums go straight to where they belong.
-inline void plainQueryBackward(const AttentionShape &shape, const Chunk &chunk, int64_t b, int64_t t, int64_t head,
-                               void *const *arguments, int64_t i) {
+inline void plainQueryBackward(const PreparedOp &op, const AttentionShape &shape, const Chunk &chunk, int64_t b,
+                               int64_t t, int64_t head, void *const *arguments, int64_t i) {
   int64_t at = shape.query(b, t, head), row = shape.statistic(b, t, head), d = shape.d;
-  const double *dout = in<double>(arguments[0]) + at, *q = in<double>(arguments[1]) + at;
+  const double *dout = in<double>(arguments[0]) + shape.output(b, t, head), *q = in<double>(arguments[1]) + at;
   double lse = in<double>(arguments[2])[row], delta = in<double>(arguments[3])[row],
          *dq = out<double>(arguments[5]) + at;
   double scale = 1 / shape.root;
   PairDropout dropout = shape.dropout(chunk, b, head);
   for (int64_t j = shape.keysFrom(chunk, b, t); j < shape.keysBefore(chunk, t + 1); ++j) {
-    int64_t key = shape.key(chunk, b, j, head / shape.share());
-    const double *k = inList<double>(arguments[4], 2 * i) + key, *v = inList<double>(arguments[4], 2 * i + 1) + key;
+    int64_t key = shape.key(chunk, b, j, head / shape.share()),
+            value = shape.key(chunk, b, j, head / shape.share(), true);
+    const double *k = inList<double>(arguments[4], 2 * i) + key, *v = inList<double>(arguments[4], 2 * i + 1) + value;
     double score = cappedScore(shape, scale * dotRows<double>(q, k, d));
     double weight = lse > -__builtin_inf() ? exponential(score - lse) : 0, factor = dropout.factor(t, j);
     double slope = scale * weight * (factor * dotRows<double>(dout, v, d) - delta);
     if (shape.softcap > 0)
       slope *= 1 - score / shape.softcap * (score / shape.softcap);
-    addScaled(outList<double>(arguments[6], 2 * i) + key, slope, q, d);
-    addScaled(outList<double>(arguments[6], 2 * i + 1) + key, factor * weight, dout, d);
+    addScaled(keyGradients<double>(op, arguments, 2 * i) + key, slope, q, d);
+    addScaled(keyGradients<double>(op, arguments, 2 * i + 1) + value, factor * weight, dout, d);
     addScaled(dq, slope, k, d);
   }
 }
@@ -95,17 +97,17 @@ inline void plainQueryBackward(const AttentionShape &shape, const Chunk &chunk, 
 inline pp_status_t plainAttentionBackward(const PreparedOp &op, void *const *arguments) {
   AttentionShape shape(op, arguments[4], arguments[8]);
   if (!op.has(Accumulate))
-    memset(arguments[5], 0, size_t(shape.batch * shape.rowsOfSequence * shape.heads * shape.d) * sizeof(double));
+    memset(arguments[5], 0, size_t(shape.batch * shape.rowsOfSequence * shape.queryStride) * sizeof(double));
   for (int64_t i = 0; i < shape.count; ++i) {
     const Chunk &chunk = shape.chunks[i];
-    for (int64_t part = 2 * i; part < 2 * i + 2 && !op.has(AccumulateKv); ++part)
+    for (int64_t part = 2 * i; part < 2 * i + 2 && !op.has(OpFlag(AccumulateKv | Packed)); ++part)
       memset(outList<double>(arguments[6], part), 0,
              size_t(shape.batch * chunk.length * shape.groups * shape.d) * sizeof(double));
     for (int64_t b = 0; b < shape.batch; ++b)
       for (int64_t head = 0; head < shape.heads; ++head)
         for (int64_t row = 0; row < shape.rowsOfSequence; ++row) {
           shape.turnTo(row / shape.s);
-          plainQueryBackward(shape, chunk, b, row % shape.s, head, arguments, i);
+          plainQueryBackward(op, shape, chunk, b, row % shape.s, head, arguments, i);
         }
   }
   return PP_OK;

@@ -42,6 +42,7 @@ constexpr struct {
                  {"renormalise", Renormalise},
                  {"sigmoid", Sigmoid},
                  {"zigzag", Zigzag},
+                 {"packed", Packed},
                  {"remade", Remade}};
 
 std::optional<Kernel> findKernel(const std::string &name) {
@@ -83,6 +84,9 @@ std::string checkDims(const PreparedOp &op) {
       return std::to_string(d[2]) + " heads are no multiple of " + std::to_string(d[3]) + " kv heads";
     if (!op.has(Causal) && (op.params[0] > 0 || op.has(Documents)))
       return "windows and documents need the flag `causal`";
+    if (op.has(Packed) && (op.chunkCount != 1 || op.chunks[0].length != d[1] || op.chunks[0].position != d[5] ||
+                           op.has(OpFlag(Zigzag | Accumulate | Sums | AccumulateKv))))
+      return "with the flag `packed` keys are those of the queries, and nothing is added to";
     return op.has(Dropped) ? checkDropout(op.params[3], op.params[4]) : "";
   case Kernel::dropout:
     return checkDropout(op.params[0], double(d[4]));

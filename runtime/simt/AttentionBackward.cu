@@ -52,10 +52,11 @@ template <class E, int D> struct QueryStage {
   }
   template <bool Simple> PP_DEVICE void load(const AttentionCall &n, int b, int head, int t) {
     constexpr int queries = KeyGradient<D>::queries;
-    int64_t at = n.query(b, t, head), stride = int64_t(n.heads) * n.d;
     int present = QueryTiles::end(n, t) - t;
-    loadRows<queries, D, threads, Simple>(n, q, static_cast<const E *>(n.q) + at, stride, present);
-    loadRows<queries, D, threads, Simple>(n, dout, static_cast<const E *>(n.dout) + at, stride, present);
+    loadRows<queries, D, threads, Simple>(n, q, static_cast<const E *>(n.q) + n.query(b, t, head), n.queryStride,
+                                          present);
+    loadRows<queries, D, threads, Simple>(n, dout, static_cast<const E *>(n.dout) + n.output(b, t, head),
+                                          int64_t(n.heads) * n.d, present);
     commitCopies();
   }
 };
@@ -140,7 +141,7 @@ __global__ void __launch_bounds__(threads) keyGradientKernel(const __grid_consta
   int chunk, first, warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
   n.tile(int(blockIdx.x), Block::keys, chunk, first);
   E *k = sharedMemory<E>(), *v = k + Block::keys * tileStride<D>, *stages = v + Block::keys * tileStride<D>;
-  int64_t at = n.key(chunk, b, first, group), stride = int64_t(n.groups) * n.d;
+  int64_t at = n.key(chunk, b, first, group), stride = n.keyStride;
   int present = n.chunks[chunk].length - first;
   loadRows<Block::keys, D, threads, Simple>(n, k, static_cast<const E *>(n.chunks[chunk].k) + at, stride, present);
   loadRows<Block::keys, D, threads, Simple>(n, v, static_cast<const E *>(n.chunks[chunk].v) + at, stride, present);
@@ -240,15 +241,17 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
   n.queriesOf(int(gridDim.x - 1 - blockIdx.x), Block::queries, first, end);
   E *q = sharedMemory<E>(), *dout = q + Block::queries * tileStride<D>;
   E *stages = dout + Block::queries * tileStride<D>;
-  int64_t at = n.query(b, first, head), stride = int64_t(n.heads) * n.d, keyStride = int64_t(n.groups) * n.d;
-  loadRows<Block::queries, D, threads, Simple>(n, q, static_cast<const E *>(n.q) + at, stride, end - first);
-  loadRows<Block::queries, D, threads, Simple>(n, dout, static_cast<const E *>(n.dout) + at, stride, end - first);
+  loadRows<Block::queries, D, threads, Simple>(n, q, static_cast<const E *>(n.q) + n.query(b, first, head),
+                                               n.queryStride, end - first);
+  loadRows<Block::queries, D, threads, Simple>(n, dout, static_cast<const E *>(n.dout) + n.output(b, first, head),
+                                               int64_t(n.heads) * n.d, end - first);
   auto load = [&](E *stage, int chunk, int key) {
     int64_t from = n.key(chunk, b, key, group);
     int present = n.chunks[chunk].length - key;
-    loadRows<keys, D, threads, Simple>(n, stage, static_cast<const E *>(n.chunks[chunk].k) + from, keyStride, present);
+    loadRows<keys, D, threads, Simple>(n, stage, static_cast<const E *>(n.chunks[chunk].k) + from, n.keyStride,
+                                       present);
     loadRows<keys, D, threads, Simple>(n, stage + keys * tileStride<D>,
-                                       static_cast<const E *>(n.chunks[chunk].v) + from, keyStride, present);
+                                       static_cast<const E *>(n.chunks[chunk].v) + from, n.keyStride, present);
     commitCopies();
   };
   float lse[2] = {0, 0}, delta[2] = {0, 0};
@@ -303,9 +306,9 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
 }
 
 template <class E, int D> pp_status_t attention_bwd(const PreparedOp &op, void *const *a) {
-  AttentionCall call = attentionCall(op, a[4], a[6], a[8], sizeof(E));
-  call.dout = a[0], call.q = a[1], call.lse = a[2], call.delta = a[3], call.dq = a[5];
-  call.wide = call.wide && aligned(call.q, call.dout);
+  AttentionCall call = attentionCall(op, a[1], a[4], a[5], a[6], a[8], sizeof(E));
+  call.dout = a[0], call.lse = a[2], call.delta = a[3];
+  call.wide = call.wide && aligned(call.dout);
   constexpr int halves = D / KeyGradient<D>::columns;
   static constexpr decltype(&keyGradientKernel<E, D, true, true>) keys[2][2] = {
       {keyGradientKernel<E, D, false, false>, keyGradientKernel<E, D, false, true>},

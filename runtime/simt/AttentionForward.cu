@@ -124,7 +124,7 @@ template <class E, int D, int Keys, int Fold> struct Forward {
       if (t >= end)
         continue;
       float inverse = sum > 0 ? 1 / sum : 0;
-      E *row = static_cast<E *>(n.o) + n.query(b, t, head);
+      E *row = static_cast<E *>(n.o) + n.output(b, t, head);
       PP_UNROLL
       for (int j = 0; j < D / 8; ++j)
         putPair(row, 8 * j + lane % 4 * 2, n.d, output[f].v[j][2 * half] * inverse,
@@ -144,9 +144,8 @@ __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ Att
   int first, end;
   n.queriesOf(int(gridDim.x - 1 - blockIdx.x), Block::queries, first, end);
   E *q = sharedMemory<E>(), *k = q + Block::queries * tileStride<D>, *v = k + Keys * tileStride<D>;
-  int64_t keyStride = int64_t(n.groups) * n.d;
   auto load = [&](E *tile, const void *from, int chunk, int key) {
-    loadRows<Keys, D, threads, Simple>(n, tile, static_cast<const E *>(from) + n.key(chunk, b, key, group), keyStride,
+    loadRows<Keys, D, threads, Simple>(n, tile, static_cast<const E *>(from) + n.key(chunk, b, key, group), n.keyStride,
                                        n.chunks[chunk].length - key);
     commitCopies();
   };
@@ -154,7 +153,7 @@ __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ Att
   Block mine;
   mine.clear();
   loadRows<Block::queries, D, threads, Simple>(n, q, static_cast<const E *>(n.q) + n.query(b, first, head),
-                                               int64_t(n.heads) * n.d, end - first);
+                                               n.queryStride, end - first);
   int chunk = 0, key = 0;
   bool more = n.seek(chunk, key, b, first, end);
   if (more)
@@ -193,9 +192,8 @@ __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ Att
 
 template <class E, int D, int Keys, int Fold> pp_status_t attention(const PreparedOp &op, void *const *a) {
   using Block = Forward<E, D, Keys, Fold>;
-  AttentionCall call = attentionCall(op, a[1], nullptr, a[4], sizeof(E));
-  call.q = a[0], call.o = a[2], call.lse = a[3];
-  call.wide = call.wide && aligned(call.q);
+  AttentionCall call = attentionCall(op, a[0], a[1], nullptr, nullptr, a[4], sizeof(E));
+  call.o = a[2], call.lse = a[3];
   static constexpr decltype(&forwardKernel<E, D, Keys, Fold, true, true>) kernels[2][2] = {
       {forwardKernel<E, D, Keys, Fold, false, false>, forwardKernel<E, D, Keys, Fold, false, true>},
       {forwardKernel<E, D, Keys, Fold, true, false>, forwardKernel<E, D, Keys, Fold, true, true>}};

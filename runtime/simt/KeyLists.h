@@ -29,6 +29,7 @@ struct AttentionCall {
   void *lse;
   const void *delta;
   int batch, s, heads, groups, d, count, position, run, apart;
+  int queryStride, keyStride; ///< from a row of q to the next one, and of k and v
   bool causal;
   bool wide;       ///< rows of q, k and v are whole packs of 16 bytes, aligned
   bool adds;       ///< to dq
@@ -50,10 +51,12 @@ struct AttentionCall {
   /// Whether the kernels for tensor cores serve that know neither odd rows nor a cap.
   bool isSimple() const { return wide && softcap <= 0; }
   PP_DEVICE int share() const { return heads / groups; }
-  PP_DEVICE int64_t query(int b, int t, int head) const { return ((int64_t(b) * s + t) * heads + head) * d; }
+  /// Of q and dq. / Of o and dout.
+  PP_DEVICE int64_t query(int b, int t, int head) const { return (int64_t(b) * s + t) * queryStride + head * d; }
+  PP_DEVICE int64_t output(int b, int t, int head) const { return ((int64_t(b) * s + t) * heads + head) * d; }
   PP_DEVICE int64_t statistic(int b, int t, int head) const { return (int64_t(b) * heads + head) * s + t; }
   PP_DEVICE int64_t key(int chunk, int b, int j, int group) const {
-    return ((int64_t(b) * chunks[chunk].length + j) * groups + group) * d;
+    return (int64_t(b) * chunks[chunk].length + j) * keyStride + group * d;
   }
   /// Where row t stands in the sequence; rows behind the last one go on from it.
   PP_DEVICE int placeOf(int t) const { return position + t + (t < run ? 0 : apart); }
@@ -204,7 +207,8 @@ inline int64_t tilesOf(const PreparedOp &op, int64_t size) {
 }
 
 /// `kv` and `dkv` are the C ABI's lists; null what the call has not. `scalars` are the rank's.
-AttentionCall attentionCall(const PreparedOp &op, const void *kv, void *dkv, const void *scalars, int64_t elementBytes);
+AttentionCall attentionCall(const PreparedOp &op, const void *q, const void *kv, void *dq, void *dkv,
+                            const void *scalars, int64_t elementBytes);
 
 } // namespace pp
 

@@ -83,6 +83,18 @@ TEST_F(CudnnPlans, Ampere) {
   expectPlan(a100(), shapeOf(true, true, 8, 2, 128));
 }
 
+/// q, k and v as the columns of one tensor, as GPT-2 has them.
+TEST_F(CudnnPlans, OfOneTensor) {
+  for (const std::string &device : {h100(), a100()})
+    for (bool backward : {false, true})
+      for (int64_t groups : {8, 2}) {
+        SdpaShape shape = shapeOf(backward, true, 8, groups, 64);
+        shape.packed = true;
+        EXPECT_EQ(shape.queryStride(), (8 + 2 * groups) * 64);
+        expectPlan(device, shape);
+      }
+}
+
 /// Slices: plans for what the queries see all of and for what begins where they do, whose results are added up.
 TEST_F(CudnnPlans, Parts) {
   for (const std::string &device : {h100(), a100()})

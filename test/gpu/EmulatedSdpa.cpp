@@ -24,13 +24,14 @@ std::string wish() {
   return text ? text : "";
 }
 
-/// One head: its rows of q, o and their gradients lie `stride` apart, those of k and v `keyStride`.
+/// One head, and where its rows of q, of o, and of k and v begin.
 template <class E> struct Head {
   const SdpaShape &n;
   int64_t b, h;
-  [[nodiscard]] int64_t query(int64_t t) const { return ((b * n.queries + t) * n.heads + h) * n.width; }
+  [[nodiscard]] int64_t query(int64_t t) const { return (b * n.queries + t) * n.queryStride() + h * n.width; }
+  [[nodiscard]] int64_t output(int64_t t) const { return ((b * n.queries + t) * n.heads + h) * n.width; }
   [[nodiscard]] int64_t key(int64_t t) const {
-    return ((b * n.keys + t) * n.groups + h / (n.heads / n.groups)) * n.width;
+    return (b * n.keys + t) * n.keyStride() + h / (n.heads / n.groups) * n.width;
   }
   [[nodiscard]] int64_t statistic(int64_t t) const { return (b * n.heads + h) * n.queries + t; }
   [[nodiscard]] int64_t seen(int64_t t) const { return n.causal ? std::min(t + 1, n.keys) : n.keys; }
@@ -61,7 +62,7 @@ template <class E, class O> void forward(const SdpaShape &n, const E *q, const E
         for (int64_t c = 0; c < n.width; ++c)
           sums[size_t(c)] += weights[size_t(j)] / total * double(widen(v[head.key(j) + c]));
       for (int64_t c = 0; c < n.width; ++c)
-        narrow(o[head.query(t) + c], float(sums[size_t(c)]));
+        narrow(o[head.output(t) + c], float(sums[size_t(c)]));
       lse[head.statistic(t)] = float(std::log(total));
     }
   });
@@ -77,18 +78,18 @@ template <class E> struct Backward {
 template <class Q, class K, class E> void backward(const SdpaShape &n, const Backward<E> &a) {
   auto *dqs = static_cast<Q *>(a.to.dq);
   auto *dks = static_cast<K *>(a.to.dk), *dvs = static_cast<K *>(a.to.dv);
-  std::vector<double> dk(size_t(n.batch * n.keys * n.groups * n.width)), dv(dk.size());
+  std::vector<double> dk(size_t(n.batch * n.keys * n.keyStride())), dv(dk.size());
   forEachHead<E>(n, [&](const Head<E> &head) {
     for (int64_t t = 0; t < n.queries; ++t) {
-      const int64_t row = head.query(t);
-      const double delta = head.product(a.dout, row, a.o, row);
+      const int64_t row = head.query(t), out = head.output(t);
+      const double delta = head.product(a.dout, out, a.o, out);
       std::vector<double> dq(size_t(n.width));
       for (int64_t j = 0; j < head.seen(t); ++j) {
         const int64_t key = head.key(j);
         double p = std::exp(head.scale() * head.product(a.q, row, a.k, key) - double(a.lse[head.statistic(t)]));
-        double ds = head.scale() * p * (head.product(a.dout, row, a.v, key) - delta);
+        double ds = head.scale() * p * (head.product(a.dout, out, a.v, key) - delta);
         for (int64_t c = 0; c < n.width; ++c) {
-          dv[size_t(key + c)] += p * double(widen(a.dout[row + c]));
+          dv[size_t(key + c)] += p * double(widen(a.dout[out + c]));
           dk[size_t(key + c)] += ds * double(widen(a.q[row + c]));
           dq[size_t(c)] += ds * double(widen(a.k[key + c]));
         }
@@ -97,8 +98,9 @@ template <class Q, class K, class E> void backward(const SdpaShape &n, const Bac
         narrow(dqs[row + c], float(dq[size_t(c)]));
     }
   });
-  for (size_t i = 0; i < dk.size(); ++i)
-    narrow(dks[i], float(dk[i])), narrow(dvs[i], float(dv[i]));
+  for (int64_t row = 0; row < n.batch * n.keys; ++row)
+    for (int64_t i = row * n.keyStride(), end = i + n.groups * n.width; i < end; ++i)
+      narrow(dks[i], float(dk[size_t(i)])), narrow(dvs[i], float(dv[size_t(i)]));
 }
 
 template <class E> void runAs(const SdpaShape &n, const SdpaTensors &to, void *stream) {

@@ -78,6 +78,20 @@ void expectForward(const std::vector<Slice> &slices) {
 
 TEST_F(KernelsSdpa, ForwardIsThatOfOurs) { expectForward({grouped, Slice(1, 33, 2, 2, 40, false)}); }
 
+/// q, k and v as the columns of one tensor.
+TEST_F(KernelsSdpa, OfOneTensor) {
+  const Slice one = grouped.inOneTensor();
+  expectForward({one});
+  for (Type type : halfTypes) {
+    Values q = rounded(type, random(one.queries(), 1)), dout = rounded(type, random(one.queries(), 2));
+    Keys keys = randomKeys(one, type, 3);
+    Gradients want;
+    Output total = reference(one, q, keys, &dout, &want);
+    total.o = rounded(type, total.o);
+    expectNear(backward(one, type, dout, q, keys, total), want, 2 * gradientTolerance(type));
+  }
+}
+
 /// Slices: what comes before is seen whole, the own chunk as it is; also of one chunk that comes before, as a ring has.
 const Slice sliced(2, 24, 4, 2, 40, true, 56, {{32, 0}, {24, 32}, {24, 56}});
 const Slice alone(1, 24, 2, 2, 64, true, 56, {{32, 0}, {24, 32}, {40, 56}});

@@ -1,4 +1,4 @@
-// Two processes of one GPU copy into each other's memory, call by call and in a graph: what messages by copies stand on.
+// Two processes of one GPU copy into each other's memory, call by call and in a graph: what messages by copies need.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The test starts itself once more as the other process. (Both share the GPU in turns: it says that copies arrive and

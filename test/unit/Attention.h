@@ -24,6 +24,7 @@ struct Slice {
   uint64_t seed = 0x123456789abcdef0;
   std::vector<int32_t, DeviceAllocator<int32_t>> sequences; ///< [b, s], the sequences of the run, with dropout
   int64_t second = -1; ///< where the later half of the queries begins, if not behind the first
+  bool packed = false; ///< q, k and v are the columns of one tensor
   Slice(int64_t b, int64_t s, int64_t heads, int64_t groups, int64_t d, bool causal, int64_t position = 0,
         std::vector<Chunk> given = {})
       : b(b), s(s), heads(heads), groups(groups), d(d), causal(causal), position(position), chunks(std::move(given)) {
@@ -42,6 +43,11 @@ struct Slice {
   Slice inTwoRuns(int64_t later, std::vector<Chunk> keys) const {
     Slice other = *this;
     other.second = later, other.chunks = std::move(keys);
+    return other;
+  }
+  Slice inOneTensor() const {
+    Slice other = *this;
+    other.packed = true;
     return other;
   }
   int64_t placeOf(int64_t t) const { return second < 0 || t < s / 2 ? position + t : second + t - s / 2; }
@@ -112,6 +118,8 @@ struct Slice {
       more.push_back("dropout");
     if (second >= 0)
       more.push_back("zigzag");
+    if (packed)
+      more.push_back("packed");
     return more;
   }
   std::string text() const {
@@ -120,7 +128,7 @@ struct Slice {
       text += " " + std::to_string(dim);
     for (double param : params())
       text += " " + std::to_string(param);
-    return text + (starts.empty() ? "" : " documents");
+    return text + (starts.empty() ? "" : " documents") + (packed ? " packed" : "");
   }
 };
 
@@ -238,11 +246,44 @@ inline ArrayList listOf(const Slice &n, Type type, const Keys &keys) {
   return list;
 }
 
+/// q, k and v side by side in each row; and columns of such a tensor, from one on.
+inline Values packedOf(const Slice &n, const Values &q, const Keys &keys) {
+  Values all;
+  const int64_t own = n.heads * n.d, shared = n.groups * n.d;
+  for (int64_t row = 0; row < n.b * n.s; ++row) {
+    all.insert(all.end(), q.begin() + row * own, q.begin() + (row + 1) * own);
+    for (const Values *each : {&keys.k[0], &keys.v[0]})
+      all.insert(all.end(), each->begin() + row * shared, each->begin() + (row + 1) * shared);
+  }
+  return all;
+}
+inline Values columnsOf(const Slice &n, const Values &packed, int64_t first, int64_t count) {
+  Values columns;
+  const int64_t width = (n.heads + 2 * n.groups) * n.d;
+  for (auto row = packed.begin(); row != packed.end(); row += width)
+    columns.insert(columns.end(), row + first, row + first + count);
+  return columns;
+}
+/// The list of a packed tensor, which stands for k and v, too.
+inline std::vector<const void *> packedList(const Slice &n, Array &packed) {
+  std::vector<const void *> list = {packed.data(), packed.data()};
+  if (!n.starts.empty())
+    list.push_back(n.starts.data());
+  if (n.rate > 0)
+    list.push_back(n.sequences.data());
+  return list;
+}
+
 inline Output forward(const Slice &n, Type type, const Values &q, const Keys &keys) {
   Array o(type, n.queries()), lse(accOf(type), n.rows());
-  ArrayList kv = listOf(n, type, keys);
-  OneOp("attention", type, n.dims(), n.params(), n.flags())
-      .seeded(n.seed)(pp_attention, Array(type, q), kv.inputs(), o, lse);
+  OneOp op("attention", type, n.dims(), n.params(), n.flags());
+  op.seeded(n.seed);
+  if (n.packed) {
+    Array packed(type, packedOf(n, q, keys));
+    op(pp_attention, packed, packedList(n, packed).data(), o, lse);
+  } else {
+    op(pp_attention, Array(type, q), listOf(n, type, keys).inputs(), o, lse);
+  }
   return {o.get(), lse.get()};
 }
 
@@ -256,14 +297,24 @@ inline Values delta(const Slice &n, Type type, const Values &dout, const Values 
 /// its output, too.
 inline Gradients backward(const Slice &n, Type type, const Values &dout, const Values &q, const Keys &keys,
                           const Output &total, bool givesOutput = true) {
-  Array dq(type, n.queries()), o(type, total.o);
+  Array dq(type, n.queries()), o(type, total.o), sums(accOf(type), delta(n, type, dout, total.o));
+  const void *output = givesOutput ? o.data() : nullptr;
+  OneOp op("attention_bwd", type, n.dims(), n.params(), n.flags());
+  op.seeded(n.seed);
+  if (n.packed) {
+    Array packed(type, packedOf(n, q, keys)), made(type, packed.get().size());
+    op(pp_attention_bwd, Array(type, dout), packed, Array(accOf(type), total.lse), sums, packedList(n, packed).data(),
+       made, static_cast<void *const *>(nullptr), output);
+    const int64_t own = n.heads * n.d, shared = n.groups * n.d;
+    return {columnsOf(n, made.get(), 0, own),
+            {columnsOf(n, made.get(), own, shared)},
+            {columnsOf(n, made.get(), own + shared, shared)}};
+  }
   ArrayList kv = listOf(n, type, keys), dkv;
   for (size_t i = 0; i < 2 * n.chunks.size(); ++i)
     dkv.add(Array(type, n.keys(i / 2)));
-  OneOp("attention_bwd", type, n.dims(), n.params(), n.flags())
-      .seeded(n.seed)(pp_attention_bwd, Array(type, dout), Array(type, q), Array(accOf(type), total.lse),
-                      Array(accOf(type), delta(n, type, dout, total.o)), kv.inputs(), dq, dkv.outputs(),
-                      static_cast<const void *>(givesOutput ? o.data() : nullptr));
+  op(pp_attention_bwd, Array(type, dout), Array(type, q), Array(accOf(type), total.lse), sums, kv.inputs(), dq,
+     dkv.outputs(), output);
   Gradients gradients{dq.get(), {}, {}};
   for (size_t i = 0; i < 2 * n.chunks.size(); ++i)
     (i % 2 ? gradients.dv : gradients.dk).push_back(dkv.arrays[i].get());

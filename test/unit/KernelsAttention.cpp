@@ -237,6 +237,27 @@ TEST(KernelsAttention, GradientsComeFromExactlyTheLaterQueries) {
   }
 }
 
+/// q, k and v as the columns of one tensor: the definition's results, and the bits of those that lie apart.
+TEST(KernelsAttention, OfOneTensor) {
+  std::vector<Slice> all(std::begin(shapes), std::end(shapes));
+  all.push_back(Slice(2, 65, 4, 2, 24, true).withDocuments({1, 2, 3, 40}).windowed(20));
+  all.push_back(Slice(2, 70, 4, 2, 64, true).dropped(0.3, 70));
+  for (const Slice &n : all)
+    for (Type type : allTypes) {
+      SCOPED_TRACE(n.text() + " " + nameOf(type));
+      compare(n.inOneTensor(), type);
+      Values q = rounded(type, random(n.queries(), 1)), dout = rounded(type, random(n.queries(), 2));
+      Keys keys = randomKeys(n, type, 3);
+      Output apart = forward(n, type, q, keys), together = forward(n.inOneTensor(), type, q, keys);
+      expectEqual(together.o, apart.o, "o");
+      Gradients one = backward(n.inOneTensor(), type, dout, q, keys, apart),
+                three = backward(n, type, dout, q, keys, apart);
+      expectEqual(one.dq, three.dq, "dq");
+      expectEqual(one.dk[0], three.dk[0], "dk");
+      expectEqual(one.dv[0], three.dv[0], "dv");
+    }
+}
+
 /// Two runs give the same bits, and so does a second batch entry with the same values.
 TEST(KernelsAttention, Deterministic) {
   Slice n{1, 130, 4, 2, 48, true};
