@@ -11,6 +11,15 @@ static double sizeOf(Value value) {
   return double(type.getNumElements()) * type.getElementTypeBitWidth() / 8;
 }
 
+static double sizeOfAll(Operation *op) {
+  double bytes = 0;
+  for (Value value : op->getOperands())
+    bytes += sizeOf(value);
+  for (Value value : op->getResults())
+    bytes += sizeOf(value);
+  return bytes;
+}
+
 /// The rows of the tokens are added to; without `acc` the table is cleared first.
 template <typename Op> static double tableGradient(Op op) {
   auto type = cast<RankedTensorType>(op.getDtable().getType());
@@ -32,13 +41,9 @@ double pp::nn::bytesOf(Kernel kernel) {
       .Case([](TakeColumnsOp op) { return 2 * sizeOf(op.getY()); })
       .Case([](PlaceColumnsOp op) { return 2 * sizeOf(op.getX()); })
       .Case([](CopyOp op) { return 2 * sizeOf(op.getX()); })
-      // What is added to in place is an operand and a result: read and written. What is several operands is read once.
-      .Default([](Operation *op) {
-        double bytes = 0;
-        for (auto [i, value] : llvm::enumerate(op->getOperands()))
-          bytes += llvm::is_contained(op->getOperands().take_front(i), value) ? 0 : sizeOf(value);
-        for (Value value : op->getResults())
-          bytes += sizeOf(value);
-        return bytes;
-      });
+      // A packed tensor is three operands, and read once.
+      .Case<AttentionOp, AttentionBwdOp>(
+          [](auto op) { return sizeOfAll(op) - (op.getPacked() ? 2 : 0) * sizeOf(op.getQ()); })
+      // What is added to in place is an operand and a result: read and written.
+      .Default(sizeOfAll);
 }

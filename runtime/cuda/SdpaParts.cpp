@@ -45,12 +45,10 @@ pp_status_t handKeys(const PreparedOp &op, const SdpaShape &shape, const void *f
   return runFlat(op, Kernel::accumulate, type, elements, from, to);
 }
 
-/// Where k, and v, or their gradients begin in a packed tensor.
-void *keysIn(const PreparedOp &op, void *packed) {
-  return static_cast<char *>(packed) + op.dims[2] * op.dims[4] * int64_t(elementBytes(op.type));
-}
+/// Where k, and v, or their gradients begin in a packed tensor, which is of 16 bits.
+void *keysIn(const PreparedOp &op, void *packed) { return static_cast<char *>(packed) + 2 * op.dims[2] * op.dims[4]; }
 void *valuesIn(const PreparedOp &op, void *packed) {
-  return static_cast<char *>(keysIn(op, packed)) + op.dims[3] * op.dims[4] * int64_t(elementBytes(op.type));
+  return static_cast<char *>(keysIn(op, packed)) + 2 * op.dims[3] * op.dims[4];
 }
 
 /// Whether what a plan writes of dk and dv is what the op wants.

@@ -43,9 +43,9 @@ pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.unit <B stage 1 mb 0> on [1]
 }
 
-// An F that no R follows makes both: what is kept, and per layer mean, rstd, q, k, v, y, mean, rstd, u.
+// An F that no R follows makes both: what is kept, and per layer mean, rstd, qkv, y, mean, rstd, u.
 // CHECK: func.func private @s0.F(
-// CHECK-SAME: pipeline.results = #pipeline.groups<act x 1, kept x 5, stash x 18>
+// CHECK-SAME: pipeline.results = #pipeline.groups<act x 1, kept x 5, stash x 14>
 
 // 2A + lse a layer (docs/derivatives.md, "4bsh"); the first x is the activation that came in.
 // CHECK: func.func private @s0.F.light(
@@ -59,7 +59,7 @@ pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
 
 // R runs no attention and no second linear of an MLP: qkv, wo, w1 twice.
 // CHECK: func.func private @s0.R(
-// CHECK-SAME: pipeline.inputs = #pipeline.groups<act x 1, weight x 16, kept x 5>, pipeline.results = #pipeline.groups<stash x 18>
+// CHECK-SAME: pipeline.inputs = #pipeline.groups<act x 1, weight x 16, kept x 5>, pipeline.results = #pipeline.groups<stash x 14>
 // CHECK-NOT: nn.attention
 // CHECK-NOT: nn.gelu
 // CHECK: nn.linear {{.*}} -> tensor<1x8x48xf32>
@@ -75,9 +75,9 @@ pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
 // CHECK: return
 
 // CHECK: func.func private @s0.B(
-// CHECK-SAME: pipeline.inputs = #pipeline.groups<act x 1, kept x 5, stash x 18, weight x 16, dact x 1, grad x 16>
+// CHECK-SAME: pipeline.inputs = #pipeline.groups<act x 1, kept x 5, stash x 14, weight x 16, dact x 1, grad x 16>
 
 // CHECK: func.func private @s1.F(
-// CHECK-SAME: pipeline.results = #pipeline.groups<act x 1, stash x 23>
+// CHECK-SAME: pipeline.results = #pipeline.groups<act x 1, stash x 19>
 // CHECK-NOT: @s1.F.light
 // CHECK-NOT: @s1.R

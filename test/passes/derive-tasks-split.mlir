@@ -32,37 +32,32 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.unit <W stage 0 mb 0> on [0]
 }
 
-// The columns of one linear's output; F saves 6 + phi = 8 A: x where it came, q, k, v, o, y, u.
+// Attention reads the columns of one linear's output; F saves 6 + phi = 8 A: x where it came, qkv (3 A), o, y, u.
 // CHECK: func.func private @s0.F(
 // CHECK: %[[QKV:.*]] = nn.linear
-// CHECK-NEXT: %[[Q:.*]] = nn.slice_columns %[[QKV]] {start = 0 : i64, width = 16 : i64}
-// CHECK-NEXT: %[[K:.*]] = nn.slice_columns %[[QKV]] {start = 16 : i64, width = 16 : i64}
-// CHECK-NEXT: %[[V:.*]] = nn.slice_columns %[[QKV]] {start = 32 : i64, width = 16 : i64}
-// CHECK-NEXT: %[[O:.*]], %[[LSE:.*]] = nn.attention %[[Q]], %[[K]], %[[V]]
+// CHECK-NEXT: %[[O:.*]], %[[LSE:.*]] = nn.attention %[[QKV]], %[[QKV]], %[[QKV]] {{.*}}packed = true
 // CHECK: %[[Y:.*]] = nn.add
 // CHECK: %[[U:.*]] = nn.linear
-// CHECK: return %{{.*}}, %{{mean.*}}, %{{rstd.*}}, %[[Q]], %[[K]], %[[V]], %[[O]], %[[LSE]], %[[Y]], %{{mean.*}}, %{{rstd.*}}, %[[U]] :
+// CHECK: return %{{.*}}, %{{mean.*}}, %{{rstd.*}}, %[[QKV]], %[[O]], %[[LSE]], %[[Y]], %{{mean.*}}, %{{rstd.*}}, %[[U]] :
 
 // I rebuilds a, n, g for W, writes no gradient of a weight but the norms' hands.
 // CHECK: func.func private @s0.I(
-// CHECK-SAME: pipeline.inputs = #pipeline.groups<act x 1, stash x 11, weight x 9, dact x 1>
+// CHECK-SAME: pipeline.inputs = #pipeline.groups<act x 1, stash x 9, weight x 9, dact x 1>
 // CHECK-SAME: pipeline.results = #pipeline.groups<dact x 1, pending x 11>
 // CHECK-NOT: nn.linear_dw
 // CHECK: %[[G:.*]] = nn.gelu
 // CHECK: %[[DU:.*]] = nn.gelu_bwd
 // CHECK: %[[N:.*]] = nn.layernorm_rebuild
 // CHECK: %[[DY:[a-z0-9_]+]], %[[DG2:.*]], %[[DB2:.*]] = nn.layernorm_bwd
-// CHECK: %[[DQKV0:.*]] = nn.place_columns %{{.*}} {start = 0 : i64, total = 48 : i64}
-// CHECK: %[[DQKV1:.*]] = nn.place_columns %{{.*}} into %[[DQKV0]] {start = 16 : i64, total = 48 : i64}
-// CHECK: %[[DQKV:.*]] = nn.place_columns %{{.*}} into %[[DQKV1]] {start = 32 : i64, total = 48 : i64}
+// CHECK: %[[DQKV:.*]] = nn.attention_bwd {{.*}}packed = true{{.*}} -> tensor<1x8x48xf32>
 // CHECK: %[[A:.*]] = nn.layernorm_rebuild
 // What W still needs goes on unharmed: the sum with the residual's gradient starts from a copy.
 // CHECK: %[[COPY:.*]] = nn.copy %[[DY]]
 // CHECK: %[[DX:[a-z0-9_]+]], %[[DG1:.*]], %[[DB1:.*]] = nn.layernorm_bwd {{.*}} into %[[COPY]]
 // Pending: o, g, du, n, dy, dqkv, a = 7 + 2 phi = 11 A, with dact 8 + 2 phi (docs/derivatives.md), and the hands.
-// The sixth of the stash, o, stays where it is.
+// The fourth of the stash, o, stays where it is.
 // CHECK-NOT: nn.copy
-// CHECK: return %[[DX]], %arg6, %[[G]], %[[DU]], %[[N]], %[[DY]], %[[DG2]], %[[DB2]], %[[DQKV]], %[[A]], %[[DG1]], %[[DB1]] :
+// CHECK: return %[[DX]], %arg4, %[[G]], %[[DU]], %[[N]], %[[DY]], %[[DG2]], %[[DB2]], %[[DQKV]], %[[A]], %[[DG1]], %[[DB1]] :
 
 // CHECK: func.func private @s0.W(
 // CHECK-SAME: pipeline.inputs = #pipeline.groups<pending x 11, dact x 1, grad x 9>, pipeline.results = #pipeline.groups<grad x 9>, pipeline.ties = array<i64: 2>
