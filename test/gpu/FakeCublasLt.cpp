@@ -5,7 +5,7 @@
 // Matrices are column-major: D[m,n] = op(A)[m,k] op(B)[k,n] + beta C, then the bias of each row, then gelu. What
 // cublasLt.h forbids is refused: layouts that do not fit, an algorithm of another product, addresses that it does not
 // take, C over a part of D or in its place with another layout. A trial that reaches behind its memory ends the test.
-// f64 has no epilogues, as in the library. The device is older than Hopper: what runs by default is what every GPU gets.
+// f64 has no epilogues, as in the library. The device is older than Hopper: by default runs what every GPU gets.
 #include "runtime/files/Half.h"
 #include "runtime/simt/BlockFibers.h"
 #include <algorithm>
