@@ -107,11 +107,11 @@ def FuseUnits : PpPass<"fuse-units", "actions"> {
 }
 
 def FuseEpilogues : PpModulePass<"fuse-epilogues"> {
-  let summary = "a product and the gelu, its derivative or the bias gradient beside it become one op";
+  let summary = "a product and the gelu, its derivative, the residual or the bias gradient beside it become one op";
   let description = [{
-    `%u = nn.linear ..; %y = nn.gelu %u` ~~> `%u, %y = nn.linear_gelu ..`. In the same way `linear_dx` joins `gelu_bwd`,
-    and `linear_dw` joins `bias_dw`, inside one body. cuBLASLt runs such a pair as one kernel. `pp-compile --epilogues`
-    asks for this pass, and `--target=cuda` does.
+    `%u = nn.linear ..; %y = nn.gelu %u` ~~> `%u, %y = nn.linear_gelu ..`. In the same way `linear` joins the `add` of a
+    residual, `linear_dx` joins `gelu_bwd`, and `linear_dw` joins `bias_dw`, inside one body. cuBLASLt runs such a pair
+    as one kernel. `pp-compile --epilogues` asks for this pass, and `--target=cuda` does.
   }];
   let dependentDialects = ["::pp::nn::NnDialect"];
 }

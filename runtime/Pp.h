@@ -92,6 +92,8 @@ int32_t pp_bias_dw(pp_rank_t *, int32_t op, const void *dy, void *db);
 /// Pairs of calls, as one kernel where a library has one; else, as on the CPU, one after the other with the same bits.
 /// u as pp_linear, and y[T,N] = gelu(u), tanh form; a library makes y before it rounds u. flags: "transposed", "bias".
 int32_t pp_linear_gelu(pp_rank_t *, int32_t op, const void *x, const void *w, const void *b, void *u, void *y);
+/// y[T,N] = x . w + b + r[T,N]; a library does not round x . w + b. y is not r. flags: "transposed", "bias".
+int32_t pp_linear_add(pp_rank_t *, int32_t op, const void *x, const void *w, const void *b, const void *r, void *y);
 /// du[T,K] = (dy . w^T) * gelu'(u[T,K]). dims T K N. flags: "transposed".
 int32_t pp_linear_dx_gelu(pp_rank_t *, int32_t op, const void *dy, const void *w, const void *u, void *du);
 /// dw as pp_linear_dw and db as pp_bias_dw. dims T K N. flags: "transposed", "accumulate" (both).

@@ -164,9 +164,9 @@ private:
 
   double secondsOf(nn::Kernel kernel) const {
     Value expertWeights = weightsOfExperts(kernel);
-    bool product =
-        expertWeights || isa<nn::LinearOp, nn::LinearDxOp, nn::LinearDwOp, nn::LinearGeluOp, nn::LinearDxGeluOp,
-                             nn::LinearDwBiasOp, nn::RouterOp, nn::RouterDxOp, nn::RouterDwOp>(kernel);
+    bool product = expertWeights ||
+                   isa<nn::LinearOp, nn::LinearDxOp, nn::LinearDwOp, nn::LinearGeluOp, nn::LinearAddOp,
+                       nn::LinearDxGeluOp, nn::LinearDwBiasOp, nn::RouterOp, nn::RouterDxOp, nn::RouterDwOp>(kernel);
     bool attention = isa<nn::AttentionOp, nn::AttentionBwdOp>(kernel);
     std::string type;
     llvm::raw_string_ostream(type) << kernel.elementType();

@@ -35,7 +35,7 @@ int64_t pp::nn::scratchBytesOf(Kernel kernel) {
   bool wide = kernel.elementType().isF64();
   SmallVector<int64_t> dims = kernel.dims();
   return llvm::TypeSwitch<Operation *, int64_t>(kernel)
-      .Case<LinearOp, LinearDxOp, LinearDwOp, LinearGeluOp, LinearDxGeluOp, LinearDwBiasOp>(
+      .Case<LinearOp, LinearDxOp, LinearDwOp, LinearGeluOp, LinearAddOp, LinearDxGeluOp, LinearDwBiasOp>(
           [&](Operation *) { return wide ? int64_t(8 * 192 * (4 + 256)) : productBytes(dims); })
       .Case<RouterOp, RouterDxOp, RouterDwOp, ExpertLinearOp, ExpertLinearDxOp, ExpertLinearDwOp>([&](Operation *) {
         bool isF32 = kernel.elementType().isF32(); // of 16 bits: three blocks of f32, 512 x 512

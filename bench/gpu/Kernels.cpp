@@ -161,7 +161,8 @@ double measure(const Case &one, const char *variable, const char *value, cudaStr
 
 /// `own`: without cuDNN. `waits`: for a line of the input after the row.
 void report(const Case &one, bool own, bool waits, cudaStream_t stream) {
-  bool pair = one.spec.kernel.ends_with("_gelu") || one.spec.kernel.ends_with("_bias");
+  bool pair =
+      one.spec.kernel.ends_with("_gelu") || one.spec.kernel.ends_with("_add") || one.spec.kernel.ends_with("_bias");
   double time = own    ? measure(one, "PP_CUDNN", "off", stream)
                 : pair ? measure(one, "PP_EPILOGUES", "on", stream)
                        : measure(one, nullptr, nullptr, stream),
@@ -204,10 +205,13 @@ void products(std::vector<Case> &cases, Type type, int64_t t, int64_t k, int64_t
       {{"linear_dw", type, {t, k, n}, {}, {"accumulate"}}, {elements(t * k), elements(t * n), sums(k * n)}});
 }
 
-/// Products that do their neighbour's work: the first linear of an MLP, the derivative behind its second one, dw.
+/// Products that do their neighbour's work: the first linear of an MLP, the second one and the residual, the derivative
+/// behind it, dw.
 void pairs(std::vector<Case> &cases, Type type, int64_t t, int64_t h, int64_t f) {
   cases.push_back({{"linear_gelu", type, {t, h, f}, {}, {"bias"}},
                    {elements(t * h), elements(h * f), elements(f), elements(t * f), elements(t * f)}});
+  cases.push_back({{"linear_add", type, {t, f, h}, {}, {"bias"}},
+                   {elements(t * f), elements(f * h), elements(h), elements(t * h), elements(t * h)}});
   cases.push_back({{"linear_dx_gelu", type, {t, f, h}, {}, {}},
                    {elements(t * h), elements(f * h), elements(t * f), elements(t * f)}});
   cases.push_back({{"linear_dw_bias", type, {t, h, f}, {}, {"accumulate"}},

@@ -41,7 +41,7 @@ for type in "${types[@]}"; do
   fi
 done
 
-# GPT-2 has what the epilogues of products do: gelu, and biases.
+# GPT-2 has what the epilogues of products do: gelu, residuals and biases.
 kinds=(f32 bf16)
 if [ "$extent" = rehearsal ]; then kinds=(bf16); fi
 for type in "${kinds[@]}"; do

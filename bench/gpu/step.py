@@ -133,7 +133,7 @@ def torch_step(length, compiled):
 
 
 def epilogues(programs, text):
-    """GPT-2's step with gelu and bias gradients inside of products, and each by a kernel of its own."""
+    """GPT-2's step with gelu, residuals and bias gradients in products, and each by a kernel of its own."""
     print("\n| tokens | PP_EPILOGUES | ms a step | TFLOP/s | of `off` | engines |\n|---|---|---|---|---|---|",
           flush=True)
     for folder in glob.glob(f"{programs}/step-gpt2.*"):

@@ -100,6 +100,17 @@ def LinearGeluOp : Nn_KernelOp<"linear_gelu", ["flags", "pointers"]> {
   let assemblyFormat = "$x `,` $w (`bias` $bias^)? attr-dict `:` functional-type(operands, results)";
 }
 
+def LinearAddOp : Nn_KernelOp<"linear_add", ["flags", "pointers"]> {
+  let summary = "a `linear` plus r, which a residual connection adds; the result of the `linear` itself is not kept";
+  let description = [{
+    y never lies in the place of r, not even where nothing reads r afterwards: where two kernels run it, the product is
+    in y when r is added. So its bits do not depend on where the planner puts it.
+  }];
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$w, Optional<Nn_Tensor>:$bias, Nn_Tensor:$r, Nn_Flag:$transposed);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x `,` $w (`bias` $bias^)? `to` $r attr-dict `:` functional-type(operands, results)";
+}
+
 def LinearDxGeluOp : Nn_KernelOp<"linear_dx_gelu", ["flags"]> {
   let summary = "the `gelu_bwd` at u of a `linear_dx`; the result of the `linear_dx` itself is not kept";
   let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$w, Nn_Tensor:$u, Nn_Flag:$transposed);

@@ -204,6 +204,23 @@ double LinearGeluOp::flops() {
 Flags LinearGeluOp::flags() { return flagsOf({{"transposed", getTransposed()}, {"bias", getBias() != nullptr}}); }
 SmallVector<Value> LinearGeluOp::pointers() { return {getX(), getW(), getBias(), getU(), getY()}; }
 
+INFER(LinearAddOp) {
+  Check check{"linear_add", loc};
+  if (failed(check.operands(a, 3, 4)))
+    return failure();
+  ValueRange product = a.getOperands().drop_back();
+  if (failed(LinearOp::inferReturnTypes(context, loc, product, a.getAttributes(), nullptr, {}, types)))
+    return failure();
+  return check.type("r", a.getR(), types.front());
+}
+
+Dims LinearAddOp::dims() { return {rowsOf(getX()), widthOf(getX()), widthOf(getY())}; }
+double LinearAddOp::flops() {
+  return 2.0 * elementsOf(getY()) * widthOf(getX()) + (1 + (getBias() != nullptr)) * elementsOf(getY());
+}
+Flags LinearAddOp::flags() { return flagsOf({{"transposed", getTransposed()}, {"bias", getBias() != nullptr}}); }
+SmallVector<Value> LinearAddOp::pointers() { return {getX(), getW(), getBias(), getR(), getY()}; }
+
 INFER(LinearDxGeluOp) {
   Check check{"linear_dx_gelu", loc};
   ValueRange product = a.getOperands().take_front(2);

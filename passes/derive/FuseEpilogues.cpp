@@ -1,7 +1,8 @@
-// Makes one op of a product and its neighbour where cuBLASLt does both at once: gelu, its derivative, bias gradients.
+// Makes one op of a product and its neighbour where cuBLASLt does both: gelu, its derivative, a residual, bias sums.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Before: %u = linear %x, %w bias %b   %y = gelu %u            After: %u, %y = linear_gelu %x, %w bias %b
+//         %p = linear %x, %w bias %b   %y = add %r, %p             %y = linear_add %x, %w bias %b to %r
 //         %g = linear_dx %dy, %w       %du = gelu_bwd %g, %u          %du = linear_dx_gelu %dy, %w, %u
 //         %dw = linear_dw %x, %dy      %db = bias_dw %dy              %dw, %db = linear_dw_bias %x, %dy
 //
@@ -19,7 +20,13 @@
 //  - R makes u by a plain linear, whose algorithm need not be the fused one's: u is then that of F to the rounding of a
 //    sum. (Without this pass R's u has the bits of F's.)
 // linear_dx_gelu and linear_dw_bias have no such half: what they leave out is rounded once less, and read by nobody
-// else. All of this is one switch, as R2 asks: `pp-compile --epilogues`, and PP_EPILOGUES=off for a program that has
+// else. linear_add leaves out a rounding too, that of the product, but its y is saved, or made again by R. R2 holds if
+// both make it by the same op: an add becomes part of its product in all bodies that have it, or in none (`Residuals`).
+// Then y of R has the bits of F's, since one kernel makes both.
+//
+// Sums of gradients need no such op: `linear_dx` adds to what is there already (`into`; Derivatives.cpp).
+//
+// All of this is one switch, as R2 asks: `pp-compile --epilogues`, and PP_EPILOGUES=off for a program that has
 // them.
 #include "passes/Passes.h"
 #include "passes/project/PlanBodies.h"
@@ -54,6 +61,45 @@ static void fuse(nn::GeluOp gelu) {
   linear.erase();
 }
 
+namespace {
+
+/// The adds of products that become part of them. An add is in several bodies, F's and R's: where it stands in the
+/// model's text (its location) says which add it is. If one body cannot make one op of it, none does.
+class Residuals {
+public:
+  explicit Residuals(ModuleOp module) {
+    for (auto body : module.getOps<func::FuncOp>())
+      if (BodyGroups::isBody(body))
+        for (auto add : body.getOps<nn::AddOp>())
+          if (!productOf(add) && llvm::any_of(add.getOperands(), [](Value value) { return isProduct(value); }))
+            refused.insert(add.getLoc());
+  }
+  void fuse(nn::AddOp add) const {
+    nn::LinearOp linear = productOf(add);
+    if (!linear || refused.contains(add.getLoc()))
+      return;
+    OpBuilder builder(add);
+    Value r = add.getX() == linear.getY() ? add.getY() : add.getX();
+    auto both = builder.create<nn::LinearAddOp>(add.getLoc(), linear.getX(), linear.getW(), linear.getBias(), r,
+                                                linear.getTransposed());
+    add.replaceAllUsesWith(both.getY());
+    add.erase();
+    linear.erase();
+  }
+
+private:
+  static bool isProduct(Value value) { return value.getDefiningOp<nn::LinearOp>() != nullptr; }
+  /// The product beside the add that nothing else reads; null if there is none.
+  static nn::LinearOp productOf(nn::AddOp add) {
+    auto linear = dyn_cast_or_null<nn::LinearOp>(kernelBefore(add));
+    return linear && linear->hasOneUse() && *linear->user_begin() == add ? linear : nn::LinearOp();
+  }
+
+  llvm::DenseSet<Location> refused;
+};
+
+} // namespace
+
 static void fuse(nn::GeluBwdOp gelu) {
   auto linear = gelu.getDy().getDefiningOp<nn::LinearDxOp>();
   if (!linear || linear != kernelBefore(gelu) || gelu.getExact() || linear.getAcc() || !linear->hasOneUse())
@@ -86,11 +132,14 @@ namespace {
 
 struct FuseEpilogues : public pp::impl::FuseEpiloguesBase<FuseEpilogues> {
   void runOnOperation() override {
+    Residuals residuals(getOperation());
     for (auto body : getOperation().getOps<func::FuncOp>()) {
       if (!BodyGroups::isBody(body) || body.empty())
         continue;
       for (Operation &op : llvm::make_early_inc_range(body.front()))
-        llvm::TypeSwitch<Operation *>(&op).Case<nn::GeluOp, nn::GeluBwdOp, nn::BiasDwOp>([](auto op) { fuse(op); });
+        llvm::TypeSwitch<Operation *>(&op)
+            .Case<nn::GeluOp, nn::GeluBwdOp, nn::BiasDwOp>([](auto op) { fuse(op); })
+            .Case([&](nn::AddOp add) { residuals.fuse(add); });
     }
   }
 };

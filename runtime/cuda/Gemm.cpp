@@ -14,6 +14,9 @@
 //                             where R4 of docs/derivatives.md wants f32.)
 //   BiasDw   BGRADA, BGRADB   The sums over k of cuBLASLt's A, not transposed, or of its B, transposed: of dy in a dw,
 //                             or in a transposed one. In c's type, that of sums, and written: a kernel of ours adds.
+//   Add      DEFAULT, BIAS    No epilogue of cuBLASLt's, but beta = 1: D = A B + C, where C is the residual and has the
+//                             layout of D, then the bias. All in f32, rounded once. C is read where it lies; D lies
+//                             elsewhere.
 // Where cuBLASLt has no kernel its answer is NOT_SUPPORTED, or no algorithm; which types go with which epilogue is not
 // said anywhere, and found out only when an algorithm is asked for, so that INVALID_VALUE to an epilogue counts as no,
 // too.
@@ -99,6 +102,7 @@ struct Gemm::State {
                               : shape.type == Type::F64 ? Type::F64
                                                         : Type::F32) {}
   cublasStatus_t describe();
+  bool hasAux() const { return shape.epilogue == Epilogue::Gelu || shape.epilogue == Epilogue::GeluBwd; }
   bool addsBias() const { return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS; }
   std::vector<cublasLtEpilogue_t> epilogues() const;
   template <class T> cublasStatus_t set(cublasLtMatmulDescAttributes_t what, const T &value) {
@@ -122,6 +126,7 @@ cublasStatus_t Gemm::State::describe() {
   auto layout = [](Layout &to, Type type, int64_t rows, int64_t columns, int64_t leading) {
     return cublasLtMatrixLayoutCreate(&to.it, kindOf(type), uint64_t(rows), uint64_t(columns), leading);
   };
+  const OperandLayout c = OperandLayout::result(g);
   cublasStatus_t status = cublasLtMatmulDescCreate(&product.it, arithmeticOf(g.type), scale);
   auto next = [&](auto call) { status = status == CUBLAS_STATUS_SUCCESS ? call() : status; };
   next([&] { return set(CUBLASLT_MATMUL_DESC_TRANSA, op(b)); });
@@ -130,7 +135,7 @@ cublasStatus_t Gemm::State::describe() {
     next([&] { return set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, left); });
   next([&] { return layout(left, g.type, b.rows, b.columns, b.leading); });
   next([&] { return layout(right, g.type, a.rows, a.columns, a.leading); });
-  next([&] { return layout(result, sumType, g.n, g.m, g.n); });
+  next([&] { return layout(result, sumType, c.rows, c.columns, c.leading); });
   return status;
 }
 
@@ -143,6 +148,8 @@ std::vector<cublasLtEpilogue_t> Gemm::State::epilogues() const {
     return {CUBLASLT_EPILOGUE_DGELU};
   case Epilogue::BiasDw: // cuBLASLt's A is our b
     return {shape.dyIsA ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA};
+  case Epilogue::Add: // with a kernel for the bias behind it the sum would be rounded twice
+    return {shape.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT};
   case Epilogue::None:
     break;
   }
@@ -154,8 +161,7 @@ std::vector<cublasLtEpilogue_t> Gemm::State::epilogues() const {
 cublasStatus_t Gemm::State::setEpilogue(cublasLtEpilogue_t wanted) {
   epilogue = wanted;
   cublasStatus_t status = set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-  bool hasAux = shape.epilogue == Epilogue::Gelu || shape.epilogue == Epilogue::GeluBwd;
-  return status == CUBLAS_STATUS_SUCCESS && hasAux ? set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, shape.n) : status;
+  return status == CUBLAS_STATUS_SUCCESS && hasAux() ? set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, shape.n) : status;
 }
 
 cublasStatus_t Gemm::State::setPointers(const void *bias, void *aux) {
@@ -164,7 +170,7 @@ cublasStatus_t Gemm::State::setPointers(const void *bias, void *aux) {
     status = set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   if (status == CUBLAS_STATUS_SUCCESS && shape.epilogue == Epilogue::BiasDw)
     status = set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, aux);
-  else if (status == CUBLAS_STATUS_SUCCESS && shape.epilogue != Epilogue::None)
+  else if (status == CUBLAS_STATUS_SUCCESS && hasAux())
     status = set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
   return status;
 }
@@ -198,13 +204,13 @@ cublasStatus_t Gemm::State::candidates(bool wide, std::vector<cublasLtMatmulHeur
 
 cublasStatus_t Gemm::State::multiply(const GemmOperands &o, const cublasLtMatmulAlgo_t &algorithm, void *scratch,
                                      void *stream) {
-  double wideOne = 1, wideBeta = shape.accumulate ? 1 : 0;
-  float one = 1, beta = shape.accumulate ? 1 : 0;
+  double wideOne = 1, wideBeta = shape.adds() ? 1 : 0;
+  float one = 1, beta = shape.adds() ? 1 : 0;
   bool wide = shape.type == Type::F64;
   if (cublasStatus_t status = setPointers(o.bias, o.aux))
     return status;
   return cublasLtMatmul(handle(), product.it, wide ? static_cast<void *>(&wideOne) : &one, o.b, left.it, o.a, right.it,
-                        wide ? static_cast<void *>(&wideBeta) : &beta, o.c, result.it, o.c, result.it, &algorithm,
+                        wide ? static_cast<void *>(&wideBeta) : &beta, o.added(), result.it, o.c, result.it, &algorithm,
                         scratch, workspace, static_cast<cudaStream_t>(stream));
 }
 
@@ -213,12 +219,14 @@ void Gemm::State::tune(const std::vector<cublasLtMatmulHeuristicResult_t> &found
   size_t operand = sizeOf(shape.type), sum = sizeOf(sumType), results = size_t(shape.m * shape.n);
   Buffer a(operand * size_t(shape.m * shape.k)), b(operand * size_t(shape.k * shape.n)), c(sum * results);
   Buffer bias(operand * size_t(shape.n)), scratch(workspaceBytes);
+  const bool adds = shape.epilogue == Epilogue::Add;
   Buffer aux(shape.epilogue == Epilogue::BiasDw ? sum * size_t(shape.m + shape.n)
-             : shape.epilogue == Epilogue::None ? operand
-                                                : operand * results);
-  if (!a.at || !b.at || !c.at || !bias.at || !scratch.at || !aux.at)
+             : hasAux()                         ? operand * results
+                                                : operand);
+  Buffer residual(adds ? operand * results : operand);
+  if (!a.at || !b.at || !c.at || !bias.at || !scratch.at || !aux.at || !residual.at)
     return;
-  GemmOperands operands = {a.at, b.at, c.at, bias.at, aux.at};
+  GemmOperands operands = {a.at, b.at, c.at, bias.at, aux.at, adds ? residual.at : nullptr};
   cudaEvent_t from, to;
   cudaEventCreate(&from);
   cudaEventCreate(&to);
@@ -240,14 +248,14 @@ void Gemm::State::tune(const std::vector<cublasLtMatmulHeuristicResult_t> &found
 }
 
 /// Algorithms for both alignments; NOT_SUPPORTED if cuBLASLt knows none for aligned operands. Where it has none for
-/// others, a call with such fails; with an epilogue there are no others.
+/// others, a call with such fails, or a pair runs as its two.
 cublasStatus_t Gemm::State::choose(bool tunes) {
   for (bool wide : {false, true}) {
-    if (!wide && shape.epilogue != Epilogue::None)
+    if (!wide && !takesAnyAddress(shape))
       continue;
     std::vector<cublasLtMatmulHeuristicResult_t> found(tunes ? mostCandidates : 1);
     cublasStatus_t status = candidates(wide, found);
-    if (status != CUBLAS_STATUS_SUCCESS && shape.epilogue != Epilogue::None)
+    if (status != CUBLAS_STATUS_SUCCESS && wide && shape.epilogue != Epilogue::None)
       return status;
     known[wide] = !found.empty();
     if (found.empty())
@@ -305,10 +313,12 @@ pp_status_t Gemm::create(const GemmShape &shape, bool tunes, std::unique_ptr<Gem
   return PP_INTERNAL;
 }
 
+bool Gemm::takes(const GemmOperands &operands) const { return state->known[operands.aligned()]; }
+
 pp_status_t Gemm::run(const GemmOperands &operands, char *scratch, void *stream) {
-  bool wide = operands.aligned();
-  if (!state->known[wide])
+  if (!takes(operands))
     return PP_INTERNAL;
-  return state->multiply(operands, state->algorithms[wide], scratch, stream) == CUBLAS_STATUS_SUCCESS ? PP_OK
-                                                                                                      : PP_INTERNAL;
+  return state->multiply(operands, state->algorithms[operands.aligned()], scratch, stream) == CUBLAS_STATUS_SUCCESS
+             ? PP_OK
+             : PP_INTERNAL;
 }

@@ -20,14 +20,17 @@ struct GemmOperands {
   void *c;
   const void *bias = nullptr;
   void *aux = nullptr; ///< Gelu: u, written; GeluBwd: u, read; BiasDw: the column sums of dy, written, never added to
+  const void *residual = nullptr; ///< Add: what the product is added to, in c's layout
 
+  /// cuBLASLt's C, which is read where beta is 1; its D is c.
+  const void *added() const { return residual ? residual : c; }
   bool aligned() const {
     auto of = [](const void *pointer) { return reinterpret_cast<uintptr_t>(pointer); };
-    return (of(a) | of(b) | of(c) | of(bias) | of(aux)) % 16 == 0;
+    return (of(a) | of(b) | of(c) | of(bias) | of(aux) | of(residual)) % 16 == 0;
   }
 };
 
-/// A row-major operand x[outer, inner] as cuBLASLt reads it, column-major: not transposed where rows of x are dense.
+/// A row-major x[outer, inner] as cuBLASLt reads it, column-major: not transposed where rows of x are dense.
 /// Columns need a leading dimension of at least their rows, also where there is only one: a row of x of one element may
 /// have the stride 1 in both directions.
 struct OperandLayout {
@@ -37,9 +40,10 @@ struct OperandLayout {
   OperandLayout(int64_t outer, int64_t inner, int64_t row, int64_t column)
       : straight(column == 1 && row >= inner), rows(straight ? inner : outer), columns(straight ? outer : inner),
         leading(straight ? row : column) {}
-  /// Of b, cuBLASLt's first operand, and of a, its second.
+  /// Of b, cuBLASLt's first operand, of a, its second, and of c and what is added to it, its D and C.
   static OperandLayout left(const GemmShape &g) { return {g.k, g.n, g.bRow, g.bColumn}; }
   static OperandLayout right(const GemmShape &g) { return {g.m, g.k, g.aRow, g.aColumn}; }
+  static OperandLayout result(const GemmShape &g) { return {g.m, g.n, g.n, 1}; }
 };
 
 class Gemm {
@@ -50,8 +54,9 @@ public:
   ~Gemm();
   const GemmShape &shape() const;
   int64_t scratchBytes() const;
-  /// The bias is added here only if the epilogue can (`addsBias`); else by a kernel of its own. With an epilogue all
-  /// addresses must be multiples of 16.
+  /// Whether there is an algorithm for these addresses.
+  bool takes(const GemmOperands &operands) const;
+  /// The bias is added here only if the epilogue can (`addsBias`); else by a kernel of its own.
   pp_status_t run(const GemmOperands &operands, char *scratch, void *stream);
   bool addsBias() const;
 
@@ -63,13 +68,19 @@ private:
 
 /// Whether to ask for a kernel that does the epilogue along. Gelu only of 16 bits, for cuBLASLt's tanh is good to
 /// 2^-11, and with rows of u at multiples of 8 elements; none in f64, which is there to be exact. PP_EPILOGUES: `on`,
-/// `off`, or `gelu` for all but bias gradients.
+/// `off`, or `gelu` for all but bias gradients. A sum is no more work for any GPU, so that it is on by default.
 inline bool wantsEpilogue(const GemmShape &shape, bool byDefault) {
   const char *text = std::getenv("PP_EPILOGUES");
-  std::string_view wish = text ? text : byDefault ? "on" : "off";
+  bool adds = shape.epilogue == Epilogue::Add;
+  std::string_view wish = text ? text : byDefault || adds ? "on" : "off";
   if (wish == "off" || shape.type == Type::F64)
     return false;
-  return shape.epilogue == Epilogue::BiasDw ? wish != "gelu" : shape.half() && shape.n % 8 == 0;
+  return shape.epilogue == Epilogue::BiasDw ? wish != "gelu" : adds || (shape.half() && shape.n % 8 == 0);
+}
+
+/// Whether there are plans for addresses of all kinds; gelu's u and column sums want theirs at multiples of 16.
+inline bool takesAnyAddress(const GemmShape &shape) {
+  return shape.epilogue == Epilogue::None || shape.epilogue == Epilogue::Add;
 }
 
 } // namespace pp

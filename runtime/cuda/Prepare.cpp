@@ -62,11 +62,12 @@ pp_status_t runLinearDw(const PreparedOp &op, void *const *a) {
 pp_status_t runPair(const PreparedOp &op, void *const *a) {
   bool transposed = op.has(Transposed), adds = op.kernel == Kernel::linear_dw_bias && op.has(Accumulate);
   void *sums = adds ? op.scratch + align(op.gemm->scratchBytes()) : a[3];
-  GemmOperands operands = op.kernel == Kernel::linear_gelu ? GemmOperands{a[0], a[1], a[4], a[2], a[3]}
+  GemmOperands operands = op.kernel == Kernel::linear_gelu  ? GemmOperands{a[0], a[1], a[4], a[2], a[3]}
+                          : op.kernel == Kernel::linear_add ? GemmOperands{a[0], a[1], a[4], a[2], nullptr, a[3]}
                           : op.kernel == Kernel::linear_dx_gelu
                               ? GemmOperands{a[0], a[1], a[3], nullptr, a[2]}
                               : GemmOperands{a[transposed], a[!transposed], a[2], nullptr, sums};
-  if (!operands.aligned()) {
+  if (!op.gemm->takes(operands)) {
     ++served.unaligned;
     return runParts(op, a);
   }

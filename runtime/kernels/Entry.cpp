@@ -108,6 +108,11 @@ int32_t pp_linear_gelu(pp_rank_t *rank, int32_t op, const void *x, const void *w
   return PP_RUN(linear_gelu, x, w, b, u, y);
 }
 
+int32_t pp_linear_add(pp_rank_t *rank, int32_t op, const void *x, const void *w, const void *b, const void *r,
+                      void *y) {
+  return PP_RUN(linear_add, x, w, b, r, y);
+}
+
 int32_t pp_linear_dx_gelu(pp_rank_t *rank, int32_t op, const void *dy, const void *w, const void *u, void *du) {
   return PP_RUN(linear_dx_gelu, dy, w, u, du);
 }

@@ -8,8 +8,9 @@
 
 namespace pp {
 
-/// What a product does besides: nothing, gelu of its result, gelu's derivative in it, or the column sums of dy.
-enum class Epilogue : uint8_t { None, Gelu, GeluBwd, BiasDw };
+/// What a product does besides: nothing, gelu of its result, gelu's derivative in it, the column sums of dy, or the sum
+/// of it and a residual.
+enum class Epilogue : uint8_t { None, Gelu, GeluBwd, BiasDw, Add };
 
 /// c[m,n] (+)= a . b + bias; transposes are strides, c is dense.
 struct GemmShape {
@@ -27,7 +28,7 @@ struct GemmShape {
     int64_t t = op.dims[0], wide = op.dims[1], narrow = op.dims[2]; // K and N of the linear
     bool transposed = op.has(Transposed);
     aColumn = 1;
-    if (op.kernel == Kernel::linear || op.kernel == Kernel::linear_gelu) {
+    if (op.kernel == Kernel::linear || op.kernel == Kernel::linear_gelu || op.kernel == Kernel::linear_add) {
       m = t, n = narrow, k = wide, aRow = wide;
       bRow = transposed ? 1 : narrow, bColumn = transposed ? wide : 1;
     } else if (!sums) {
@@ -40,11 +41,15 @@ struct GemmShape {
     }
     if (op.kernel == Kernel::linear_gelu)
       epilogue = Epilogue::Gelu;
+    else if (op.kernel == Kernel::linear_add)
+      epilogue = Epilogue::Add;
     else if (op.kernel == Kernel::linear_dx_gelu)
       epilogue = Epilogue::GeluBwd;
     else if (op.kernel == Kernel::linear_dw_bias)
       epilogue = Epilogue::BiasDw, dyIsA = transposed;
   }
+  /// Whether c begins with what is there (beta = 1): in c itself, or in a residual.
+  bool adds() const { return accumulate || epilogue == Epilogue::Add; }
   /// 16 bits.
   bool half() const { return type == Type::Bf16 || type == Type::F16; }
   /// c in 16 bits too.

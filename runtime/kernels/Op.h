@@ -50,6 +50,7 @@ enum OpFlag : uint32_t {
   X(linear_dx, 3, 0, Transposed | Accumulate)                                                                          \
   X(linear_dw, 3, 0, Transposed | Accumulate)                                                                          \
   X(linear_gelu, 3, 0, Transposed | WithBias)                                                                          \
+  X(linear_add, 3, 0, Transposed | WithBias)                                                                           \
   X(linear_dx_gelu, 3, 0, Transposed)                                                                                  \
   X(linear_dw_bias, 3, 0, Transposed | Accumulate)                                                                     \
   X(bias_dw, 2, 0, Accumulate)                                                                                         \

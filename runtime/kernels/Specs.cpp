@@ -322,6 +322,8 @@ double Kernels::flops(const OpSpec &spec) {
     return 3 * size;
   case Kernel::linear_gelu:
     return 2 * size + 10 * d[0] * d[2];
+  case Kernel::linear_add:
+    return 2 * size + d[0] * d[2];
   case Kernel::linear_dx_gelu:
     return 2 * size + 15 * d[0] * d[1];
   case Kernel::linear_dw_bias:
@@ -404,13 +406,16 @@ double Kernels::flops(const OpSpec &spec) {
 // --- Ops that stand for two plain ones: their specs, and their arguments among its own ---
 
 bool pp::isPair(Kernel kernel) {
-  return kernel == Kernel::linear_gelu || kernel == Kernel::linear_dx_gelu || kernel == Kernel::linear_dw_bias;
+  return kernel == Kernel::linear_gelu || kernel == Kernel::linear_add || kernel == Kernel::linear_dx_gelu ||
+         kernel == Kernel::linear_dw_bias;
 }
 
 std::array<OpSpec, 2> pp::partsOf(const OpSpec &pair) {
   const std::vector<int64_t> &d = pair.dims;
   if (pair.kernel == "linear_gelu")
     return {{{"linear", pair.type, d, {}, pair.flags}, {"gelu", pair.type, {d[0] * d[2]}, {}, {}}}};
+  if (pair.kernel == "linear_add")
+    return {{{"linear", pair.type, d, {}, pair.flags}, {"add", pair.type, {d[0] * d[2]}, {}, {}}}};
   if (pair.kernel == "linear_dx_gelu")
     return {{{"linear_dx", pair.type, d, {}, pair.flags}, {"gelu_bwd", pair.type, {d[0] * d[1]}, {}, {}}}};
   std::vector<std::string> flags = pair.flags;
@@ -423,6 +428,11 @@ pp_status_t pp::runParts(const PreparedOp &pair, void *const *a) {
   if (pair.kernel == Kernel::linear_gelu) { // x w b u y
     pp_status_t status = product.body(product, a);
     return status ? status : other.body(other, a + 3);
+  }
+  if (pair.kernel == Kernel::linear_add) { // x w b r y
+    void *const first[] = {a[0], a[1], a[2], a[4]}, *const sum[] = {a[3], a[4], a[4]};
+    pp_status_t status = product.body(product, first);
+    return status ? status : other.body(other, sum);
   }
   bool makesDx = pair.kernel == Kernel::linear_dx_gelu; // dy w u dx; or x dy dw db
   void *const first[] = {a[0], a[1], a[makesDx ? 3 : 2]};

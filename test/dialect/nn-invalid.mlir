@@ -173,6 +173,34 @@ func.func @point(%x: tensor<2x8x16xbf16>, %w: tensor<32x16xbf16>) {
 
 // -----
 
+func.func @narrow(%x: tensor<2x8x16xbf16>, %w: tensor<16x32xbf16>) {
+  // expected-error@+2 {{`linear_add` expects r as 'tensor<2x8x32xbf16>', got 'tensor<2x8x16xbf16>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.linear_add %x, %w to %x : (tensor<2x8x16xbf16>, tensor<16x32xbf16>, tensor<2x8x16xbf16>) -> tensor<2x8x32xbf16>
+  return
+}
+
+// -----
+
+func.func @wide(%x: tensor<2x8x16xbf16>, %w: tensor<16x16xbf16>, %r: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`linear_add` expects r as 'tensor<2x8x16xbf16>', got 'tensor<2x8x16xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.linear_add %x, %w to %r : (tensor<2x8x16xbf16>, tensor<16x16xbf16>, tensor<2x8x16xf32>) -> tensor<2x8x16xbf16>
+  return
+}
+
+// -----
+
+func.func @bias(%x: tensor<2x8x16xbf16>, %w: tensor<16x16xbf16>, %b: tensor<8xbf16>) {
+  // expected-error@+2 {{`linear` expects w's width 16 to be the bias's, got 8}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.linear_add %x, %w bias %b to %x
+      : (tensor<2x8x16xbf16>, tensor<16x16xbf16>, tensor<8xbf16>, tensor<2x8x16xbf16>) -> tensor<2x8x16xbf16>
+  return
+}
+
+// -----
+
 func.func @both(%x: tensor<2x8x16xbf16>, %acc: tensor<16x16xf32>) {
   // expected-error@+2 {{`linear_dw_bias` adds into both sums or none, got one}}
   // expected-error@+1 {{failed to infer returned types}}

@@ -91,6 +91,12 @@ func.func @backward(%x: tensor<2x8x16xbf16>, %w: tensor<16x16xbf16>, %g: tensor<
   // CHECK: nn.linear_gelu %[[X]], %{{.*}} bias %{{.*}} : {{.*}} -> (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>)
   %p:2 = nn.linear_gelu %x, %w bias %g
       : (tensor<2x8x16xbf16>, tensor<16x16xbf16>, tensor<16xbf16>) -> (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>)
+  // CHECK: nn.linear_add %[[X]], %{{.*}} bias %{{.*}} to %[[X]] : {{.*}} -> tensor<2x8x16xbf16>
+  %m = nn.linear_add %x, %w bias %g to %x
+      : (tensor<2x8x16xbf16>, tensor<16x16xbf16>, tensor<16xbf16>, tensor<2x8x16xbf16>) -> tensor<2x8x16xbf16>
+  // CHECK: nn.linear_add %[[X]], %{{.*}} to %[[X]] {transposed = true} : {{.*}} -> tensor<2x8x16xbf16>
+  %n = nn.linear_add %x, %w to %x {transposed = true}
+      : (tensor<2x8x16xbf16>, tensor<16x16xbf16>, tensor<2x8x16xbf16>) -> tensor<2x8x16xbf16>
   // CHECK: nn.linear_dx_gelu %[[X]], %{{.*}}, %[[X]] {transposed = true} : {{.*}} -> tensor<2x8x16xbf16>
   %q = nn.linear_dx_gelu %x, %w, %x {transposed = true}
       : (tensor<2x8x16xbf16>, tensor<16x16xbf16>, tensor<2x8x16xbf16>) -> tensor<2x8x16xbf16>

@@ -14,7 +14,7 @@ struct Gemm::State {
 
 namespace {
 
-/// Element (i, j) of an operand x[outer, inner].
+/// Element (i, j) of an x[outer, inner].
 int64_t placeOf(const OperandLayout &its, int64_t i, int64_t j) {
   return its.straight ? j + i * its.leading : i + j * its.leading;
 }
@@ -26,11 +26,14 @@ double geluOf(double u, bool slope) {
   return slope ? 0.5 * (1 + t) + 0.5 * u * (1 - t * t) * turn : 0.5 * u * (1 + t);
 }
 
-/// Row i of c from its sums.
-template <class E, class C> void finish(const GemmShape &g, int64_t i, const std::vector<Acc<E>> &row, C *c, E *aux) {
+/// Row i of c from its sums; `added` is null or what goes to it, of the same layout.
+template <class E, class C>
+void finish(const GemmShape &g, int64_t i, const std::vector<Acc<E>> &row, C *c, const C *added, E *aux) {
   using A = Acc<E>;
-  for (int64_t j = i * g.n; j < (i + 1) * g.n; ++j) {
-    A sum = row[size_t(j - i * g.n)] + (g.accumulate ? A(widen(c[j])) : A(0));
+  const OperandLayout result = OperandLayout::result(g);
+  for (int64_t column = 0; column < g.n; ++column) {
+    int64_t j = placeOf(result, i, column);
+    A sum = row[size_t(column)] + (added ? A(widen(added[j])) : A(0));
     if (g.epilogue == Epilogue::Gelu) {
       narrow(aux[j], sum);
       sum = A(geluOf(double(sum), false));
@@ -42,7 +45,7 @@ template <class E, class C> void finish(const GemmShape &g, int64_t i, const std
 }
 
 template <class E, class C>
-void multiplyPlain(const GemmShape &g, const E *a, const E *b, const E *bias, C *c, E *aux) {
+void multiplyPlain(const GemmShape &g, const E *a, const E *b, const E *bias, C *c, const C *added, E *aux) {
   using A = Acc<E>;
   const OperandLayout left = OperandLayout::right(g), right = OperandLayout::left(g);
   std::vector<A> row(size_t(g.n));
@@ -54,7 +57,7 @@ void multiplyPlain(const GemmShape &g, const E *a, const E *b, const E *bias, C 
       for (int64_t j = 0; j < g.n; ++j)
         row[size_t(j)] += factor * A(widen(b[placeOf(right, l, j)]));
     }
-    finish<E>(g, i, row, c, aux);
+    finish<E>(g, i, row, c, added, aux);
   }
 }
 
@@ -67,6 +70,12 @@ template <class E> void sumColumns(const GemmShape &g, const E *a, const E *b, A
   }
 }
 
+template <class E, class C> void multiplyTo(const GemmShape &g, const GemmOperands &o, const E *bias, E *aux) {
+  C *c = static_cast<C *>(o.c);
+  const C *added = g.adds() ? static_cast<const C *>(o.added()) : nullptr;
+  multiplyPlain(g, static_cast<const E *>(o.a), static_cast<const E *>(o.b), bias, c, added, aux);
+}
+
 template <class E> void multiplyAs(const GemmShape &g, const GemmOperands &o, const void *added) {
   const E *left = static_cast<const E *>(o.a), *right = static_cast<const E *>(o.b),
           *bias = static_cast<const E *>(added);
@@ -74,9 +83,9 @@ template <class E> void multiplyAs(const GemmShape &g, const GemmOperands &o, co
     sumColumns(g, left, right, static_cast<Acc<E> *>(o.aux));
   E *aux = g.epilogue == Epilogue::BiasDw ? nullptr : static_cast<E *>(o.aux);
   if (g.sums)
-    multiplyPlain(g, left, right, bias, static_cast<Acc<E> *>(o.c), aux);
+    multiplyTo<E, Acc<E>>(g, o, bias, aux);
   else
-    multiplyPlain(g, left, right, bias, static_cast<E *>(o.c), aux);
+    multiplyTo<E, E>(g, o, bias, aux);
 }
 
 } // namespace
@@ -93,7 +102,8 @@ pp_status_t Gemm::create(const GemmShape &shape, bool, std::unique_ptr<Gemm> &ge
   gemm.reset();
   if (shape.epilogue != Epilogue::None && !wantsEpilogue(shape, true))
     return PP_OK;
-  for (const OperandLayout &its : {OperandLayout::left(shape), OperandLayout::right(shape)})
+  for (const OperandLayout &its :
+       {OperandLayout::left(shape), OperandLayout::right(shape), OperandLayout::result(shape)})
     if (its.leading < its.rows) { // cublasLtMatmulAlgoGetHeuristic: CUBLAS_STATUS_INVALID_VALUE
       message = "cuBLASLt refused a leading dimension of " + std::to_string(its.leading) + " for columns of " +
                 std::to_string(its.rows);
@@ -104,9 +114,12 @@ pp_status_t Gemm::create(const GemmShape &shape, bool, std::unique_ptr<Gemm> &ge
   return PP_OK;
 }
 
+bool Gemm::takes(const GemmOperands &operands) const { return takesAnyAddress(state->shape) || operands.aligned(); }
+
 pp_status_t Gemm::run(const GemmOperands &operands, char *, void *stream) {
-  if (state->shape.epilogue != Epilogue::None && !operands.aligned())
-    return PP_INTERNAL; // as cuBLASLt's plans, which are for such addresses alone
+  bool adds = state->shape.epilogue == Epilogue::Add; // elsewhere than to what it reads
+  if (!takes(operands) || adds != (operands.residual != nullptr) || (adds && operands.residual == operands.c))
+    return PP_INTERNAL;
   const void *bias = addsBias() ? operands.bias : nullptr;
   simtLaunch(stream, [=, &g = state->shape] {
     if (g.type == Type::F64)

@@ -19,7 +19,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import harness
 from gradients import difference
 
-# GPT-2's programs run with and without epilogues (PP_EPILOGUES): what differs is whether gelu sees u rounded.
+# GPT-2's programs run with and without epilogues (PP_EPILOGUES): what differs is whether gelu sees u rounded, and a
+# residual its product.
 TOLERANCE = {"f32": 1e-4, "bf16": 2e-2, "f16": 2.5e-3}
 FEW = ("1f1b", "zb_v", "weipipe_interleave", "slimpipe_exchange", "gpipe_offload", "fsdp")
 AT_A_TIME = 4

@@ -53,6 +53,23 @@ func.func private @in_place(%x: !x, %w: !w) -> !x attributes {pipeline.inputs = 
   return %c : !x
 }
 
+// What a product is added to is read behind the product, where two kernels run them: no sum lies in its place, also not
+// where nothing reads it afterwards, nor where the product's own operand lies.
+// CHECK-LABEL: func.func private @residual
+// CHECK-SAME: pipeline.scratch_bytes = 768
+func.func private @residual(%x: !x, %w: !w) -> !x attributes {pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+    pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  // CHECK: nn.gelu {{.*}} {pipeline.buffers = array<i64: -1, 0>}
+  %r = nn.gelu %x : (!x) -> !x
+  // CHECK: nn.linear {{.*}} {pipeline.buffers = array<i64: -1, 256>}
+  %h = nn.linear %r, %w : (!x, !w) -> !x
+  // CHECK: nn.linear_add {{.*}} {pipeline.buffers = array<i64: -1, 512>}
+  %y = nn.linear_add %h, %w to %r : (!x, !w, !x) -> !x
+  // CHECK: nn.linear {{.*}} {pipeline.buffers = array<i64: 2, 0>}
+  %c = nn.linear %y, %w : (!x, !w) -> !x
+  return %c : !x
+}
+
 // Gradients are summed in the input's slot (pointer 2), through every op that adds; nothing is needed beside it.
 // CHECK-LABEL: func.func private @tied
 // CHECK-SAME: pipeline.scratch_bytes = 0

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Judges programs whose products do gelu and bias gradients along (--epilogues) by those that call them one by one."""
+"""Judges programs whose products do gelu, residuals and bias sums along (--epilogues) by those that call each."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: epilogues.py PP_COMPILE FOLDER [RUNTIME]
 # On the CPU a pair is its two calls, and changes no bit, however the program runs. RUNTIME has the kernels of the
 # device `cuda`, emulated, with epilogues as cuBLASLt's: gelu of sums that are not rounded yet. There schedules give one
 # set of bits in every mode, too; against the plain calls (PP_EPILOGUES=off) gradients differ by one rounding of an
-# activation a layer, in bf16 2^-9 of an element. That is one of the dozen roundings of a layer, and the bound is that
-# of all of them together (test/gpu/gradients.py); in f32, where only bias gradients go along, the order of their sums.
+# activation a layer and of each product before a residual, in bf16 2^-9 of an element. Those are three of the dozen
+# roundings of a layer, and the bound is that of all of them together (test/gpu/gradients.py); in f32, where a product
+# is not rounded before its sum, the order of sums. Recomputation changes no bit: R makes a residual as F does
+# (docs/derivatives.md, R2). There pieces have two layers, so that R makes both sums of one.
 import os, sys
 import harness
 from gradients import difference
@@ -23,10 +25,10 @@ class Programs:
     def __init__(self, compiler, folder):
         self.compiler, self.folder, self.text = compiler, folder, harness.write_text(folder)
 
-    def compile(self, schedule, precision, *options):
-        path = os.path.join(self.folder, "_".join([schedule, precision,
+    def compile(self, schedule, precision, *options, **sizes):
+        path = os.path.join(self.folder, "_".join([schedule, precision, *map(str, sizes.values()),
                                                    *(os.path.basename(option) for option in options)]))
-        values = SIZES | dict(schedule=schedule, ranks=SCHEDULES[schedule], precision=precision)
+        values = SIZES | dict(schedule=schedule, ranks=SCHEDULES.get(schedule, 4), precision=precision) | sizes
         return harness.compile_train(self.compiler, path, values, options=options)
 
     def run(self, program, mode, ranks, wish="on"):
@@ -63,6 +65,16 @@ def check_emulated(tally, programs, runtime):
                         f"{schedule} {precision}: {worst:.1e} from plain calls, in {where}")
 
 
+def check_recomputation(tally, programs, runtime):
+    options = ("--epilogues", f"--runtime={runtime}")
+    for model in ("gpt2", "llama"):
+        saves, recomputes = (programs.compile(schedule, "bf16", *options, model=model, layers=8)
+                             for schedule in ("1f1b", "1f1b_recompute"))
+        expected, _ = programs.run(saves, "threads", 4)
+        tally.check(programs.run(recomputes, "threads", 4)[0] == expected, f"{model}: recomputation changes no bit")
+        tally.check(programs.run(saves, "threads", 4, "off")[0] != expected, f"{model}: plain calls round otherwise")
+
+
 def main():
     compiler, folder, *runtime = sys.argv[1:]
     os.makedirs(folder, exist_ok=True)
@@ -70,6 +82,7 @@ def main():
     check_cpu(tally, programs)
     if runtime:
         check_emulated(tally, programs, *runtime)
+        check_recomputation(tally, programs, *runtime)
     return tally.close()
 
 
