@@ -273,17 +273,19 @@ static bool haveHeads(const Operands &given, Value q, ValueRange kv, int64_t wid
   });
 }
 
+/// What is packed is whole on each device: nobody says which of its columns a device would have.
 static Results attention(AttentionOp op, const Operands &given) {
   int64_t width = lastOf(op.getQ());
-  if ((dropoutOf(op) && !dropsByDevice(op)) || !haveHeads(given, op.getQ(), op.getKv(), width))
+  if (op.getPacked() || (dropoutOf(op) && !dropsByDevice(op)) || !haveHeads(given, op.getQ(), op.getKv(), width))
     return std::nullopt;
   return SmallVector<DeviceLayout>{DeviceLayout::shard(width), DeviceLayout::shard(1)};
 }
 
 static Results attentionBwd(AttentionBwdOp op, const Operands &given) {
   int64_t width = lastOf(op.getQ());
-  bool fits = haveHeads(given, op.getQ(), op.getKv(), width) && given.at(op.getDout()) == DeviceLayout::shard(width) &&
-              given.at(op.getLse()) == DeviceLayout::shard(1) && given.at(op.getDelta()) == DeviceLayout::shard(1) &&
+  bool fits = !op.getPacked() && haveHeads(given, op.getQ(), op.getKv(), width) &&
+              given.at(op.getDout()) == DeviceLayout::shard(width) && given.at(op.getLse()) == DeviceLayout::shard(1) &&
+              given.at(op.getDelta()) == DeviceLayout::shard(1) &&
               given.goesOn(op.getAcc(), DeviceLayout::shard(width));
   if (!fits || (dropoutOf(op) && !dropsByDevice(op)))
     return std::nullopt;

@@ -73,10 +73,10 @@ template <typename Op> static DeviceLayout headsOfKeys(Op op, const Expected &gi
   return isCopied ? layout : kHeads;
 }
 
-/// Own queries and all keys, or whole sequences of the own heads.
+/// Own queries and all keys, or whole sequences of the own heads; never of one tensor for q, k and v.
 static Results attention(AttentionOp op, const Expected &given) {
   bool byHeads = given.layouts.front() == kHeads;
-  if (!countsHeads(op, byHeads))
+  if (op.getPacked() || !countsHeads(op, byHeads))
     return {};
   if (byHeads)
     return op.getZigzag() == 0 && given.are(op.getKv(), headsOfKeys(op, given))
@@ -87,7 +87,7 @@ static Results attention(AttentionOp op, const Expected &given) {
 
 static Results attentionBwd(AttentionBwdOp op, const Expected &given) {
   bool byHeads = given.layouts.front() == kHeads;
-  if (!countsHeads(op, byHeads))
+  if (op.getPacked() || !countsHeads(op, byHeads))
     return {};
   if (byHeads) {
     bool statistics = given.are({op.getLse(), op.getDelta()}, kHeadStatistics);

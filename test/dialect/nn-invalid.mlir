@@ -848,3 +848,30 @@ func.func @squares_of_a_shard(%g: tensor<64xf32>) {
 
 // expected-error@+1 {{expected a whole weight where its gradient is in terms}}
 func.func private @part(%w: tensor<2xf32> {nn.weight = #nn.weight<"w" zero cut <[4] dim 0> terms>})
+
+// -----
+
+func.func @packed_apart(%q: tensor<2x8x24xf32>, %k: tensor<2x8x24xf32>) {
+  // expected-error@+2 {{`attention` expects, where it is packed, one tensor for q, k and v of a whole sequence}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %l = nn.attention %q, %q, %k {heads = 2 : i64, packed = true} : (tensor<2x8x24xf32>, tensor<2x8x24xf32>, tensor<2x8x24xf32>) -> (tensor<2x8x8xf32>, tensor<2x2x8xf32>)
+  return
+}
+
+// -----
+
+func.func @packed_width(%q: tensor<2x8x24xf32>) {
+  // expected-error@+2 {{`attention` expects q's width to be a multiple of 5 heads, got 24}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %l = nn.attention %q, %q, %q {heads = 3 : i64, kv_heads = 1 : i64, packed = true} : (tensor<2x8x24xf32>, tensor<2x8x24xf32>, tensor<2x8x24xf32>) -> (tensor<2x8x12xf32>, tensor<2x3x8xf32>)
+  return
+}
+
+// -----
+
+func.func @packed_adds(%d: tensor<2x8x8xf32>, %q: tensor<2x8x24xf32>, %l: tensor<2x2x8xf32>) {
+  // expected-error@+2 {{`attention_bwd` expects nothing to add to where it is packed}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %a = nn.attention_bwd %d, %q, %l, %l, %q, %q into %q {heads = 2 : i64, packed = true} : (tensor<2x8x8xf32>, tensor<2x8x24xf32>, tensor<2x2x8xf32>, tensor<2x2x8xf32>, tensor<2x8x24xf32>, tensor<2x8x24xf32>, tensor<2x8x24xf32>) -> tensor<2x8x24xf32>
+  return
+}
