@@ -107,15 +107,16 @@ class Faults:
                          + ("" if named else errors[-800:]))
 
     def stopped(self):
-        """A rank that stops: the report names it, and of each message that others wait for the line of its unit. If it
-        was between two steps, another run is stopped."""
-        for _ in range(6):
-            number, errors, took = self.strike(signal.SIGSTOP, "--timeout", "2")
-            if "the sum between steps is overdue" not in errors or f"rank {number} (process" not in errors:
-                break
+        """A rank that stops: the report names it, and of each message that others wait for the line of its unit. If
+        they wait between two steps, or for the norm, another run is stopped."""
         with open(os.path.join(harness.ROOT, "stdlib", "1f1b.pipe")) as file:
             source = file.read().split("\n")
-        places = re.findall(r"`(d?act)\(\d+, \d+\)` (?:to|from) rank \d+ \([^;]*?, 1f1b\.pipe:(\d+):(\d+)\)", errors)
+        for _ in range(8):
+            number, errors, took = self.strike(signal.SIGSTOP, "--timeout", "2")
+            places = re.findall(r"`(d?act)\(\d+, \d+\)` (?:to|from) rank \d+ \([^;]*?, 1f1b\.pipe:(\d+):(\d+)\)",
+                                errors)
+            if places or f"rank {number} (process" not in errors:
+                break
         right = places and all(source[int(line) - 1][int(column) - 1:].startswith("B(" if what == "dact" else "F(")
                                for what, line, column in places)
         self.tally.check(took < 10 and right and f"rank {number} (process" in errors,

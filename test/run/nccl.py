@@ -181,7 +181,7 @@ class Runner:
             # By copies. Waits 0 to 7 of a rank are those of step 1, 8 to 15 those that the graph captures.
             ("a copy withheld", copied, "withhold:0:1", "step 1", "`act(0, 1)`",
              f"(1024 bytes, channel 1, 1f1b.pipe:10:24) {overdue}; of 9 messages", "waits for `act(0, 1)`"),
-            ("a copy withheld in the graph", copied, "withhold:0:15", "step 2", overdue, "waits for `dact(1, 3)`"),
+            ("a copy withheld in the graph", copied, "withhold:0:15", "step 2", overdue, "`dact(1, 3)` from rank 1"),
             ("what is copied is not waited for", copied, "withhold:1:0", "step 1", "`act(0, 0)`", overdue,
              "waits for `act(0, 1)`"),
             ("a rank that hangs behind copies", copied, "hang:0:2", "from rank 0 (1024 bytes, channel 1, 1f1b.pipe:",

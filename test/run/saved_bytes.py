@@ -14,8 +14,8 @@ BYTES = {"f32": 4, "f64": 8, "bf16": 2, "i32": 4, "i8": 1}
 CASES = [("gpt2", dict(hidden=64, heads=4, ffn=256)), ("gpt2", dict(hidden=128, heads=8, ffn=384)),
          ("llama", dict(hidden=64, heads=4, kv_heads=2, ffn=128)),
          ("llama", dict(hidden=128, heads=8, kv_heads=8, ffn=320))]
-# Its number in the stash, after the norm's statistics and q, k, v, which gpt2 has in one tensor; it is the first of what
-# waits.
+# Its number in the stash, after the norm's statistics and q, k, v, which gpt2 has in one tensor; it is the first of
+# what waits.
 O = dict(gpt2=3, llama=4)
 COMMON = dict(ranks=3, microbatches=6, layers=3, microbatch=2, sequence=32, vocab=64)
 
