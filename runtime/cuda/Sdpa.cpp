@@ -61,10 +61,8 @@ struct SdpaPlan::State {
 
   Shape rows() const { return {{n().batch, n().heads, n().queries, 1}, {n().heads * n().queries, n().queries, 1, 1}}; }
   Shape scores() const { return CudnnGraph::dense(n().batch, n().heads, n().queries, n().keys); }
-  Shape queries() const {
-    return CudnnGraph::headRows(n().batch, n().queries, n().heads, n().width, n().queryStride());
-  }
-  Shape keys() const { return CudnnGraph::headRows(n().batch, n().keys, n().groups, n().width, n().keyStride()); }
+  Shape queries() const { return CudnnGraph::headRows(n().batch, n().queries, n().heads, n().width, n().queryStride); }
+  Shape keys() const { return CudnnGraph::headRows(n().batch, n().keys, n().groups, n().width, n().keyStride); }
   /// Of o and dout.
   Shape outputs() const {
     return CudnnGraph::headRows(n().batch, n().queries, n().heads, n().width, n().heads * n().width);

@@ -14,7 +14,7 @@ namespace pp {
 struct SdpaShape {
   int64_t batch, queries, keys, heads, groups, width;
   bool causal, backward;
-  bool packed; ///< q, k and v are the columns of one tensor, and so are their gradients
+  int64_t queryStride, keyStride; ///< elements from a row of q to the next one, and of k and v
   /// What it gives is added to that of other chunks: the output or dq in f32, and so dk and dv if `sumsKeys`.
   bool part;
   Type type;
@@ -26,9 +26,6 @@ struct SdpaShape {
   /// cuDNN has no plan that gives dk and dv in f32 where heads share keys.
   [[nodiscard]] bool sumsKeys() const { return part && heads == groups; }
   [[nodiscard]] int64_t rows() const { return batch * heads * queries; }
-  /// From a row of q to the next one, and of k and v; in elements.
-  [[nodiscard]] int64_t queryStride() const { return (packed ? heads + 2 * groups : heads) * width; }
-  [[nodiscard]] int64_t keyStride() const { return packed ? queryStride() : groups * width; }
   /// What is planned for it in the scratch, at most: analysis/lives/DeviceScratch.cpp counts the same, and says why.
   [[nodiscard]] int64_t plannedBytes() const;
   /// Where parts are added up, the scratch begins with so many bytes more: in a forward the sum of the outputs and one

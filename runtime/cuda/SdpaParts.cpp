@@ -45,12 +45,6 @@ pp_status_t handKeys(const PreparedOp &op, const SdpaShape &shape, const void *f
   return runFlat(op, Kernel::accumulate, type, elements, from, to);
 }
 
-/// Where k, and v, or their gradients begin in a packed tensor, which is of 16 bits.
-void *keysIn(const PreparedOp &op, void *packed) { return static_cast<char *>(packed) + 2 * op.dims[2] * op.dims[4]; }
-void *valuesIn(const PreparedOp &op, void *packed) {
-  return static_cast<char *>(keysIn(op, packed)) + 2 * op.dims[3] * op.dims[4];
-}
-
 /// Whether what a plan writes of dk and dv is what the op wants.
 bool writesKeys(const PreparedOp &op, const SdpaShape &shape) {
   return !op.has(AccumulateKv) && shape.sumsKeys() == op.has(Sums);
@@ -79,7 +73,7 @@ int64_t Sdpa::scratchBytes() const {
 bool Sdpa::takes(const PreparedOp &op, void *const *a) {
   const bool backward = op.kernel == Kernel::attention_bwd;
   bool all = backward ? a[7] && aligned(a[0], a[1], a[2], a[5], a[7]) : aligned(a[0], a[2], a[3]);
-  for (int64_t i = 0; i < 2 * op.chunkCount && !op.has(Packed); ++i)
+  for (int64_t i = 0; i < 2 * op.chunkCount; ++i)
     all = all && aligned(inList<void>(a[backward ? 4 : 1], i)) && (!backward || aligned(inList<void>(a[6], i)));
   return all;
 }
@@ -90,8 +84,6 @@ pp_status_t Sdpa::run(const PreparedOp &op, void *const *a) const {
 
 pp_status_t Sdpa::forward(const PreparedOp &op, void *const *a) const {
   void *stream = op.launches->stream;
-  if (op.has(Packed))
-    return plans[0]->run({a[0], keysIn(op, a[0]), valuesIn(op, a[0]), a[2], a[3]}, op.scratch, stream);
   auto k = [&](size_t i) { return inList<void>(a[1], int64_t(2 * i)); };
   auto v = [&](size_t i) { return inList<void>(a[1], int64_t(2 * i + 1)); };
   if (!parts)
@@ -112,10 +104,6 @@ pp_status_t Sdpa::forward(const PreparedOp &op, void *const *a) const {
 
 pp_status_t Sdpa::backward(const PreparedOp &op, void *const *a) const {
   void *stream = op.launches->stream;
-  if (op.has(Packed))
-    return plans[0]->run(
-        {a[1], keysIn(op, a[1]), valuesIn(op, a[1]), a[7], a[2], a[0], a[5], keysIn(op, a[5]), valuesIn(op, a[5])},
-        op.scratch, stream);
   auto chunk = [&](int list, size_t i) { return inList<void>(a[list], int64_t(i)); };
   if (!parts)
     return plans[0]->run({a[1], chunk(4, 0), chunk(4, 1), a[7], a[2], a[0], a[5], chunk(6, 0), chunk(6, 1)}, op.scratch,

@@ -25,7 +25,8 @@ Sight sightOf(const PreparedOp &op, const Chunk &chunk) {
 SdpaShape::SdpaShape(const PreparedOp &op, int64_t chunk)
     : batch(op.dims[0]), queries(op.dims[1]), keys(op.chunks[chunk].length), heads(op.dims[2]), groups(op.dims[3]),
       width(op.dims[4]), causal(sightOf(op, op.chunks[chunk]) == Sight::Causal),
-      backward(op.kernel == Kernel::attention_bwd), packed(op.has(Packed)), part(inParts(op)), type(op.type) {}
+      backward(op.kernel == Kernel::attention_bwd), queryStride(op.queryStride()), keyStride(op.keyStride()),
+      part(inParts(op)), type(op.type) {}
 
 bool SdpaShape::fits(const PreparedOp &op) {
   bool attention = op.kernel == Kernel::attention || op.kernel == Kernel::attention_bwd;

@@ -131,10 +131,9 @@ struct AttentionShape {
   explicit AttentionShape(const PreparedOp &op)
       : batch(op.dims[0]), rowsOfSequence(op.dims[1]), runs(op.has(Zigzag) ? 2 : 1), s(rowsOfSequence / runs),
         heads(op.dims[2]), groups(op.dims[3]), d(op.dims[4]), position(op.dims[5]), count(op.chunkCount),
-        window(int64_t(op.params[0])), queryStride((op.has(Packed) ? heads + 2 * groups : heads) * d),
-        keyStride(op.has(Packed) ? queryStride : groups * d), chunks(op.chunks), causal(op.has(Causal)),
-        root(op.params[1] > 0 ? 1 / op.params[1] : squareRoot(double(op.dims[4]))), softcap(op.params[2]),
-        mask(0, 0, 0) {
+        window(int64_t(op.params[0])), queryStride(op.queryStride()), keyStride(op.keyStride()), chunks(op.chunks),
+        causal(op.has(Causal)), root(op.params[1] > 0 ? 1 / op.params[1] : squareRoot(double(op.dims[4]))),
+        softcap(op.params[2]), mask(0, 0, 0) {
     for (int64_t run = 0; run < 2; ++run)
       positions[run] = op.positionOf(run * s, rowsOfSequence, op.dims[5]);
   }
@@ -169,10 +168,9 @@ struct AttentionShape {
   int64_t output(int64_t b, int64_t t, int64_t head) const {
     return ((b * rowsOfSequence + first + t) * heads + head) * d;
   }
-  /// Of k and dk, or of v and dv.
-  int64_t key(const Chunk &chunk, int64_t b, int64_t t, int64_t group, bool ofValues = false) const {
-    const int64_t begin = keyStride > groups * d ? heads + ofValues * groups : 0; // in a row
-    return (b * chunk.length + t) * keyStride + (begin + group) * d;
+  /// Of k, v and their gradients.
+  int64_t key(const Chunk &chunk, int64_t b, int64_t t, int64_t group) const {
+    return (b * chunk.length + t) * keyStride + group * d;
   }
   int64_t statistic(int64_t b, int64_t t, int64_t head) const {
     return (b * heads + head) * rowsOfSequence + first + t;
@@ -235,11 +233,6 @@ template <class E> PP_INLINE const E *inList(const void *list, int64_t i) {
 }
 template <class E> PP_INLINE E *outList(const void *list, int64_t i) {
   return static_cast<E *>(static_cast<void *const *>(list)[i]);
-}
-
-/// Where an attention_bwd writes dk (2i) or dv (2i + 1) of a chunk.
-template <class E> PP_INLINE E *keyGradients(const PreparedOp &op, void *const *arguments, int64_t i) {
-  return op.has(Packed) ? out<E>(arguments[5]) : outList<E>(arguments[6], i);
 }
 
 template <class E> PP_INLINE Acc<E> dotRows(const E *x, const E *y, int64_t d) {

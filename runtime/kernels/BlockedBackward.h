@@ -273,20 +273,18 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
       for (int64_t group = 0; group < shape.groups; ++group)
         for (int64_t i = 0; i < shape.count; ++i) {
           const Chunk &chunk = shape.chunks[i];
-          int64_t key = shape.key(chunk, b, 0, group), value = shape.key(chunk, b, 0, group, /*ofValues=*/true);
-          int64_t length = lengthOf(chunk.length);
+          int64_t at = shape.key(chunk, b, 0, group), length = lengthOf(chunk.length);
           if (shape.reaches(chunk, b)) {
-            const E *k = inList<E>(arguments[4], 2 * i) + key, *v = inList<E>(arguments[4], 2 * i + 1) + value;
-            packRows(k, stride, chunk.length, shape.d, f.k, width, length);
-            packRows(v, stride, chunk.length, shape.d, f.v, width, length);
+            packRows(inList<E>(arguments[4], 2 * i) + at, stride, chunk.length, shape.d, f.k, width, length);
+            packRows(inList<E>(arguments[4], 2 * i + 1) + at, stride, chunk.length, shape.d, f.v, width, length);
             if constexpr (paired)
-              packAcross(k, stride, chunk.length, shape.d, f.kAcross, width, length);
+              packAcross(inList<E>(arguments[4], 2 * i) + at, stride, chunk.length, shape.d, f.kAcross, width, length);
           }
           memset(f.dk, 0, size_t(length * width) * 4);
           memset(f.dv, 0, size_t(length * width) * 4);
           backwardChunk<E>(op, f, b, group, i, arguments);
-          finishKeys<E>(op, f.dk, chunk, keyGradients<void>(op, arguments, 2 * i), key);
-          finishKeys<E>(op, f.dv, chunk, keyGradients<void>(op, arguments, 2 * i + 1), value);
+          finishKeys<E>(op, f.dk, chunk, outList<void>(arguments[6], 2 * i), at);
+          finishKeys<E>(op, f.dv, chunk, outList<void>(arguments[6], 2 * i + 1), at);
         }
     return PP_OK;
   }

@@ -206,12 +206,10 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
       for (int64_t group = 0; group < shape.groups; ++group)
         for (int64_t i = 0; i < shape.count; ++i) {
           const Chunk &chunk = shape.chunks[i];
-          int64_t length = lengthOf(chunk.length);
+          int64_t at = shape.key(chunk, b, 0, group), length = lengthOf(chunk.length);
           if (shape.reaches(chunk, b)) {
-            const E *k = inList<E>(arguments[1], 2 * i) + shape.key(chunk, b, 0, group);
-            const E *v = inList<E>(arguments[1], 2 * i + 1) + shape.key(chunk, b, 0, group, /*ofValues=*/true);
-            packRows(k, stride, chunk.length, shape.d, f.k, width, length);
-            packAcross(v, stride, chunk.length, shape.d, f.v, width, length);
+            packRows(inList<E>(arguments[1], 2 * i) + at, stride, chunk.length, shape.d, f.k, width, length);
+            packAcross(inList<E>(arguments[1], 2 * i + 1) + at, stride, chunk.length, shape.d, f.v, width, length);
           }
           for (int64_t k = 0; k < shape.share() * shape.runs; ++k) {
             int64_t head = group * shape.share() + k / shape.runs;

@@ -1,5 +1,6 @@
 // The C ABI's kernels: finds the prepared op by its number, checks that it is the kernel called, and runs it.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/Program.h"
 #include "runtime/Rank.h"
 #include "runtime/kernels/Op.h"
 
@@ -23,7 +24,7 @@ struct KeptArguments {
   void keep(const void *pointer, size_t) { pointers.push_back(const_cast<void *>(pointer)); }
   void keep(const void *const *list, size_t length) {
     std::vector<void *> &its = lists.emplace_back();
-    for (size_t i = 0; i < length && list; ++i)
+    for (size_t i = 0; i < length; ++i)
       its.push_back(const_cast<void *>(list[i]));
     pointers.push_back(its.data());
   }
@@ -56,6 +57,29 @@ size_t listLength(const PreparedOp &op) {
     return 0;
   }
 }
+
+/// The list of an attention's keys, or of their gradients. Where one tensor has q, k and v, kernels get what they get
+/// else: where k and v begin, which is behind q in its first row.
+class KeyList {
+public:
+  KeyList(const pp_rank_t *rank, int32_t number, void *q, void *const *given) : addresses(given) {
+    const PreparedOp *op = rank->kernels ? rank->kernels->find(number) : nullptr;
+    if (!op || !op->has(Packed))
+      return;
+    const int64_t head = op->dims[4] * int64_t(elementBytes(op->type));
+    own[0] = static_cast<char *>(q) + op->dims[2] * head;
+    own[1] = static_cast<char *>(own[0]) + op->dims[3] * head;
+    for (size_t i = 2; given && i < listLength(*op); ++i)
+      own[i] = given[i];
+    addresses = own;
+  }
+  KeyList(const KeyList &) = delete;
+  [[nodiscard]] void *const *list() const { return addresses; }
+
+private:
+  void *own[4] = {}; ///< k, v, starts of documents, numbers of sequences
+  void *const *addresses;
+};
 
 template <class... Pointers>
 int32_t runLater(pp_rank_t *rank, int32_t number, const PreparedOp *op, const char *name, Pointers... pointers) {
@@ -170,7 +194,8 @@ int32_t pp_rope(pp_rank_t *rank, int32_t op, const void *x, const int32_t *start
 }
 
 int32_t pp_attention(pp_rank_t *rank, int32_t op, const void *q, const void *const *kv, void *o, void *lse) {
-  return PP_RUN(attention, q, kv, o, lse, rank->scalars());
+  const KeyList keys(rank, op, const_cast<void *>(q), const_cast<void *const *>(kv));
+  return PP_RUN(attention, q, keys.list(), o, lse, rank->scalars());
 }
 
 int32_t pp_attention_merge(pp_rank_t *rank, int32_t op, const void *const *parts, void *o, void *lse) {
@@ -191,7 +216,8 @@ int32_t pp_attention_delta(pp_rank_t *rank, int32_t op, const void *dout, const 
 
 int32_t pp_attention_bwd(pp_rank_t *rank, int32_t op, const void *dout, const void *q, const void *lse,
                          const void *delta, const void *const *kv, void *dq, void *const *dkv, const void *o) {
-  return PP_RUN(attention_bwd, dout, q, lse, delta, kv, dq, dkv, o, rank->scalars());
+  const KeyList keys(rank, op, const_cast<void *>(q), const_cast<void *const *>(kv)), gradients(rank, op, dq, dkv);
+  return PP_RUN(attention_bwd, dout, q, lse, delta, keys.list(), dq, gradients.list(), o, rank->scalars());
 }
 
 int32_t pp_gelu(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(gelu, x, y); }

@@ -167,6 +167,9 @@ struct PreparedOp {
   int64_t positionOf(int64_t t, int64_t rows, int64_t first) const {
     return has(Zigzag) && t >= rows / 2 ? second + t - rows / 2 : first + t;
   }
+  /// Of an attention: elements from a row of q to the next one, and of k and v.
+  int64_t queryStride() const { return (has(Packed) ? dims[2] + 2 * dims[3] : dims[2]) * dims[4]; }
+  int64_t keyStride() const { return has(Packed) ? queryStride() : dims[3] * dims[4]; }
   /// What the group of an update's weight multiplies the rate by, and what it multiplies the weight decay by.
   double groupRate() const { return params[kernel == Kernel::muon]; }
   double groupShrink() const { return params[kernel == Kernel::muon ? 2 : 1]; }

@@ -54,7 +54,7 @@ inline pp_status_t plainAttention(const PreparedOp &op, void *const *arguments) 
         const double *score = scores;
         memset(sum, 0, size_t(shape.d) * sizeof(double));
         for (int64_t i = 0; i < shape.count; ++i) {
-          const double *v = inList<double>(arguments[1], 2 * i + 1) + shape.key(shape.chunks[i], b, 0, group, true);
+          const double *v = inList<double>(arguments[1], 2 * i + 1) + shape.key(shape.chunks[i], b, 0, group);
           int64_t begin = shape.keysFrom(shape.chunks[i], b, t), end = shape.keysBefore(shape.chunks[i], t + 1);
           PairDropout dropout = shape.dropout(shape.chunks[i], b, head);
           for (int64_t j = begin; j < end; ++j) {
@@ -71,8 +71,8 @@ inline pp_status_t plainAttention(const PreparedOp &op, void *const *arguments) 
 }
 
 /// One query against one chunk; all sums go straight to where they belong.
-inline void plainQueryBackward(const PreparedOp &op, const AttentionShape &shape, const Chunk &chunk, int64_t b,
-                               int64_t t, int64_t head, void *const *arguments, int64_t i) {
+inline void plainQueryBackward(const AttentionShape &shape, const Chunk &chunk, int64_t b, int64_t t, int64_t head,
+                               void *const *arguments, int64_t i) {
   int64_t at = shape.query(b, t, head), row = shape.statistic(b, t, head), d = shape.d;
   const double *dout = in<double>(arguments[0]) + shape.output(b, t, head), *q = in<double>(arguments[1]) + at;
   double lse = in<double>(arguments[2])[row], delta = in<double>(arguments[3])[row],
@@ -80,16 +80,15 @@ inline void plainQueryBackward(const PreparedOp &op, const AttentionShape &shape
   double scale = 1 / shape.root;
   PairDropout dropout = shape.dropout(chunk, b, head);
   for (int64_t j = shape.keysFrom(chunk, b, t); j < shape.keysBefore(chunk, t + 1); ++j) {
-    int64_t key = shape.key(chunk, b, j, head / shape.share()),
-            value = shape.key(chunk, b, j, head / shape.share(), true);
-    const double *k = inList<double>(arguments[4], 2 * i) + key, *v = inList<double>(arguments[4], 2 * i + 1) + value;
+    int64_t key = shape.key(chunk, b, j, head / shape.share());
+    const double *k = inList<double>(arguments[4], 2 * i) + key, *v = inList<double>(arguments[4], 2 * i + 1) + key;
     double score = cappedScore(shape, scale * dotRows<double>(q, k, d));
     double weight = lse > -__builtin_inf() ? exponential(score - lse) : 0, factor = dropout.factor(t, j);
     double slope = scale * weight * (factor * dotRows<double>(dout, v, d) - delta);
     if (shape.softcap > 0)
       slope *= 1 - score / shape.softcap * (score / shape.softcap);
-    addScaled(keyGradients<double>(op, arguments, 2 * i) + key, slope, q, d);
-    addScaled(keyGradients<double>(op, arguments, 2 * i + 1) + value, factor * weight, dout, d);
+    addScaled(outList<double>(arguments[6], 2 * i) + key, slope, q, d);
+    addScaled(outList<double>(arguments[6], 2 * i + 1) + key, factor * weight, dout, d);
     addScaled(dq, slope, k, d);
   }
 }
@@ -107,7 +106,7 @@ inline pp_status_t plainAttentionBackward(const PreparedOp &op, void *const *arg
       for (int64_t head = 0; head < shape.heads; ++head)
         for (int64_t row = 0; row < shape.rowsOfSequence; ++row) {
           shape.turnTo(row / shape.s);
-          plainQueryBackward(op, shape, chunk, b, row % shape.s, head, arguments, i);
+          plainQueryBackward(shape, chunk, b, row % shape.s, head, arguments, i);
         }
   }
   return PP_OK;

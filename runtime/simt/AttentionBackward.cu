@@ -306,9 +306,9 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
 }
 
 template <class E, int D> pp_status_t attention_bwd(const PreparedOp &op, void *const *a) {
-  AttentionCall call = attentionCall(op, a[1], a[4], a[5], a[6], a[8], sizeof(E));
-  call.dout = a[0], call.lse = a[2], call.delta = a[3];
-  call.wide = call.wide && aligned(call.dout);
+  AttentionCall call = attentionCall(op, a[4], a[6], a[8], sizeof(E));
+  call.dout = a[0], call.q = a[1], call.lse = a[2], call.delta = a[3], call.dq = a[5];
+  call.wide = call.wide && aligned(call.q, call.dout);
   constexpr int halves = D / KeyGradient<D>::columns;
   static constexpr decltype(&keyGradientKernel<E, D, true, true>) keys[2][2] = {
       {keyGradientKernel<E, D, false, false>, keyGradientKernel<E, D, false, true>},

@@ -192,8 +192,9 @@ __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ Att
 
 template <class E, int D, int Keys, int Fold> pp_status_t attention(const PreparedOp &op, void *const *a) {
   using Block = Forward<E, D, Keys, Fold>;
-  AttentionCall call = attentionCall(op, a[0], a[1], nullptr, nullptr, a[4], sizeof(E));
-  call.o = a[2], call.lse = a[3];
+  AttentionCall call = attentionCall(op, a[1], nullptr, a[4], sizeof(E));
+  call.q = a[0], call.o = a[2], call.lse = a[3];
+  call.wide = call.wide && aligned(call.q);
   static constexpr decltype(&forwardKernel<E, D, Keys, Fold, true, true>) kernels[2][2] = {
       {forwardKernel<E, D, Keys, Fold, false, false>, forwardKernel<E, D, Keys, Fold, false, true>},
       {forwardKernel<E, D, Keys, Fold, true, false>, forwardKernel<E, D, Keys, Fold, true, true>}};

@@ -207,8 +207,7 @@ inline int64_t tilesOf(const PreparedOp &op, int64_t size) {
 }
 
 /// `kv` and `dkv` are the C ABI's lists; null what the call has not. `scalars` are the rank's.
-AttentionCall attentionCall(const PreparedOp &op, const void *q, const void *kv, void *dq, void *dkv,
-                            const void *scalars, int64_t elementBytes);
+AttentionCall attentionCall(const PreparedOp &op, const void *kv, void *dkv, const void *scalars, int64_t elementBytes);
 
 } // namespace pp
 

@@ -233,17 +233,17 @@ __global__ void __launch_bounds__(32 * warps, 6) plainKeyGradientKernel(const __
 }
 
 template <class E> pp_status_t attention(const PreparedOp &op, void *const *a) {
-  AttentionCall call = attentionCall(op, a[0], a[1], nullptr, nullptr, a[4], sizeof(E));
-  call.o = a[2], call.lse = a[3];
+  AttentionCall call = attentionCall(op, a[1], nullptr, a[4], sizeof(E));
+  call.q = a[0], call.o = a[2], call.lse = a[3];
   auto *kernel = op.has(Dropped) ? plainForwardKernel<E, true> : plainForwardKernel<E, false>;
   return launch(op, kernel, {call.blocks(warps), call.heads, call.batch}, 32 * warps, plainBytes<Acc<E>>(call.d), call);
 }
 
 template <class E> pp_status_t attention_bwd(const PreparedOp &op, void *const *a) {
-  AttentionCall call = attentionCall(op, a[1], a[4], a[5], a[6], a[8], sizeof(E));
+  AttentionCall call = attentionCall(op, a[4], a[6], a[8], sizeof(E));
   auto *queries = op.has(Dropped) ? plainQueryGradientKernel<E, true> : plainQueryGradientKernel<E, false>;
   auto *keys = op.has(Dropped) ? plainKeyGradientKernel<E, true> : plainKeyGradientKernel<E, false>;
-  call.dout = a[0], call.lse = a[2], call.delta = a[3];
+  call.dout = a[0], call.q = a[1], call.lse = a[2], call.delta = a[3], call.dq = a[5];
   if (pp_status_t status = launch(op, queries, {call.blocks(warps), call.heads, call.batch}, 32 * warps,
                                   plainBytes<Acc<E>>(call.d), call))
     return status;
@@ -252,26 +252,12 @@ template <class E> pp_status_t attention_bwd(const PreparedOp &op, void *const *
 
 } // namespace
 
-/// Packed k and v lie behind q in each row, and their gradients behind that of q.
-static void takePacked(AttentionCall &call, int64_t elementBytes) {
-  const int64_t keys = int64_t(call.heads) * call.d * elementBytes;
-  const int64_t values = keys + int64_t(call.groups) * call.d * elementBytes;
-  const auto *q = static_cast<const char *>(call.q);
-  auto *dq = static_cast<char *>(call.dq);
-  KeyChunk &chunk = call.chunks[0];
-  chunk.k = q + keys, chunk.v = q + values;
-  if (dq)
-    chunk.dk = dq + keys, chunk.dv = dq + values;
-}
-
-AttentionCall pp::attentionCall(const PreparedOp &op, const void *q, const void *kv, void *dq, void *dkv,
-                                const void *scalars, int64_t elementBytes) {
+AttentionCall pp::attentionCall(const PreparedOp &op, const void *kv, void *dkv, const void *scalars,
+                                int64_t elementBytes) {
   AttentionCall call{};
   call.batch = int(op.dims[0]), call.s = int(op.dims[1]), call.heads = int(op.dims[2]), call.groups = int(op.dims[3]);
   call.d = int(op.dims[4]), call.count = int(op.chunkCount);
-  call.q = q, call.dq = dq;
-  call.queryStride = (op.has(Packed) ? call.heads + 2 * call.groups : call.heads) * call.d;
-  call.keyStride = op.has(Packed) ? call.queryStride : call.groups * call.d;
+  call.queryStride = int(op.queryStride()), call.keyStride = int(op.keyStride());
   call.run = op.has(Zigzag) ? call.s / 2 : call.s;
   call.apart = op.has(Zigzag) ? int(op.second - op.dims[5]) - call.run : 0;
   call.causal = op.has(Causal), call.adds = op.has(Accumulate), call.addsToKeys = op.has(AccumulateKv);
@@ -291,16 +277,14 @@ AttentionCall pp::attentionCall(const PreparedOp &op, const void *q, const void 
     call.rate = op.params[3], call.site = int(op.params[4]), call.whole = int64_t(op.params[5]);
     call.firstHead = int(op.params[6]);
   }
-  call.wide = call.d * elementBytes % 16 == 0 && aligned(q);
+  call.wide = call.d * elementBytes % 16 == 0;
   for (int64_t i = 0; i < op.chunkCount; ++i) {
     KeyChunk &chunk = call.chunks[i];
     chunk.k = inList<void>(kv, 2 * i), chunk.v = inList<void>(kv, 2 * i + 1);
-    if (dkv && !op.has(Packed))
+    if (dkv)
       chunk.dk = inList<void>(dkv, 2 * i), chunk.dv = inList<void>(dkv, 2 * i + 1);
     chunk.length = int(op.chunks[i].length);
     chunk.position = int(op.chunks[i].position);
-    if (op.has(Packed))
-      takePacked(call, elementBytes);
     call.wide = call.wide && aligned(chunk.k, chunk.v);
   }
   return call;

@@ -26,12 +26,12 @@ std::string a100() { return gpu("NVIDIA A100-SXM4-80GB", 800, 108, 166912, 41943
 std::string h100() { return gpu("NVIDIA H100 80GB HBM3", 900, 132, 232448, 52428800); }
 
 SdpaShape shapeOf(bool backward, bool causal, int64_t heads, int64_t groups, int64_t width, Type type = Type::Bf16,
-                  int64_t keys = 1024) {
+                  int64_t keys = 1024, bool packed = false) {
   Chunk whole = {keys, 0};
   PreparedOp op{};
   op.kernel = backward ? Kernel::attention_bwd : Kernel::attention;
   op.type = type;
-  op.flags = causal ? uint32_t(Causal) : 0;
+  op.flags = (causal ? uint32_t(Causal) : 0) | (packed ? uint32_t(Packed) : 0);
   int64_t dims[] = {2, keys, heads, groups, width, 0};
   std::copy_n(dims, 6, op.dims);
   op.chunks = &whole;
@@ -88,9 +88,8 @@ TEST_F(CudnnPlans, OfOneTensor) {
   for (const std::string &device : {h100(), a100()})
     for (bool backward : {false, true})
       for (int64_t groups : {8, 2}) {
-        SdpaShape shape = shapeOf(backward, true, 8, groups, 64);
-        shape.packed = true;
-        EXPECT_EQ(shape.queryStride(), (8 + 2 * groups) * 64);
+        const SdpaShape shape = shapeOf(backward, true, 8, groups, 64, Type::Bf16, 1024, /*packed=*/true);
+        EXPECT_EQ(shape.queryStride, (8 + 2 * groups) * 64);
         expectPlan(device, shape);
       }
 }

@@ -28,10 +28,10 @@ std::string wish() {
 template <class E> struct Head {
   const SdpaShape &n;
   int64_t b, h;
-  [[nodiscard]] int64_t query(int64_t t) const { return (b * n.queries + t) * n.queryStride() + h * n.width; }
+  [[nodiscard]] int64_t query(int64_t t) const { return (b * n.queries + t) * n.queryStride + h * n.width; }
   [[nodiscard]] int64_t output(int64_t t) const { return ((b * n.queries + t) * n.heads + h) * n.width; }
   [[nodiscard]] int64_t key(int64_t t) const {
-    return (b * n.keys + t) * n.keyStride() + h / (n.heads / n.groups) * n.width;
+    return (b * n.keys + t) * n.keyStride + h / (n.heads / n.groups) * n.width;
   }
   [[nodiscard]] int64_t statistic(int64_t t) const { return (b * n.heads + h) * n.queries + t; }
   [[nodiscard]] int64_t seen(int64_t t) const { return n.causal ? std::min(t + 1, n.keys) : n.keys; }
@@ -78,7 +78,7 @@ template <class E> struct Backward {
 template <class Q, class K, class E> void backward(const SdpaShape &n, const Backward<E> &a) {
   auto *dqs = static_cast<Q *>(a.to.dq);
   auto *dks = static_cast<K *>(a.to.dk), *dvs = static_cast<K *>(a.to.dv);
-  std::vector<double> dk(size_t(n.batch * n.keys * n.keyStride())), dv(dk.size());
+  std::vector<double> dk(size_t(n.batch * n.keys * n.keyStride)), dv(dk.size());
   forEachHead<E>(n, [&](const Head<E> &head) {
     for (int64_t t = 0; t < n.queries; ++t) {
       const int64_t row = head.query(t), out = head.output(t);
@@ -99,7 +99,7 @@ template <class Q, class K, class E> void backward(const SdpaShape &n, const Bac
     }
   });
   for (int64_t row = 0; row < n.batch * n.keys; ++row)
-    for (int64_t i = row * n.keyStride(), end = i + n.groups * n.width; i < end; ++i)
+    for (int64_t i = row * n.keyStride, end = i + n.groups * n.width; i < end; ++i)
       narrow(dks[i], float(dk[size_t(i)])), narrow(dvs[i], float(dv[size_t(i)]));
 }
 
