@@ -273,7 +273,7 @@ static bool haveHeads(const Operands &given, Value q, ValueRange kv, int64_t wid
   });
 }
 
-/// What is packed is whole on each device: nobody says which of its columns a device would have.
+/// A packed tensor must be whole on each device: no layout says which columns of q, k and v a device has of it.
 static Results attention(AttentionOp op, const Operands &given) {
   int64_t width = lastOf(op.getQ());
   if (op.getPacked() || (dropoutOf(op) && !dropsByDevice(op)) || !haveHeads(given, op.getQ(), op.getKv(), width))

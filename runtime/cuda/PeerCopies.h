@@ -29,7 +29,7 @@ public:
   /// are on one machine, and nobody has set PP_COPY_ENGINES=off.
   [[nodiscard]] static bool mayServe(int32_t rank, int32_t other);
 
-  /// Makes the words of the rank's messages. The arena is there.
+  /// Makes the words of the rank's messages, when the arena has been made.
   Status begin(const RankProgram &its);
   /// Opens the other's memory. `served`: both can reach each other's. Collective over the two.
   Status meet(int32_t other, bool &served);

@@ -58,8 +58,8 @@ size_t listLength(const PreparedOp &op) {
   }
 }
 
-/// The list of an attention's keys, or of their gradients. Where one tensor has q, k and v, kernels get what they get
-/// else: where k and v begin, which is behind q in its first row.
+/// The list of an attention's keys, or of their gradients. Of one tensor that has q, k and v, kernels get the places
+/// where k and v begin in its first row, behind q: they differ from those of tensors of their own by the stride alone.
 class KeyList {
 public:
   KeyList(const pp_rank_t *rank, int32_t number, void *q, void *const *given) : addresses(given) {

@@ -697,7 +697,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh
 
 // -----
 
-// Of one tensor for q, k and v nobody says whose columns this device has.
+// No layout says which columns of q, k and v a device has of a tensor that holds all three.
 !x = tensor<1x8x8xf32>
 !y = tensor<1x8x24xf32>
 #mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
