@@ -1,8 +1,7 @@
 // The C ABI's kernels: finds the prepared op by its number, checks that it is the kernel called, and runs it.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/Program.h"
 #include "runtime/Rank.h"
-#include "runtime/kernels/Op.h"
+#include "runtime/kernels/Specs.h"
 
 using namespace pp;
 
@@ -58,28 +57,9 @@ size_t listLength(const PreparedOp &op) {
   }
 }
 
-/// The list of an attention's keys, or of their gradients. Of one tensor that has q, k and v, kernels get the places
-/// where k and v begin in its first row, behind q: they differ from those of tensors of their own by the stride alone.
-class KeyList {
-public:
-  KeyList(const pp_rank_t *rank, int32_t number, void *q, void *const *given) : addresses(given) {
-    const PreparedOp *op = rank->kernels ? rank->kernels->find(number) : nullptr;
-    if (!op || !op->has(Packed))
-      return;
-    const int64_t head = op->dims[4] * int64_t(elementBytes(op->type));
-    own[0] = static_cast<char *>(q) + op->dims[2] * head;
-    own[1] = static_cast<char *>(own[0]) + op->dims[3] * head;
-    for (size_t i = 2; given && i < listLength(*op); ++i)
-      own[i] = given[i];
-    addresses = own;
-  }
-  KeyList(const KeyList &) = delete;
-  [[nodiscard]] void *const *list() const { return addresses; }
-
-private:
-  void *own[4] = {}; ///< k, v, starts of documents, numbers of sequences
-  void *const *addresses;
-};
+const PreparedOp *find(const pp_rank_t *rank, int32_t number) {
+  return rank->kernels ? rank->kernels->find(number) : nullptr;
+}
 
 template <class... Pointers>
 int32_t runLater(pp_rank_t *rank, int32_t number, const PreparedOp *op, const char *name, Pointers... pointers) {
@@ -95,7 +75,7 @@ int32_t runLater(pp_rank_t *rank, int32_t number, const PreparedOp *op, const ch
 /// The arguments keep the C ABI's order; constness ends here because a body knows which it writes.
 template <class... Pointers>
 int32_t run(pp_rank_t *rank, int32_t number, Kernel kernel, const char *name, Pointers... pointers) {
-  const PreparedOp *op = rank->kernels ? rank->kernels->find(number) : nullptr;
+  const PreparedOp *op = find(rank, number);
   if (!op || op->kernel != kernel)
     return rank->fail(PP_INTERNAL, "op " + std::to_string(number) + " is not a prepared `" + name + "`");
   if (rank->queue)
@@ -194,8 +174,9 @@ int32_t pp_rope(pp_rank_t *rank, int32_t op, const void *x, const int32_t *start
 }
 
 int32_t pp_attention(pp_rank_t *rank, int32_t op, const void *q, const void *const *kv, void *o, void *lse) {
-  const KeyList keys(rank, op, const_cast<void *>(q), const_cast<void *const *>(kv));
-  return PP_RUN(attention, q, keys.list(), o, lse, rank->scalars());
+  KeyList keys;
+  void *const *list = keys.of(find(rank, op), const_cast<void *>(q), const_cast<void *const *>(kv));
+  return PP_RUN(attention, q, list, o, lse, rank->scalars());
 }
 
 int32_t pp_attention_merge(pp_rank_t *rank, int32_t op, const void *const *parts, void *o, void *lse) {
@@ -216,8 +197,10 @@ int32_t pp_attention_delta(pp_rank_t *rank, int32_t op, const void *dout, const 
 
 int32_t pp_attention_bwd(pp_rank_t *rank, int32_t op, const void *dout, const void *q, const void *lse,
                          const void *delta, const void *const *kv, void *dq, void *const *dkv, const void *o) {
-  const KeyList keys(rank, op, const_cast<void *>(q), const_cast<void *const *>(kv)), gradients(rank, op, dq, dkv);
-  return PP_RUN(attention_bwd, dout, q, lse, delta, keys.list(), dq, gradients.list(), o, rank->scalars());
+  KeyList keys, gradients;
+  void *const *list = keys.of(find(rank, op), const_cast<void *>(q), const_cast<void *const *>(kv));
+  return PP_RUN(attention_bwd, dout, q, lse, delta, list, dq, gradients.of(find(rank, op), dq, dkv), o,
+                rank->scalars());
 }
 
 int32_t pp_gelu(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(gelu, x, y); }

@@ -1,6 +1,7 @@
 // Checks the specs of ops against what their kernels take, counts their arithmetic, and takes pairs of ops apart.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/kernels/Specs.h"
+#include "runtime/Program.h"
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -439,4 +440,15 @@ pp_status_t pp::runParts(const PreparedOp &pair, void *const *a) {
   void *const dx[] = {a[3], a[2], a[3]}, *const db[] = {a[1], a[3]};
   pp_status_t status = product.body(product, first);
   return status ? status : other.body(other, makesDx ? dx : db);
+}
+
+void *const *pp::KeyList::of(const PreparedOp *op, void *q, void *const *given) {
+  if (!op || !op->has(Packed))
+    return given;
+  const int64_t head = op->dims[4] * int64_t(elementBytes(op->type));
+  own[0] = static_cast<char *>(q) + op->dims[2] * head;
+  own[1] = static_cast<char *>(own[0]) + op->dims[3] * head;
+  for (int i = 2; given && i < 2 + op->has(Documents) + op->has(Dropped); ++i)
+    own[i] = given[i];
+  return own;
 }

@@ -1,4 +1,4 @@
-// Reads an op's spec, the one place that knows which dims, params and flags each kernel takes; and cuts a pair in two.
+// Reads an op's spec, the one place that knows which dims, params and flags each kernel takes, and in which tensors.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_KERNELS_SPECS_H
 #define PP_RUNTIME_KERNELS_SPECS_H
@@ -32,6 +32,22 @@ bool isPair(Kernel kernel);
 std::array<OpSpec, 2> partsOf(const OpSpec &pair);
 /// The body of a pair where no kernel does both: the two prepared `parts`, with the bits that they have on their own.
 pp_status_t runParts(const PreparedOp &pair, void *const *arguments);
+
+/// The list of an attention's keys, or of their gradients. Of one tensor that has q, k and v, kernels get the places
+/// where k and v begin in its first row, behind q: they differ from those of tensors of their own by the stride alone.
+class KeyList {
+public:
+  KeyList() = default;
+  KeyList(const KeyList &) = delete;
+
+  /// Lives as long as this; `given` itself where k and v have tensors of their own, or where there is no op. `q` is
+  /// where the queries begin, or their gradient. Of a packed list, only what follows k and v is taken from `given`,
+  /// which may be null.
+  void *const *of(const PreparedOp *op, void *q, void *const *given);
+
+private:
+  void *own[4] = {}; ///< k, v, starts of documents, numbers of sequences
+};
 
 } // namespace pp
 

@@ -109,7 +109,8 @@ void Machine::step(size_t rank) {
   ++next[rank];
 }
 
-KernelArguments::KernelArguments(const KernelCall &call, const Step &step, char *arena, const void *scalars) {
+KernelArguments::KernelArguments(const PreparedOp &op, const KernelCall &call, const Step &step, char *arena,
+                                 const void *scalars) {
   size_t count = 0, next = 0;
   for (size_t i = 0; i < call.pointers.size(); ++i) {
     auto [slot, offset] = call.pointers[i];
@@ -124,12 +125,21 @@ KernelArguments::KernelArguments(const KernelCall &call, const Step &step, char 
   while (next < call.pointers.size())
     values[count++] = addresses[next++];
   values[count] = const_cast<void *>(scalars);
+  auto place = [&](size_t list, KeyList &its, size_t q) {
+    values[list] = const_cast<void **>(its.of(&op, values[q], static_cast<void *const *>(values[list])));
+  };
+  if (op.kernel == Kernel::attention)
+    place(1, keys, 0);
+  if (op.kernel == Kernel::attention_bwd) {
+    place(4, keys, 1);
+    place(6, gradients, 5);
+  }
 }
 
 void Machine::launch(size_t rank, const Step &step) {
   for (const KernelCall &call : *step.body) {
     const PreparedOp *op = kernels.find(call.op);
-    KernelArguments arguments(call, step, arenas[rank], &scalars);
+    KernelArguments arguments(*op, call, step, arenas[rank], &scalars);
     scribble(rank);
     if (op->body(*op, arguments.values) != PP_OK)
       return fail(Truth::Fault, "a kernel of " + step.name + " fails");

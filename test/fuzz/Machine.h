@@ -9,6 +9,7 @@
 
 #include "runtime/Program.h"
 #include "runtime/Rank.h"
+#include "runtime/kernels/Specs.h"
 #include "test/fuzz/Dice.h"
 #include <map>
 #include <memory>
@@ -64,9 +65,10 @@ struct Step {
 
 /// What a kernel's function is called with: addresses in the arena, lists of them, and the scalars adamw reads last.
 struct KernelArguments {
-  KernelArguments(const KernelCall &call, const Step &step, char *arena, const void *scalars);
+  KernelArguments(const PreparedOp &op, const KernelCall &call, const Step &step, char *arena, const void *scalars);
   KernelArguments(const KernelArguments &) = delete;
   void *addresses[32] = {}, *values[16] = {};
+  KeyList keys, gradients;
 };
 
 struct RankCode {

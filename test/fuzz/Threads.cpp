@@ -67,7 +67,7 @@ struct RankThread {
       status = transport.complete(state, step.message);
     for (const KernelCall &call : step.body ? *step.body : BodyCode()) {
       const PreparedOp *op = state.kernels->find(call.op);
-      KernelArguments arguments(call, step, arena, &state.optimizer);
+      KernelArguments arguments(*op, call, step, arena, &state.optimizer);
       if (status == PP_OK)
         status = op->body(*op, arguments.values);
     }
