@@ -17,6 +17,7 @@
 #include <map>
 #include <nccl.h>
 #include <sched.h>
+#include <set>
 
 namespace pp {
 namespace {
@@ -41,6 +42,7 @@ private:
     Driver::Stream stream = -1;
     int place = 0; ///< of this rank
     std::string name;
+    bool isInsideUnits = false;             ///< it has messages that are posted inside units
     bool exchanges = false;                 ///< it has an all_to_all
     bool gathers = false, scatters = false; ///< it has one with equal shards
     int64_t packedBytes = 0; ///< of the largest one whose rows do not lie together in the arena; 0: it has none
@@ -49,11 +51,13 @@ private:
   struct Bound {
     Lane *lane = nullptr;
     Driver::Event posted = -1, done = -1;
+    bool joins = false; ///< who waits for it waits for its mark, too
   };
 
   Status bind() override;
   Status begin(pp_rank_t &state, int32_t message, void *data, void *shard) override;
   Status finishMessage(pp_rank_t &state, int32_t message) override;
+  void joinMarks(size_t from, size_t to);
   [[nodiscard]] Key keyOf(const MessageSpec &message) const;
   [[nodiscard]] std::string plan(const Key &key) const;
   Status comparePlans(const Key &key, const Lane &lane);
@@ -315,6 +319,7 @@ Status NcclTransport::bind() {
     if (message.host)
       continue;
     Lane &lane = *(bounds[i].lane = &lanes[keyOf(message)]);
+    lane.isInsideUnits |= message.inside;
     lane.exchanges |= message.kind == Kind::AllToAll;
     lane.gathers |= message.kind == Kind::AllGather && message.hasEqualShards();
     lane.scatters |= message.kind == Kind::ReduceScatter && message.hasEqualShards();
@@ -323,6 +328,8 @@ Status NcclTransport::bind() {
     PP_TRY(driver.makeEvent(bounds[i].posted));
     PP_TRY(driver.makeEvent(bounds[i].done));
   }
+  joinMarks(0, program->stepMessages());
+  joinMarks(program->stepMessages(), bounds.size());
   driver.watch([this](bool overdue) { return look(overdue); });
   PP_TRY(copies.begin(*program));
   const int64_t before = driver.takenBytes();
@@ -336,6 +343,15 @@ Status NcclTransport::bind() {
   PP_TRY(driver.copy(device.compute(), one, &numbers[0], sizeof(int32_t)));
   PP_TRY(driver.copy(device.compute(), two, &numbers[1], sizeof(int32_t)));
   return driver.finish();
+}
+
+/// A step ends when the marks of its messages are on the host. The kernels behind a message need not wait for its mark:
+/// the last message of a channel does, and with it all before. What is inside units has no last one.
+void NcclTransport::joinMarks(size_t from, size_t to) {
+  std::set<const Lane *> joined;
+  for (size_t i = to; i-- > from;)
+    if (const Lane *lane = bounds[i].lane)
+      bounds[i].joins = lane->isInsideUnits || joined.insert(lane).second;
 }
 
 /// The plan counts NCCL's buffers by its sources; what a rank does not have would be missed at a worse time.
@@ -473,8 +489,10 @@ Status NcclTransport::begin(pp_rank_t &, int32_t message, void *data, void *shar
   if (spec(message).inside)
     PP_TRY(driver.copy(stream, const_cast<int32_t *>(marks + message), two, sizeof(int32_t)));
   PP_TRY(bound.lane->comm ? ask(spec(message), *bound.lane, data, shard) : copies.ask(stream, message, data));
+  if (!bound.joins)
+    PP_TRY(driver.record(bound.done, stream));
   PP_TRY(driver.copy(stream, const_cast<int32_t *>(marks + message), one, sizeof(int32_t)));
-  return driver.record(bound.done, stream);
+  return bound.joins ? driver.record(bound.done, stream) : Status();
 }
 
 Status NcclTransport::finishMessage(pp_rank_t &, int32_t message) {
