@@ -24,16 +24,21 @@ INFER(RopeOp) {
   if (auto table = a.getTable(); table && (table->size() < 2 || static_cast<int64_t>(table->size()) > 1 + width / 2))
     return emitOptionalError(loc, "`rope` expects a table of a factor and a frequency for each pair that turns, so of ",
                              "length 2 to ", 1 + width / 2, " for heads of width ", width, ", got ", table->size());
+  if (const int64_t passing = a.getPassing(), heads = a.getHeads(); passing < 0 || passing >= heads)
+    return emitOptionalError(loc, "`rope` expects fewer heads that pass than the ", heads, " of a row, got ", passing);
+  if (a.getPassing() > 0 && a.getZigzag() > 0)
+    return emitOptionalError(loc, "`rope` expects rows of one run where heads pass");
   types.push_back(a.getX().getType());
   return success();
 }
 
 Dims RopeOp::dims() {
   auto type = tensorOf(getX());
-  int64_t heads = getHeads();
-  Dims dims = {type.getDimSize(0), type.getDimSize(1), heads, type.getDimSize(2) / heads,
-               static_cast<int64_t>(getOffset())};
+  const int64_t heads = getHeads(), passing = getPassing(), offset = getOffset();
+  Dims dims = {type.getDimSize(0), type.getDimSize(1), heads - passing, type.getDimSize(2) / heads, offset};
   TwoRuns(*this, getX()).addTo(dims);
+  if (passing > 0)
+    dims.push_back(passing);
   return dims;
 }
 SmallVector<Varying> RopeOp::varying() { return TwoRuns(*this, getX()).varying(4, 5); }
@@ -42,12 +47,16 @@ SmallVector<double> RopeOp::params() {
     return llvm::to_vector(*table);
   return {getTheta().convertToDouble()};
 }
-double RopeOp::flops() { return 6.0 * elementsOf(getX()); }
+double RopeOp::flops() {
+  const auto heads = static_cast<double>(getHeads());
+  return 6.0 * elementsOf(getX()) * (heads - static_cast<double>(getPassing())) / heads;
+}
 Flags RopeOp::flags() {
   return flagsOf({{"pair", getStyle() == "pair"},
                   {"inverse", getInverse()},
                   {"documents", getStarts() != nullptr},
-                  {"zigzag", getZigzag() > 0}});
+                  {"zigzag", getZigzag() > 0},
+                  {"packed", getPassing() > 0}});
 }
 SmallVector<Value> RopeOp::pointers() { return {getX(), getStarts(), getY()}; }
 
@@ -154,7 +163,7 @@ template <typename Adaptor> static LogicalResult checkDropout(Check check, Adapt
 
 /// How many heads have columns in the tensor that q is: of q alone, or of q, k and v.
 template <typename Op> static int64_t headsInQ(Op op) {
-  int64_t heads = op.getHeads(), kvHeads = op.getKvHeads() ? op.getKvHeads() : heads;
+  int64_t heads = op.getHeads(), kvHeads = kvHeadsOf(op);
   return op.getPacked() ? heads + 2 * kvHeads : heads;
 }
 template <typename Op> static int64_t headWidth(Op op) { return widthOf(op.getQ()) / headsInQ(op); }
@@ -183,7 +192,7 @@ template <typename Adaptor> static LogicalResult checkAttention(Check check, Ada
   if (kv.empty() || kv.size() % 2)
     return emitOptionalError(check.loc, "`", check.op, "` expects k and v of one chunk or more, got ", kv.size(),
                              kv.size() == 1 ? " tensor" : " tensors");
-  int64_t heads = a.getHeads(), kvHeads = a.getKvHeads() ? a.getKvHeads() : heads;
+  int64_t heads = a.getHeads(), kvHeads = kvHeadsOf(a);
   if (failed(check.heads("q", widthOf(q), headsInQ(a), false)))
     return failure();
   if (heads % kvHeads != 0)
@@ -205,7 +214,7 @@ template <typename Adaptor> static LogicalResult checkAttention(Check check, Ada
 /// dims b s H G d position, then length and position of each chunk; of two runs, where the second begins.
 template <typename Op> static Dims attentionDims(Op op) {
   auto q = tensorOf(op.getQ());
-  int64_t heads = op.getHeads(), kvHeads = op.getKvHeads() ? op.getKvHeads() : heads;
+  int64_t heads = op.getHeads(), kvHeads = kvHeadsOf(op);
   Dims dims = {q.getDimSize(0), q.getDimSize(1), heads, kvHeads, headWidth(op)};
   dims.push_back(op.getOffset());
   for (auto [i, position] : llvm::enumerate(positionsOf(op)))

@@ -93,7 +93,7 @@ LogicalResult RopeOp::differentiate(Gradients &gradients) {
     return success();
   gradients.add(getLoc(), getX(),
                 gradients.builder.create<RopeOp>(getLoc(), dy, getStarts(), getHeads(), getTheta(), getStyle(),
-                                                 getOffset(), !getInverse(), getTableAttr(), getZigzag()));
+                                                 getOffset(), !getInverse(), getTableAttr(), getZigzag(), getPassing()));
   return success();
 }
 

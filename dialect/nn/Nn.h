@@ -118,6 +118,11 @@ std::optional<DropoutSite> dropoutSiteOf(mlir::Operation *op);
 /// Of an op that has one.
 void setDropoutSite(mlir::Operation *op, DropoutSite site);
 
+/// How many heads of keys an attention or its backward has.
+template <typename Op> int64_t kvHeadsOf(Op op) {
+  return static_cast<int64_t>(op.getKvHeads() ? op.getKvHeads() : op.getHeads());
+}
+
 /// The name in checkpoints of a weight that this part of a model declares, in this layer; -1: the part exists once.
 std::string weightName(WeightAttr declared, mlir::Operation *part, int64_t layer);
 

@@ -217,12 +217,13 @@ def RopeOp : Nn_ForwardOp<"rope", ["params", "flags", "pointers", "varying"], [N
     then the angle that each pair turns by from one position to the next; without it they are 1 and theta^(-2j/d). A
     table of n angles, n < d/2, turns the first 2n columns of each head, where pairs are (j, j + n) for "half"; the
     others pass.
-    `starts` says where in the sequence each token's document begins, and positions count from there.
+    `starts` says where in the sequence each token's document begins, and positions count from there. The last `passing`
+    heads of each row do not turn: those of v where q, k and v are one tensor.
   }];
   let arguments = (ins Nn_Tensor:$x, Optional<Nn_Integers>:$starts, I64Attr:$heads,
                        DefaultValuedAttr<F64Attr, "10000.0">:$theta,
                        DefaultValuedStrAttr<StrAttr, "half">:$style, Nn_Offset:$offset, Nn_Flag:$inverse,
-                       OptionalAttr<DenseF64ArrayAttr>:$table, Nn_Zigzag:$zigzag);
+                       OptionalAttr<DenseF64ArrayAttr>:$table, Nn_Zigzag:$zigzag, Nn_Offset:$passing);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x (`from` $starts^)? attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;

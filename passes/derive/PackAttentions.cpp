@@ -5,25 +5,69 @@
 //   %o, %lse = attention %q, %k, %v        =>     and later   %dqkv = attention_bwd .. {packed}
 //
 // Kernels read rows of a head as far apart as qkv has them; the copies of q, k and v, and of their gradients side by
-// side, go. What is stashed is qkv, of as many bytes. An attention of slices, of devices that share a sequence or its
-// heads, or of a unit that is cut at its attentions keeps q, k and v apart, for they travel.
+// side, go. Ropes of q and k become one of qkv, which turns them where they lie. What is stashed is qkv, of as many bytes.
+// An attention of slices, of devices that share a sequence or its heads, or of a unit that is cut at its attentions keeps
+// q, k and v apart, for they travel.
 #include "passes/derive/PieceGraph.h"
 
 using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-/// The split whose results are q, k and v of a whole sequence, and nothing else's; null: they are not.
-static nn::SplitOp splitOf(nn::AttentionOp attention) {
+namespace {
+
+/// What makes q, k and v: a split, and behind it a rope of q and one of k, or none.
+struct Made {
+  nn::SplitOp split;
+  nn::RopeOp ropes[2];
+
+  /// The last to read another comes first.
+  [[nodiscard]] SmallVector<Operation *> ops() const {
+    return ropes[0] ? SmallVector<Operation *>{ropes[0], ropes[1], split} : SmallVector<Operation *>{split};
+  }
+};
+
+} // namespace
+
+/// Whether the two turn alike, each the heads that attention sees.
+static bool turnAlike(nn::RopeOp q, nn::RopeOp k, nn::AttentionOp attention) {
+  auto angles = [](nn::RopeOp rope) {
+    return std::tuple(rope.getStarts(), rope.getThetaAttr(), rope.getStyleAttr(), rope.getOffset(), rope.getTableAttr(),
+                      rope.getInverse(), rope.getZigzag(), rope.getPassing());
+  };
+  auto turns = [](nn::RopeOp rope, int64_t heads) { return static_cast<int64_t>(rope.getHeads()) == heads; };
+  return q && k && angles(q) == angles(k) && turns(q, static_cast<int64_t>(attention.getHeads())) &&
+         turns(k, nn::kvHeadsOf(attention)) && q.getOffset() == 0 && q.getZigzag() == 0 && q.getPassing() == 0;
+}
+
+/// Where q, k and v of a whole sequence are the results of a split, turned or not, and nobody else reads them.
+static std::optional<Made> makingOf(nn::AttentionOp attention) {
   OperandRange kv = attention.getKv();
-  auto split = attention.getQ().getDefiningOp<nn::SplitOp>();
-  if (!split || split.getPeriods() != 1 || kv.size() != 2 || split.getNumResults() != 3 || attention.getOffset() > 0 ||
-      attention.getKvOffsets() || attention.getZigzag() > 0)
-    return {};
-  const Value reads[] = {attention.getQ(), kv[0], kv[1]};
-  return llvm::equal(split.getColumns(), reads) && llvm::all_of(reads, [](Value read) { return read.hasOneUse(); })
-             ? split
-             : nn::SplitOp();
+  if (kv.size() != 2 || attention.getOffset() > 0 || attention.getKvOffsets() || attention.getZigzag() > 0)
+    return std::nullopt;
+  Made made;
+  Value reads[] = {attention.getQ(), kv[0], kv[1]};
+  for (int i = 0; i < 2; ++i)
+    if (auto rope = reads[i].getDefiningOp<nn::RopeOp>(); rope && reads[i].hasOneUse())
+      reads[i] = (made.ropes[i] = rope).getX();
+  auto split = reads[0].getDefiningOp<nn::SplitOp>();
+  if (!split || split.getPeriods() != 1 || !llvm::equal(split.getColumns(), reads) ||
+      !llvm::all_of(reads, [](Value read) { return read.hasOneUse(); }) ||
+      ((made.ropes[0] || made.ropes[1]) && !turnAlike(made.ropes[0], made.ropes[1], attention)))
+    return std::nullopt;
+  made.split = split;
+  return made;
+}
+
+/// One rope of the whole tensor turns q and k where they lie; v passes.
+static nn::RopeOp ropeOfAll(Made made, nn::AttentionOp attention) {
+  OpBuilder builder(attention);
+  nn::RopeOp q = made.ropes[0];
+  const int64_t kvHeads = nn::kvHeadsOf(attention);
+  return builder.create<nn::RopeOp>(q.getLoc(), made.split.getX(), q.getStarts(),
+                                    static_cast<int64_t>(attention.getHeads()) + 2 * kvHeads, q.getTheta(),
+                                    q.getStyle(), q.getOffset(), q.getInverse(), q.getTableAttr(), q.getZigzag(),
+                                    /*passing=*/kvHeads);
 }
 
 void PieceGraph::packAttentions() {
@@ -36,12 +80,21 @@ void PieceGraph::packAttentions() {
   for (const SmallVector<Value> &values : kv)
     llvm::append_range(leave, values);
   for (auto attention : llvm::make_early_inc_range(scratch.block().getOps<nn::AttentionOp>())) {
-    nn::SplitOp split = splitOf(attention);
-    if (!split || llvm::any_of(split.getColumns(), [&](Value column) { return llvm::is_contained(leave, column); }) ||
-        llvm::any_of(attention.getO().getUsers(), llvm::IsaPred<nn::SinkOp, nn::AttentionMergeOp>))
+    std::optional<Made> made = makingOf(attention);
+    if (!made || llvm::any_of(attention.getO().getUsers(), llvm::IsaPred<nn::SinkOp, nn::AttentionMergeOp>))
       continue;
-    attention->setOperands(0, 3, {split.getX(), split.getX(), split.getX()});
+    SmallVector<Operation *> gone = made->ops();
+    if (llvm::any_of(leave, [&](Value value) { return llvm::is_contained(gone, value.getDefiningOp()); }))
+      continue;
+    Value all = made->split.getX();
+    if (made->ropes[0]) {
+      nn::RopeOp rope = ropeOfAll(*made, attention);
+      inherit(made->ropes[0], rope);
+      all = rope.getY();
+    }
+    attention->setOperands(0, 3, {all, all, all});
     attention.setPacked(true);
-    erase(split);
+    for (Operation *op : gone)
+      erase(op);
   }
 }

@@ -288,7 +288,7 @@ std::optional<SmallVector<DeviceLayout>> Chooser::results(Operation *op, ArrayRe
   if (isa<nn::CrossEntropyOp, nn::CrossEntropyStatsOp>(op) && chosen.front() == DeviceLayout::shard(2))
     return SmallVector<DeviceLayout>{DeviceLayout::of(LayoutKind::full)};
   if (auto attention = dyn_cast<nn::AttentionOp>(op); attention && chosen[1].kind == LayoutKind::shard) {
-    int64_t heads = attention.getKvHeads() ? attention.getKvHeads() : attention.getHeads();
+    int64_t heads = nn::kvHeadsOf(attention);
     if (chosen[1].copies != std::max<int64_t>(1, devices / heads)) // each device has whole heads of keys
       return std::nullopt;
   }
@@ -447,7 +447,7 @@ LogicalResult pp::checkHeads(nn::AttentionOp attention, int64_t devices) {
     return attention.emitError() << "`attention` in part `" << attention->getParentOfType<func::FuncOp>().getName()
                                  << "` has " << why;
   };
-  int64_t heads = attention.getHeads(), keys = attention.getKvHeads() ? attention.getKvHeads() : heads;
+  int64_t heads = attention.getHeads(), keys = nn::kvHeadsOf(attention);
   if (heads % devices != 0)
     return fail(Twine(heads) + " heads; `tensor = " + Twine(devices) + "` does not divide them");
   if (keys % devices != 0 && devices % keys != 0)

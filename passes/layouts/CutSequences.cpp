@@ -90,24 +90,20 @@ LogicalResult SequenceCutter::checkProgram() {
   return success();
 }
 
-static int64_t headsOfKeys(nn::AttentionOp attention) {
-  return attention.getKvHeads() ? attention.getKvHeads() : attention.getHeads();
-}
-
 int64_t SequenceCutter::ownHeads(nn::AttentionOp attention, int64_t heads) {
   return std::max<int64_t>(heads / (isWhole(attention) ? 1 : program.sizeOf(Axis::tensor)), 1);
 }
 
 /// So many devices have queries of one head of keys.
 int64_t SequenceCutter::copiesOfKeys(nn::AttentionOp attention) {
-  return std::max<int64_t>(devices / ownHeads(attention, headsOfKeys(attention)), 1);
+  return std::max<int64_t>(devices / ownHeads(attention, nn::kvHeadsOf(attention)), 1);
 }
 
 /// Of the heads of a device of the tensor axis each device of this one has as many, and of keys as many, or one.
 LogicalResult SequenceCutter::checkHeads(nn::AttentionOp attention) {
   if (!isWhole(attention) && failed(pp::checkHeads(attention, program.sizeOf(Axis::tensor))))
     return failure();
-  int64_t heads = ownHeads(attention, attention.getHeads()), keys = ownHeads(attention, headsOfKeys(attention));
+  int64_t heads = ownHeads(attention, attention.getHeads()), keys = ownHeads(attention, nn::kvHeadsOf(attention));
   if (heads % devices != 0)
     return attention.emitError() << "`attention = \"heads\"`: a device has " << heads
                                  << " heads; `context = " << devices << "` does not divide them";
@@ -152,7 +148,7 @@ FailureOr<Operation *> SequenceCutter::writeByHeads(Operation &op) {
   SmallVector<Value> operands;
   NamedAttrList attributes(op.getAttrs());
   if (auto attention = dyn_cast<nn::AttentionOp>(op)) {
-    int64_t copies = copiesOfKeys(attention), keys = headsOfKeys(attention);
+    int64_t copies = copiesOfKeys(attention), keys = nn::kvHeadsOf(attention);
     attributes.set("heads", builder.getI64IntegerAttr(attention.getHeads() / devices));
     if (attention.getKvHeads())
       attributes.set("kv_heads", builder.getI64IntegerAttr(keys * copies / devices));

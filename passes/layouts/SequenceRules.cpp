@@ -68,7 +68,7 @@ static DeviceLayout rowsWithCopies(int64_t heads, int64_t times, LayoutKind amon
 /// Of the own heads of keys: as many on each device, or the one that the own queries read, which neighbours have, too.
 template <typename Op> static DeviceLayout headsOfKeys(Op op, const Expected &given) {
   DeviceLayout layout = given.of(op.getKv().front());
-  int64_t keys = op.getKvHeads() ? op.getKvHeads() : op.getHeads();
+  int64_t keys = kvHeadsOf(op);
   bool isCopied = keys == 1 && layout == DeviceLayout::shard(2, 1, layout.copies, LayoutKind::copy);
   return isCopied ? layout : kHeads;
 }

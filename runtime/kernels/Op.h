@@ -42,7 +42,8 @@ enum OpFlag : uint32_t {
 /// may have up to three: window, scale, softcap, and with the flag "dropout" have three or four more; cross_entropy,
 /// its stats and dz may end with a softcap; adamw, adamw_all, sgd and muon with what the group of the weights
 /// multiplies the rate by, and the weight decay; route with the number of groups of experts, and of those chosen.
-/// With the flag "packed" q, k and v of an attention are one tensor, the columns of q first, and so are dq, dk and dv.
+/// With the flag "packed" q, k and v of an attention are one tensor, the columns of q first, and so are dq, dk and dv; a
+/// rope turns the first heads of each row, and how many more there are, which pass, is one dim more, behind all others.
 /// With the flag "zigzag" rows are two runs of each sequence, one behind the other: the position of the second run's
 /// first row is one dim more, behind all others.
 #define PP_FOR_EACH_KERNEL(X)                                                                                          \
@@ -64,7 +65,7 @@ enum OpFlag : uint32_t {
   X(rmsnorm, 2, 1, PlusOne)                                                                                            \
   X(rmsnorm_rebuild, 2, 0, PlusOne)                                                                                    \
   X(rmsnorm_bwd, 2, 0, Accumulate | PlusOne)                                                                           \
-  X(rope, 5, 1, Pair | Inverse | Documents | Zigzag)                                                                   \
+  X(rope, 5, 1, Pair | Inverse | Documents | Zigzag | Packed)                                                          \
   X(attention, 6, 0, Causal | Documents | Dropped | Zigzag | Packed)                                                   \
   X(attention_merge, 5, 0, 0)                                                                                          \
   X(attention_delta, 4, 0, Remade)                                                                                     \
@@ -152,6 +153,7 @@ struct PreparedOp {
   const PreparedOp *parts[2] = {}; ///< of a pair, the plain ops that it stands for (runtime/kernels/Specs.h)
   Sdpa *sdpa = nullptr;            ///< attention, attention_bwd where a library serves (runtime/cuda/Sdpa.h)
   int64_t pairs = 0;               ///< rope: how many of each head turn
+  int64_t passing = 0;             ///< rope: heads of each row behind those that turn
   int64_t second = 0;              ///< where the second of two runs begins in the sequence
   const void *cosines = nullptr;   ///< rope: [positions][pairs] in acc
   const void *sines = nullptr;

@@ -198,14 +198,15 @@ template <class E> pp_status_t rope(const PreparedOp &op, void *const *arguments
     if (starts || op.has(Zigzag))
       position = op.positionOf(row % s, s, op.dims[4]) - (starts ? starts[row] : 0);
     const A *cosines = in<A>(op.cosines) + position * half, *sines = in<A>(op.sines) + position * half;
-    for (int64_t head = 0; head < heads; ++head) {
-      int64_t at = (row * heads + head) * d;
-      const E *x = in<E>(arguments[0]) + at;
-      E *y = out<E>(arguments[2]) + at;
+    const E *x = in<E>(arguments[0]) + row * (heads + op.passing) * d;
+    E *y = out<E>(arguments[2]) + row * (heads + op.passing) * d;
+    for (int64_t head = 0; head < heads; ++head, x += d, y += d) {
       turnHead<E>(x, y, cosines, sines, sign, half, pair);
       if (2 * half < d && x != y)
         memcpy(y + 2 * half, x + 2 * half, size_t(d - 2 * half) * sizeof(E));
     }
+    if (op.passing > 0 && x != y)
+      memcpy(y, x, size_t(op.passing * d) * sizeof(E));
   }
   return PP_OK;
 }

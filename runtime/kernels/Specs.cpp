@@ -192,6 +192,19 @@ static std::string readRuns(OpSpec &spec, PreparedOp &op) {
   return op.second < spec.dims[1] / 2 ? "the second run begins at position " + std::to_string(op.second) : "";
 }
 
+/// Heads behind those that a rope turns: takes the last dim, which is their number.
+static std::string readPassing(OpSpec &spec, PreparedOp &op) {
+  if (op.kernel != Kernel::rope || !std::count(spec.flags.begin(), spec.flags.end(), "packed"))
+    return "";
+  if (spec.dims.empty() || spec.dims.back() < 1)
+    return "with the flag `packed` at least one head passes";
+  if (std::count(spec.flags.begin(), spec.flags.end(), "zigzag"))
+    return "with the flag `packed` rows are one run";
+  op.passing = spec.dims.back();
+  spec.dims.pop_back();
+  return "";
+}
+
 std::string pp::readSpec(const OpSpec &given, PreparedOp &op, std::vector<Chunk> &chunks) {
   OpSpec spec = given;
   std::optional<Kernel> kernel = findKernel(spec.kernel);
@@ -201,6 +214,8 @@ std::string pp::readSpec(const OpSpec &given, PreparedOp &op, std::vector<Chunk>
     return "there is no such kernel";
   op.kernel = *kernel;
   op.type = spec.type;
+  if (std::string why = readPassing(spec, op); !why.empty())
+    return why;
   const KernelFacts &facts = kernelFacts[int(*kernel)];
   if (int(spec.type) >= typeCount)
     return "unsupported type number " + std::to_string(int(spec.type));

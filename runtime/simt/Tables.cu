@@ -15,6 +15,7 @@ template <class E> struct Rope {
   E *y;
   const Acc<E> *cosines, *sines; ///< [positions][half]
   int64_t s, heads, half, d;     ///< the first 2 half of a head's d columns turn
+  int64_t passing;               ///< heads of each row behind those
   Acc<E> sign;
   bool pair;
   const int32_t *starts; ///< [batch, s], or null: positions count from the first token
@@ -26,7 +27,7 @@ template <class E> struct Rope {
     int64_t head = quotient(i, half), j = i - head * half, row = quotient(head, heads), t = row - quotient(row, s) * s;
     int64_t position = places.of(t) - (starts ? starts[row] : table);
     auto c = load<W>(cosines + position * half + j), n = load<W>(sines + position * half + j);
-    int64_t base = head * d;
+    int64_t base = (head + row * passing) * d;
     const E *from = x + base + (pair ? 2 * j : j);
     E *to = y + base + (pair ? 2 * j : j);
     auto a = load<W>(from), b = load<W>(from + (pair ? W : half));
@@ -52,33 +53,38 @@ template <class E> struct Rope {
   }
 };
 
-/// Columns of heads from `first` on, which do not turn.
+/// What does not turn: the columns of heads from `first` on, and the heads of a row behind its first `heads`.
 template <class E> struct Passed {
   using Element = E;
   const E *x;
   E *y;
-  int64_t first, d;
+  int64_t first, d, heads, passing;
   template <int W> PP_DEVICE void at(int64_t i) const {
-    int64_t width = d - first, head = quotient(i, width), at = head * d + first + (i - head * width);
+    const int64_t width = d - first, ofHeads = heads * width, row = quotient(i, ofHeads + passing * d);
+    const int64_t column = i - row * (ofHeads + passing * d), head = column < ofHeads ? quotient(column, width) : 0;
+    const int64_t at = row * (heads + passing) * d +
+                       (column < ofHeads ? head * d + first + (column - head * width) : heads * d + (column - ofHeads));
     store<W>(y + at, load<W>(x + at));
   }
 };
 
 template <class E> pp_status_t rope(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
-  int64_t half = op.pairs, d = op.dims[3], all = op.dims[0] * op.dims[1] * op.dims[2];
-  if (2 * half < d && arguments[0] != arguments[2])
-    if (pp_status_t status =
-            map(op, Passed<E>{in<E>(arguments[0]), out<E>(arguments[2]), 2 * half, d}, all * (d - 2 * half), false))
+  int64_t half = op.pairs, heads = op.dims[2], d = op.dims[3], rows = op.dims[0] * op.dims[1], all = rows * heads;
+  const int64_t passed = all * (d - 2 * half) + rows * op.passing * d;
+  if (passed > 0 && arguments[0] != arguments[2])
+    if (pp_status_t status = map(
+            op, Passed<E>{in<E>(arguments[0]), out<E>(arguments[2]), 2 * half, d, heads, op.passing}, passed, false))
       return status;
   Rope<E> rope{in<E>(arguments[0]),
                out<E>(arguments[2]),
                in<A>(op.cosines),
                in<A>(op.sines),
                op.dims[1],
-               op.dims[2],
+               heads,
                half,
                d,
+               op.passing,
                op.has(Inverse) ? A(-1) : A(1),
                op.has(Pair),
                op.has(Documents) ? in<int32_t>(arguments[1]) : nullptr,

@@ -128,6 +128,24 @@ func.func @slices_beyond_a_period(%x: tensor<2x8x16xf32>) {
 
 // -----
 
+func.func @all_heads_pass(%x: tensor<2x8x12xf32>) {
+  // expected-error@+2 {{`rope` expects fewer heads that pass than the 3 of a row, got 3}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.rope %x {heads = 3 : i64, passing = 3 : i64} : (tensor<2x8x12xf32>) -> tensor<2x8x12xf32>
+  return
+}
+
+// -----
+
+func.func @passes_in_two_runs(%x: tensor<2x8x12xf32>) {
+  // expected-error@+2 {{`rope` expects rows of one run where heads pass}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.rope %x {heads = 3 : i64, passing = 1 : i64, zigzag = 2 : i64} : (tensor<2x8x12xf32>) -> tensor<2x8x12xf32>
+  return
+}
+
+// -----
+
 func.func @turns_more_than_a_head(%x: tensor<2x8x10xf32>) {
   // expected-error@+2 {{`rope` expects a table of a factor and a frequency for each pair that turns, so of length 2 to 3 for heads of width 5, got 4}}
   // expected-error@+1 {{op failed to infer returned types}}

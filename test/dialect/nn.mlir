@@ -56,6 +56,8 @@ func.func @forward(%tokens: tensor<2x8xi32>, %table: tensor<32x16xf32>, %rows: t
   // CHECK: nn.attention %{{.*}}, %[[STARTS]] {dropout = #nn.dropout<2.500000e-01 site 7 in 64>, heads = 4 : i64, kv_heads = 2 : i64} :
   %oq, %lseq = nn.attention %q, %k, %v, %tokens {dropout = #nn.dropout<0.25 site 7 in 64>, heads = 4 : i64, kv_heads = 2 : i64}
       : (tensor<2x8x16xf32>, tensor<2x8x8xf32>, tensor<2x8x8xf32>, tensor<2x8xi32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  // CHECK: nn.rope %[[X]] {heads = 4 : i64, passing = 1 : i64} : (tensor<2x8x16xf32>)
+  %qv = nn.rope %x {heads = 4 : i64, passing = 1 : i64} : (tensor<2x8x16xf32>) -> tensor<2x8x16xf32>
   // CHECK: nn.rope %{{.*}} from %[[STARTS]] {heads = 4 : i64} : (tensor<2x8x16xf32>, tensor<2x8xi32>) -> tensor<2x8x16xf32>
   %qd = nn.rope %q from %tokens {heads = 4 : i64} : (tensor<2x8x16xf32>, tensor<2x8xi32>) -> tensor<2x8x16xf32>
   // CHECK: nn.gelu %{{.*}} {exact = true} : (tensor<2x8x32xf32>) -> tensor<2x8x32xf32>

@@ -1,4 +1,4 @@
-// An attention reads q, k and v where one product leaves them, unless they are read elsewhere, too, or in another order.
+// Attention reads q, k and v where one product leaves them, unless others read them, or their order or turns differ.
 // RUN: pp-opt %s --pp-derive-tasks | FileCheck %s
 
 !x = tensor<1x8x16xf32>
@@ -25,17 +25,63 @@ func.func private @order(%x: !x, %w: !w {nn.weight = #nn.weight<"w">}) -> !x {
   %o, %lse = nn.attention %q, %v, %k {heads = 4 : i64, kv_heads = 2 : i64, causal = true} : (!x, !k, !k) -> (!x, tensor<1x4x8xf32>)
   return %o : !x
 }
+func.func private @turned(%x: !x, %w: !w {nn.weight = #nn.weight<"w">}) -> !x {
+  %qkv = nn.linear %x, %w : (!x, !w) -> tensor<1x8x32xf32>
+  %q, %k, %v = nn.split %qkv {widths = array<i64: 16, 8, 8>} : (tensor<1x8x32xf32>) -> (!x, !k, !k)
+  %tq = nn.rope %q {heads = 4 : i64, theta = 5.0e+2 : f64, style = "pair"} : (!x) -> !x
+  %tk = nn.rope %k {heads = 2 : i64, theta = 5.0e+2 : f64, style = "pair"} : (!k) -> !k
+  %o, %lse = nn.attention %tq, %tk, %v {heads = 4 : i64, kv_heads = 2 : i64, causal = true} : (!x, !k, !k) -> (!x, tensor<1x4x8xf32>)
+  return %o : !x
+}
+// Keys turn by other angles.
+func.func private @apart(%x: !x, %w: !w {nn.weight = #nn.weight<"w">}) -> !x {
+  %qkv = nn.linear %x, %w : (!x, !w) -> tensor<1x8x32xf32>
+  %q, %k, %v = nn.split %qkv {widths = array<i64: 16, 8, 8>} : (tensor<1x8x32xf32>) -> (!x, !k, !k)
+  %tq = nn.rope %q {heads = 4 : i64, theta = 5.0e+2 : f64} : (!x) -> !x
+  %tk = nn.rope %k {heads = 2 : i64, theta = 5.0e+3 : f64} : (!k) -> !k
+  %o, %lse = nn.attention %tq, %tk, %v {heads = 4 : i64, kv_heads = 2 : i64, causal = true} : (!x, !k, !k) -> (!x, tensor<1x4x8xf32>)
+  return %o : !x
+}
+// Keys do not turn.
+func.func private @half(%x: !x, %w: !w {nn.weight = #nn.weight<"w">}) -> !x {
+  %qkv = nn.linear %x, %w : (!x, !w) -> tensor<1x8x32xf32>
+  %q, %k, %v = nn.split %qkv {widths = array<i64: 16, 8, 8>} : (tensor<1x8x32xf32>) -> (!x, !k, !k)
+  %tq = nn.rope %q {heads = 4 : i64} : (!x) -> !x
+  %o, %lse = nn.attention %tq, %k, %v {heads = 4 : i64, kv_heads = 2 : i64, causal = true} : (!x, !k, !k) -> (!x, tensor<1x4x8xf32>)
+  return %o : !x
+}
+// The rope takes two heads for one.
+func.func private @wide(%x: !x, %w: !w {nn.weight = #nn.weight<"w">}) -> !x {
+  %qkv = nn.linear %x, %w : (!x, !w) -> tensor<1x8x32xf32>
+  %q, %k, %v = nn.split %qkv {widths = array<i64: 16, 8, 8>} : (tensor<1x8x32xf32>) -> (!x, !k, !k)
+  %tq = nn.rope %q {heads = 2 : i64} : (!x) -> !x
+  %tk = nn.rope %k {heads = 1 : i64} : (!k) -> !k
+  %o, %lse = nn.attention %tq, %tk, %v {heads = 4 : i64, kv_heads = 2 : i64, causal = true} : (!x, !k, !k) -> (!x, tensor<1x4x8xf32>)
+  return %o : !x
+}
 
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["fits", 0]]
   pipeline.piece @s1 <stage 1> parts [["elsewhere", 0]]
   pipeline.piece @s2 <stage 2> parts [["order", 0]]
+  pipeline.piece @s3 <stage 3> parts [["turned", 0]]
+  pipeline.piece @s4 <stage 4> parts [["apart", 0]]
+  pipeline.piece @s5 <stage 5> parts [["half", 0]]
+  pipeline.piece @s6 <stage 6> parts [["wide", 0]]
   pipeline.unit <F stage 0 mb 0> on [0]
   pipeline.unit <B stage 0 mb 0> on [0]
   pipeline.unit <F stage 1 mb 0> on [0]
   pipeline.unit <B stage 1 mb 0> on [0]
   pipeline.unit <F stage 2 mb 0> on [0]
   pipeline.unit <B stage 2 mb 0> on [0]
+  pipeline.unit <F stage 3 mb 0> on [0]
+  pipeline.unit <B stage 3 mb 0> on [0]
+  pipeline.unit <F stage 4 mb 0> on [0]
+  pipeline.unit <B stage 4 mb 0> on [0]
+  pipeline.unit <F stage 5 mb 0> on [0]
+  pipeline.unit <B stage 5 mb 0> on [0]
+  pipeline.unit <F stage 6 mb 0> on [0]
+  pipeline.unit <B stage 6 mb 0> on [0]
 }
 
 // CHECK: func.func private @s0.F(
@@ -49,5 +95,23 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 // CHECK-COUNT-3: nn.slice_columns
 // CHECK-NOT: packed
 // CHECK: func.func private @s2.F(
+// CHECK-COUNT-3: nn.slice_columns
+// CHECK-NOT: packed
+// CHECK: func.func private @s3.F(
+// CHECK-NEXT: %[[QKV:.*]] = nn.linear
+// CHECK-NEXT: %[[T:.*]] = nn.rope %[[QKV]] {heads = 8 : i64, passing = 2 : i64, style = "pair", theta = 5.000000e+02 : f64}
+// CHECK-NEXT: nn.attention %[[T]], %[[T]], %[[T]] {causal = true, heads = 4 : i64, kv_heads = 2 : i64, packed = true}
+// CHECK: func.func private @s3.B
+// CHECK: %[[D:.*]] = nn.attention_bwd {{.*}}packed = true{{.*}} -> tensor<1x8x32xf32>
+// CHECK-NEXT: %[[B:.*]] = nn.rope %[[D]] {heads = 8 : i64, inverse = true, passing = 2 : i64, style = "pair", theta = 5.000000e+02 : f64}
+// CHECK-NOT: place_columns
+// CHECK: nn.linear_dx %[[B]]
+// CHECK: func.func private @s4.F(
+// CHECK-COUNT-3: nn.slice_columns
+// CHECK-NOT: packed
+// CHECK: func.func private @s5.F(
+// CHECK-COUNT-3: nn.slice_columns
+// CHECK-NOT: packed
+// CHECK: func.func private @s6.F(
 // CHECK-COUNT-3: nn.slice_columns
 // CHECK-NOT: packed

@@ -697,6 +697,25 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh
 
 // -----
 
+// Of q, k and v in one tensor `rope` would turn other heads on each device.
+!y = tensor<1x8x24xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#w = #pipeline.weight<"a" : tensor<8x24xf32> declared <"a" zero cut <[8, 48] dim 1>>>
+func.func private @s0.F(%x: tensor<1x8x8xf32>, %w: tensor<8x24xf32>) -> !y attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %c = nn.spread %x over <tensor> : (tensor<1x8x8xf32>) -> tensor<1x8x8xf32>
+  %q = nn.linear %c, %w : (tensor<1x8x8xf32>, tensor<8x24xf32>) -> !y
+  // expected-error@below {{'nn.rope' op in `s0.F` has no rule for `tensor = 2`: operand 0 is shard 2}}
+  %r = nn.rope %q {heads = 6, passing = 2} : (!y) -> !y
+  return %r : !y
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
+}
+
+// -----
+
 // No layout says which columns of q, k and v a device has of a tensor that holds all three.
 !x = tensor<1x8x8xf32>
 !y = tensor<1x8x24xf32>

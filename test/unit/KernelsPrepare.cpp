@@ -21,6 +21,11 @@ TEST(KernelsPrepare, NamesTheOpAndWhatIsWrong) {
   EXPECT_EQ(refusal({"linear", Type::F32, {1, 0, 2}, {}, {}}), "op 1 `linear`: dim 1 is 0");
   EXPECT_EQ(refusal({"add", Type::F32, {1}, {}, {"causal"}}), "op 1 `add`: it takes no flag `causal`");
   EXPECT_EQ(refusal({"add", Type(7), {1}, {}, {}}), "op 1 `add`: unsupported type number 7");
+  EXPECT_EQ(refusal({"rope", Type::F32, {1, 8, 6, 4, 0, 0}, {500.0}, {"packed"}}),
+            "op 1 `rope`: with the flag `packed` at least one head passes");
+  EXPECT_EQ(refusal({"rope", Type::F32, {1, 8, 6, 4, 0, 2, 4}, {500.0}, {"packed", "zigzag"}}),
+            "op 1 `rope`: with the flag `packed` rows are one run");
+  EXPECT_EQ(refusal({"rope", Type::F32, {1, 8, 6, 4, 2}, {500.0}, {"packed"}}), "op 1 `rope`: expected 5 dims, got 4");
   EXPECT_EQ(refusal({"attention", Type::F32, {1, 8, 6, 4, 16, 0, 8, 0}, {}, {}}),
             "op 1 `attention`: 6 heads are no multiple of 4 kv heads");
   EXPECT_EQ(refusal({"attention", Type::F32, {1, 8, 4, 4, 16, 0}, {}, {}}),

@@ -294,6 +294,32 @@ TEST(KernelsRows, RopeOfAPart) {
       }
 }
 
+/// q, k and v in one tensor: the heads of q and k turn as those of a tensor of their own, and v passes.
+TEST(KernelsRows, RopeOfAPackedTensor) {
+  for (Type type : allTypes)
+    for (int64_t passing : {1, 3})
+      for (int64_t d : {7, 32}) {
+        int64_t batch = 2, s = 5, heads = 4, all = heads + passing;
+        Values table = d == 7 ? Values{1.25, 1.0, 0.5} : Values{500.0};
+        Values x = rounded(type, random(size_t(batch * s * all * d), 1)), turning, expected = x;
+        auto turned = [&](int64_t i) { return i / d % all < heads; };
+        for (int64_t i = 0; i < int64_t(x.size()); ++i)
+          if (turned(i))
+            turning.push_back(x[size_t(i)]);
+        Array apart(type, turning), y(type, x.size()), inPlace(type, x);
+        OneOp("rope", type, {batch, s, heads, d, 3}, table, {"pair"})(pp_rope, apart, nullptr, apart);
+        OneOp op("rope", type, {batch, s, heads, d, 3, passing}, table, {"pair", "packed"});
+        Values its = apart.get();
+        for (int64_t i = 0, next = 0; i < int64_t(x.size()); ++i)
+          if (turned(i))
+            expected[size_t(i)] = its[size_t(next++)];
+        op(pp_rope, Array(type, x), nullptr, y);
+        op(pp_rope, inPlace, nullptr, inPlace);
+        expectEqual(y.get(), expected, nameOf(type));
+        expectEqual(inPlace.get(), expected, "in place");
+      }
+}
+
 /// Products of turned q and k see only the distance: shifting all positions by 1000 changes nothing.
 TEST(KernelsRows, RopeShiftInvariance) {
   int64_t s = 6, d = 16;
