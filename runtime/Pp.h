@@ -170,12 +170,13 @@ int32_t pp_attention_bwd(pp_rank_t *, int32_t op, const void *dout, const void *
 int32_t pp_gelu(pp_rank_t *, int32_t op, const void *x, void *y);
 /// dx = dy * gelu'(x); dy == dx allowed. dims n. flags: "exact".
 int32_t pp_gelu_bwd(pp_rank_t *, int32_t op, const void *dy, const void *x, void *dx);
-/// y = p * sigmoid(p) * q. dims n.
+/// y = p * sigmoid(p) * q. dims n. flags: "packed" (p is [n/w, 2w], the columns of p before those of q; q is null, and w
+/// is one dim more).
 int32_t pp_swiglu(pp_rank_t *, int32_t op, const void *p, const void *q, void *y);
-/// dp, dq from dy, p, q; dp == p and dq == q allowed. dims n.
+/// dp, dq from dy, p, q; dp == p and dq == q allowed. dims n. flags: "packed" (q and dq are null, dims as pp_swiglu).
 int32_t pp_swiglu_bwd(pp_rank_t *, int32_t op, const void *dy, const void *p, const void *q, void *dp, void *dq);
 /// y = act(g) * (u + plus) with g = min(p, limit), u = q within +-limit. dims n. params limit (0: none), alpha, plus.
-/// act(g) is g * sigmoid(alpha * g). flags: "exact" or "tanh" (act is gelu, in that form).
+/// act(g) is g * sigmoid(alpha * g). flags: "exact" or "tanh" (act is gelu, in that form), "packed" as pp_swiglu.
 int32_t pp_glu(pp_rank_t *, int32_t op, const void *p, const void *q, void *y);
 /// dp, dq from dy, p, q; dp == p and dq == q allowed. dims, params, flags as pp_glu.
 int32_t pp_glu_bwd(pp_rank_t *, int32_t op, const void *dy, const void *p, const void *q, void *dp, void *dq);

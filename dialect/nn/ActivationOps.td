@@ -21,26 +21,29 @@ def GeluOp : Nn_KernelOp<"gelu", ["flags"], [DeclareOpInterfaceMethods<Nn_Differ
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
-def SwigluOp : Nn_KernelOp<"swiglu", [], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
+/// What a gated unit reads: p and q, or with `packed` one tensor, the columns of p before those of q.
+def Nn_Packs { string format = "$p (`,` $q^)? attr-dict `:` functional-type(operands, results)"; }
+
+def SwigluOp : Nn_KernelOp<"swiglu", ["flags", "pointers"], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
   let summary = "p sigmoid(p) q";
   let signature = "swiglu(p, q)";
   let formula = "y = p q / (1 + e^-p)";
   let note = "p is the gate";
-  let arguments = (ins Nn_Tensor:$p, Nn_Tensor:$q);
+  let arguments = (ins Nn_Tensor:$p, Optional<Nn_Tensor>:$q, Nn_Flag:$packed);
   let results = (outs Nn_Tensor:$y);
-  let assemblyFormat = "$p `,` $q attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Nn_Packs.format;
 }
 
-def GluOp : Nn_KernelOp<"glu", ["params", "flags"], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
+def GluOp : Nn_KernelOp<"glu", ["params", "flags", "pointers"], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
   let summary = "a gated unit: an activation of p, times q, each within limits";
   let signature = "glu(p, q, activation = \"silu\", limit = 0.0, alpha = 1.0, plus = 0.0)";
   let formula = "y = act(min(p, limit)) (clamp(q, -limit, limit) + plus)";
   let note = "p is the gate; `activation` is \"silu\", x / (1 + e^(-alpha x)), or \"gelu\" or \"gelu_tanh\", the exact "
              "and the tanh form of gelu; a limit of 0 is none; with all defaults it is `swiglu(p, q)`";
-  let arguments = (ins Nn_Tensor:$p, Nn_Tensor:$q, DefaultValuedStrAttr<StrAttr, "silu">:$activation, Nn_Number:$limit,
-                       Nn_One:$alpha, Nn_Number:$plus);
+  let arguments = (ins Nn_Tensor:$p, Optional<Nn_Tensor>:$q, DefaultValuedStrAttr<StrAttr, "silu">:$activation,
+                       Nn_Number:$limit, Nn_One:$alpha, Nn_Number:$plus, Nn_Flag:$packed);
   let results = (outs Nn_Tensor:$y);
-  let assemblyFormat = "$p `,` $q attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Nn_Packs.format;
 }
 
 def GeluBwdOp : Nn_KernelOp<"gelu_bwd", ["flags"], [Nn_InPlace]> {
@@ -51,21 +54,30 @@ def GeluBwdOp : Nn_KernelOp<"gelu_bwd", ["flags"], [Nn_InPlace]> {
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 
-def SwigluBwdOp : Nn_KernelOp<"swiglu_bwd", [], [Nn_InPlace]> {
+/// The gradients of p and q over them, or of their one tensor over it.
+def Nn_GateOverwrites { string declaration = [{
+    ::llvm::SmallVector<::pp::nn::Tie> getAllowedTies() {
+      return getPacked() ? ::llvm::SmallVector<::pp::nn::Tie>{{0, 1}}
+                         : ::llvm::SmallVector<::pp::nn::Tie>{{0, 1}, {1, 2}};
+    }
+  }]; }
+
+def SwigluBwdOp : Nn_KernelOp<"swiglu_bwd", ["flags", "pointers"], [Nn_InPlace]> {
   let summary = "gradients of a swiglu's inputs";
-  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$p, Nn_Tensor:$q);
-  let results = (outs Nn_Tensor:$dp, Nn_Tensor:$dq);
-  let assemblyFormat = "$dy `,` $p `,` $q attr-dict `:` functional-type(operands, results)";
-  let extraClassDeclaration = Nn_Overwrites<"{{0, 1}, {1, 2}}">.declaration;
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$p, Optional<Nn_Tensor>:$q, Nn_Flag:$packed);
+  let results = (outs Nn_Tensor:$dp, Optional<Nn_Tensor>:$dq);
+  let assemblyFormat = !strconcat("$dy `,` ", Nn_Packs.format);
+  let extraClassDeclaration = Nn_GateOverwrites.declaration;
 }
 
-def GluBwdOp : Nn_KernelOp<"glu_bwd", ["params", "flags"], [Nn_InPlace]> {
+def GluBwdOp : Nn_KernelOp<"glu_bwd", ["params", "flags", "pointers"], [Nn_InPlace]> {
   let summary = "gradients of a glu's inputs; where a limit holds an input, its gradient is 0";
-  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$p, Nn_Tensor:$q, DefaultValuedStrAttr<StrAttr, "silu">:$activation,
-                       Nn_Number:$limit, Nn_One:$alpha, Nn_Number:$plus);
-  let results = (outs Nn_Tensor:$dp, Nn_Tensor:$dq);
-  let assemblyFormat = "$dy `,` $p `,` $q attr-dict `:` functional-type(operands, results)";
-  let extraClassDeclaration = Nn_Overwrites<"{{0, 1}, {1, 2}}">.declaration;
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$p, Optional<Nn_Tensor>:$q,
+                       DefaultValuedStrAttr<StrAttr, "silu">:$activation, Nn_Number:$limit, Nn_One:$alpha,
+                       Nn_Number:$plus, Nn_Flag:$packed);
+  let results = (outs Nn_Tensor:$dp, Optional<Nn_Tensor>:$dq);
+  let assemblyFormat = !strconcat("$dy `,` ", Nn_Packs.format);
+  let extraClassDeclaration = Nn_GateOverwrites.declaration;
 }
 
 //===-- Dropout -------------------------------------------------------------------------------------------------===//

@@ -93,7 +93,8 @@ LogicalResult RopeOp::differentiate(Gradients &gradients) {
     return success();
   gradients.add(getLoc(), getX(),
                 gradients.builder.create<RopeOp>(getLoc(), dy, getStarts(), getHeads(), getTheta(), getStyle(),
-                                                 getOffset(), !getInverse(), getTableAttr(), getZigzag(), getPassing()));
+                                                 getOffset(), !getInverse(), getTableAttr(), getZigzag(),
+                                                 getPassing()));
   return success();
 }
 
@@ -111,9 +112,10 @@ LogicalResult SwigluOp::differentiate(Gradients &gradients) {
   Value dy = gradients.get(getY());
   if (!dy)
     return success();
-  auto backward = gradients.builder.create<SwigluBwdOp>(getLoc(), dy, getP(), getQ());
+  auto backward = gradients.builder.create<SwigluBwdOp>(getLoc(), dy, getP(), getQ(), getPacked());
   gradients.add(getLoc(), getP(), backward.getDp());
-  gradients.add(getLoc(), getQ(), backward.getDq());
+  if (getQ())
+    gradients.add(getLoc(), getQ(), backward.getDq());
   return success();
 }
 
@@ -124,9 +126,10 @@ LogicalResult GluOp::differentiate(Gradients &gradients) {
   if (!dy)
     return success();
   auto backward = gradients.builder.create<GluBwdOp>(getLoc(), dy, getP(), getQ(), getActivation(), getLimit(),
-                                                     getAlpha(), getPlus());
+                                                     getAlpha(), getPlus(), getPacked());
   gradients.add(getLoc(), getP(), backward.getDp());
-  gradients.add(getLoc(), getQ(), backward.getDq());
+  if (getQ())
+    gradients.add(getLoc(), getQ(), backward.getDq());
   return success();
 }
 

@@ -21,21 +21,51 @@ INFER(GeluBwdOp) {
   return success();
 }
 
+/// p and q of one type, or one tensor of both. The number of operands is right.
+template <typename Adaptor> static LogicalResult checkGate(Check check, Adaptor a) {
+  if (!a.getPacked())
+    return check.same("p", a.getP(), "q", a.getQ());
+  if (widthOf(a.getP()) % 2)
+    return emitOptionalError(check.loc, "`", check.op, "` expects an even width where it is packed, got ",
+                             widthOf(a.getP()));
+  return success();
+}
+
+/// The type of what a gated unit makes.
+template <typename Op> static RankedTensorType gatedType(Op op) {
+  RankedTensorType type = tensorOf(op.getP());
+  SmallVector<int64_t> shape(type.getShape());
+  shape.back() /= op.getPacked() ? 2 : 1;
+  return type.clone(shape);
+}
+
+/// The gradient of a gated unit's result has the result's type.
+template <typename Adaptor> static LogicalResult checkGateBackward(Check check, Adaptor a) {
+  return success(succeeded(checkGate(check, a)) && succeeded(check.type("dy", a.getDy(), gatedType(a))));
+}
+
+/// Of p and q, or of their one tensor.
+template <typename Adaptor> static void addGateGradients(Adaptor a, SmallVectorImpl<Type> &types) {
+  types.append(a.getPacked() ? 1 : 2, a.getP().getType());
+}
+
 INFER(SwigluOp) {
   Check check{"swiglu", loc};
-  if (failed(check.operands(a, 2, 2)) || failed(check.numbers("p", a.getP())) ||
-      failed(check.same("p", a.getP(), "q", a.getQ())))
+  const size_t operands = a.getPacked() ? 1 : 2;
+  if (failed(check.operands(a, operands, operands)) || failed(check.numbers("p", a.getP())) ||
+      failed(checkGate(check, a)))
     return failure();
-  types.push_back(a.getP().getType());
+  types.push_back(gatedType(a));
   return success();
 }
 
 INFER(SwigluBwdOp) {
   Check check{"swiglu_bwd", loc};
-  if (failed(check.operands(a, 3, 3)) || failed(check.same("dy", a.getDy(), "p", a.getP())) ||
-      failed(check.same("p", a.getP(), "q", a.getQ())))
+  const size_t operands = a.getPacked() ? 2 : 3;
+  if (failed(check.operands(a, operands, operands)) || failed(check.numbers("p", a.getP())) ||
+      failed(checkGateBackward(check, a)))
     return failure();
-  types.assign({a.getP().getType(), a.getQ().getType()});
+  addGateGradients(a, types);
   return success();
 }
 
@@ -51,23 +81,26 @@ template <typename Adaptor> static LogicalResult checkGlu(Check check, Adaptor a
   if (!(alpha > 0) || (alpha != 1 && activation != "silu"))
     return emitOptionalError(check.loc, "`", check.op, "` expects an `alpha` ",
                              alpha > 0 ? "of 1 where the activation is no silu" : "above 0", ", got ", alpha);
-  return check.same("p", a.getP(), "q", a.getQ());
+  return success();
 }
 
 INFER(GluOp) {
   Check check{"glu", loc};
-  if (failed(check.operands(a, 2, 2)) || failed(check.numbers("p", a.getP())) || failed(checkGlu(check, a)))
+  const size_t operands = a.getPacked() ? 1 : 2;
+  if (failed(check.operands(a, operands, operands)) || failed(check.numbers("p", a.getP())) ||
+      failed(checkGlu(check, a)) || failed(checkGate(check, a)))
     return failure();
-  types.push_back(a.getP().getType());
+  types.push_back(gatedType(a));
   return success();
 }
 
 INFER(GluBwdOp) {
   Check check{"glu_bwd", loc};
-  if (failed(check.operands(a, 3, 3)) || failed(check.same("dy", a.getDy(), "p", a.getP())) ||
-      failed(checkGlu(check, a)))
+  const size_t operands = a.getPacked() ? 2 : 3;
+  if (failed(check.operands(a, operands, operands)) || failed(check.numbers("p", a.getP())) ||
+      failed(checkGlu(check, a)) || failed(checkGateBackward(check, a)))
     return failure();
-  types.assign({a.getP().getType(), a.getQ().getType()});
+  addGateGradients(a, types);
   return success();
 }
 
@@ -322,25 +355,40 @@ Flags GeluOp::flags() { return flagsOf({{"exact", getExact()}}); }
 Dims GeluBwdOp::dims() { return {elementsOf(getX())}; }
 double GeluBwdOp::flops() { return 15.0 * elementsOf(getX()); }
 Flags GeluBwdOp::flags() { return flagsOf({{"exact", getExact()}}); }
-Dims SwigluOp::dims() { return {elementsOf(getP())}; }
-double SwigluOp::flops() { return 10.0 * elementsOf(getP()); }
-Dims SwigluBwdOp::dims() { return {elementsOf(getP())}; }
-double SwigluBwdOp::flops() { return 15.0 * elementsOf(getP()); }
+/// Elements of what a gated unit makes; where it is packed also the width of p.
+template <typename Op> static Dims gateDims(Op op) {
+  RankedTensorType made = gatedType(op);
+  Dims dims = {made.getNumElements()};
+  if (op.getPacked())
+    dims.push_back(made.getShape().back());
+  return dims;
+}
+Dims SwigluOp::dims() { return gateDims(*this); }
+double SwigluOp::flops() { return 10.0 * elementsOf(getY()); }
+Flags SwigluOp::flags() { return flagsOf({{"packed", getPacked()}}); }
+SmallVector<Value> SwigluOp::pointers() { return {getP(), getQ(), getY()}; }
+Dims SwigluBwdOp::dims() { return gateDims(*this); }
+double SwigluBwdOp::flops() { return 15.0 * elementsOf(getDy()); }
+Flags SwigluBwdOp::flags() { return flagsOf({{"packed", getPacked()}}); }
+SmallVector<Value> SwigluBwdOp::pointers() { return {getDy(), getP(), getQ(), getDp(), getDq()}; }
 
 template <typename Op> static SmallVector<double> gluParams(Op op) {
   return {op.getLimit().convertToDouble(), op.getAlpha().convertToDouble(), op.getPlus().convertToDouble()};
 }
-static Flags gluFlags(StringRef activation) {
-  return flagsOf({{"exact", activation == "gelu"}, {"tanh", activation == "gelu_tanh"}});
+template <typename Op> static Flags gluFlags(Op op) {
+  StringRef activation = op.getActivation();
+  return flagsOf({{"exact", activation == "gelu"}, {"tanh", activation == "gelu_tanh"}, {"packed", op.getPacked()}});
 }
-Dims GluOp::dims() { return {elementsOf(getP())}; }
-double GluOp::flops() { return 10.0 * elementsOf(getP()); }
+Dims GluOp::dims() { return gateDims(*this); }
+double GluOp::flops() { return 10.0 * elementsOf(getY()); }
 SmallVector<double> GluOp::params() { return gluParams(*this); }
-Flags GluOp::flags() { return gluFlags(getActivation()); }
-Dims GluBwdOp::dims() { return {elementsOf(getP())}; }
-double GluBwdOp::flops() { return 15.0 * elementsOf(getP()); }
+Flags GluOp::flags() { return gluFlags(*this); }
+SmallVector<Value> GluOp::pointers() { return {getP(), getQ(), getY()}; }
+Dims GluBwdOp::dims() { return gateDims(*this); }
+double GluBwdOp::flops() { return 15.0 * elementsOf(getDy()); }
 SmallVector<double> GluBwdOp::params() { return gluParams(*this); }
-Flags GluBwdOp::flags() { return gluFlags(getActivation()); }
+Flags GluBwdOp::flags() { return gluFlags(*this); }
+SmallVector<Value> GluBwdOp::pointers() { return {getDy(), getP(), getQ(), getDp(), getDq()}; }
 
 Dims AddOp::dims() { return {elementsOf(getX())}; }
 double AddOp::flops() { return elementsOf(getX()); }

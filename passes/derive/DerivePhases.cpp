@@ -180,6 +180,7 @@ LogicalResult PieceGraph::build(bool first) {
   if (failed(foldTransposes()) || failed(chunkMlps()))
     return failure();
   packAttentions();
+  packGates();
   if ((hasBackward() || isLossForward()) && failed(differentiate(first)))
     return failure();
   lowerSplits();

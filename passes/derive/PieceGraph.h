@@ -104,7 +104,9 @@ private:
 
   void splitLosses();
   mlir::LogicalResult foldTransposes();
-  void packAttentions(); ///< PackAttentions.cpp
+  // PackOperands.cpp
+  void packAttentions();
+  void packGates();
   // DeriveChunks.cpp
   mlir::LogicalResult chunkMlps();
   mlir::Value chunkMlp(const Mlp &mlp, llvm::ArrayRef<int64_t> counts);

@@ -428,8 +428,10 @@ static Results distributed(Operation *op, const Operands &given) {
       .Case<ScaleRowsOp, ScaleRowsBwdOp>([&](auto rows) { return scaleRows(rows, rows.getW(), given); })
       .Case<AddOp, ScaleOp, CopyOp, AccumulateOp, RoundOp, RowsOp, JoinRowsOp, SplitRowsOp, DispatchOp, CombineOp,
             PlaceWeightsOp, TakeWeightsOp>([&](Operation *each) { return alike(each, given, /*isLinear=*/true); })
-      .Case<GeluOp, GeluBwdOp, SwigluOp, SwigluBwdOp, GluOp, GluBwdOp>(
-          [&](Operation *each) { return alike(each, given, /*isLinear=*/false); })
+      .Case<GeluOp, GeluBwdOp>([&](Operation *each) { return alike(each, given, /*isLinear=*/false); })
+      .Case<SwigluOp, SwigluBwdOp, GluOp, GluBwdOp>([&](auto gate) { // no layout says whose columns of p and q
+        return gate.getPacked() ? Results() : alike(gate, given, /*isLinear=*/false);
+      })
       .Case([&](RopeOp rope) { // with heads that pass its tensor is packed, as that of `attention`
         return rope.getPassing() > 0 ? Results() : alike(rope, given, /*isLinear=*/false);
       })

@@ -62,35 +62,55 @@ template <class E> pp_status_t gelu_bwd(const PreparedOp &op, void *const *argum
   return PP_OK;
 }
 
+/// Elements that a gated unit makes together: all, or a row where p and q are columns of one tensor.
+template <class E> struct GatedRow {
+  int64_t count;
+  const E *p, *q;
+  E *y;
+};
+/// The same of its backward.
+template <class E> struct GatedRowBackward {
+  int64_t count;
+  const E *dy, *p, *q;
+  E *dp, *dq;
+};
+
+template <class E, class Run> PP_INLINE void gatedRows(const PreparedOp &op, void *const *arguments, Run run) {
+  const int64_t width = op.gate, count = width > 0 ? width : op.dims[0];
+  const E *p = in<E>(arguments[0]), *q = width > 0 ? p + width : in<E>(arguments[1]);
+  for (int64_t at = 0; at < op.dims[0]; at += count)
+    run(GatedRow<E>{count, p + 2 * at, q + 2 * at, out<E>(arguments[2]) + at});
+}
+template <class E, class Run> PP_INLINE void gatedRowsBackward(const PreparedOp &op, void *const *arguments, Run run) {
+  const int64_t width = op.gate, count = width > 0 ? width : op.dims[0];
+  const E *p = in<E>(arguments[1]), *q = width > 0 ? p + width : in<E>(arguments[2]);
+  E *dp = out<E>(arguments[3]), *dq = width > 0 ? dp + width : out<E>(arguments[4]);
+  for (int64_t at = 0; at < op.dims[0]; at += count)
+    run(GatedRowBackward<E>{count, in<E>(arguments[0]) + at, p + 2 * at, q + 2 * at, dp + 2 * at, dq + 2 * at});
+}
+
 template <class E> pp_status_t swiglu(const PreparedOp &op, void *const *arguments) {
-  using A = Acc<E>;
-  const E *p = in<E>(arguments[0]);
-  const E *q = in<E>(arguments[1]);
-  E *y = out<E>(arguments[2]);
-  int64_t n = op.dims[0];
+  gatedRows<E>(op, arguments, [](GatedRow<E> row) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    A a = get(p, i);
-    put(y, i, a * sigmoid(a) * get(q, i));
-  }
+    for (int64_t i = 0; i < row.count; ++i) {
+      Acc<E> a = get(row.p, i);
+      put(row.y, i, a * sigmoid(a) * get(row.q, i));
+    }
+  });
   return PP_OK;
 }
 
 template <class E> pp_status_t swiglu_bwd(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
-  const E *dy = in<E>(arguments[0]);
-  const E *p = in<E>(arguments[1]);
-  const E *q = in<E>(arguments[2]);
-  E *dp = out<E>(arguments[3]);
-  E *dq = out<E>(arguments[4]);
-  int64_t n = op.dims[0];
+  gatedRowsBackward<E>(op, arguments, [](GatedRowBackward<E> row) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    A g = get(dy, i), a = get(p, i), b = get(q, i);
-    A s = sigmoid(a);
-    put(dp, i, g * b * s * (A(1) + a * (A(1) - s)));
-    put(dq, i, g * a * s);
-  }
+    for (int64_t i = 0; i < row.count; ++i) {
+      A g = get(row.dy, i), a = get(row.p, i), b = get(row.q, i);
+      A s = sigmoid(a);
+      put(row.dp, i, g * b * s * (A(1) + a * (A(1) - s)));
+      put(row.dq, i, g * a * s);
+    }
+  });
   return PP_OK;
 }
 
@@ -123,30 +143,28 @@ template <class A> struct GluNumbers {
 
 template <class E, Activation kind> void gluOf(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
-  const E *p = in<E>(arguments[0]), *q = in<E>(arguments[1]);
-  E *y = out<E>(arguments[2]);
   const GluNumbers<A> n(op);
-  int64_t count = op.dims[0];
+  gatedRows<E>(op, arguments, [n](GatedRow<E> row) {
 #pragma omp simd
-  for (int64_t i = 0; i < count; ++i) {
-    A slope;
-    put(y, i, activate<kind>(n.gate(get(p, i)), n.alpha, slope) * (n.within(get(q, i)) + n.plus));
-  }
+    for (int64_t i = 0; i < row.count; ++i) {
+      A slope;
+      put(row.y, i, activate<kind>(n.gate(get(row.p, i)), n.alpha, slope) * (n.within(get(row.q, i)) + n.plus));
+    }
+  });
 }
 
 template <class E, Activation kind> void gluBackward(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
-  const E *dy = in<E>(arguments[0]), *p = in<E>(arguments[1]), *q = in<E>(arguments[2]);
-  E *dp = out<E>(arguments[3]), *dq = out<E>(arguments[4]);
   const GluNumbers<A> n(op);
-  int64_t count = op.dims[0];
+  gatedRowsBackward<E>(op, arguments, [n](GatedRowBackward<E> row) {
 #pragma omp simd
-  for (int64_t i = 0; i < count; ++i) {
-    A d = get(dy, i), a = get(p, i), b = get(q, i), slope;
-    A active = activate<kind>(n.gate(a), n.alpha, slope);
-    put(dp, i, a > n.limit ? A(0) : d * (n.within(b) + n.plus) * slope);
-    put(dq, i, b > n.limit || b < -n.limit ? A(0) : d * active);
-  }
+    for (int64_t i = 0; i < row.count; ++i) {
+      A d = get(row.dy, i), a = get(row.p, i), b = get(row.q, i), slope;
+      A active = activate<kind>(n.gate(a), n.alpha, slope);
+      put(row.dp, i, a > n.limit ? A(0) : d * (n.within(b) + n.plus) * slope);
+      put(row.dq, i, b > n.limit || b < -n.limit ? A(0) : d * active);
+    }
+  });
 }
 
 template <class E> pp_status_t glu(const PreparedOp &op, void *const *arguments) {

@@ -43,7 +43,8 @@ enum OpFlag : uint32_t {
 /// its stats and dz may end with a softcap; adamw, adamw_all, sgd and muon with what the group of the weights
 /// multiplies the rate by, and the weight decay; route with the number of groups of experts, and of those chosen.
 /// With the flag "packed" q, k and v of an attention are one tensor, the columns of q first, and so are dq, dk and dv; a
-/// rope turns the first heads of each row, and how many more there are, which pass, is one dim more, behind all others.
+/// rope turns the first heads of each row; p and q of a swiglu or glu are one tensor, and so are dp and dq. Of these
+/// three one dim more follows all others: of a rope the heads behind those that turn, else the columns of p in a row.
 /// With the flag "zigzag" rows are two runs of each sequence, one behind the other: the position of the second run's
 /// first row is one dim more, behind all others.
 #define PP_FOR_EACH_KERNEL(X)                                                                                          \
@@ -74,10 +75,10 @@ enum OpFlag : uint32_t {
   X(attention_bwd, 6, 0, Causal | Documents | Dropped | Accumulate | Sums | AccumulateKv | Zigzag | Packed)            \
   X(gelu, 1, 0, Exact)                                                                                                 \
   X(gelu_bwd, 1, 0, Exact)                                                                                             \
-  X(swiglu, 1, 0, 0)                                                                                                   \
-  X(swiglu_bwd, 1, 0, 0)                                                                                               \
-  X(glu, 1, 3, Exact | Tanh)                                                                                           \
-  X(glu_bwd, 1, 3, Exact | Tanh)                                                                                       \
+  X(swiglu, 1, 0, Packed)                                                                                              \
+  X(swiglu_bwd, 1, 0, Packed)                                                                                          \
+  X(glu, 1, 3, Exact | Tanh | Packed)                                                                                  \
+  X(glu_bwd, 1, 3, Exact | Tanh | Packed)                                                                              \
   X(router, 3, 0, 0)                                                                                                   \
   X(router_dx, 3, 0, Accumulate)                                                                                       \
   X(router_dw, 3, 0, Accumulate)                                                                                       \
@@ -154,6 +155,7 @@ struct PreparedOp {
   Sdpa *sdpa = nullptr;            ///< attention, attention_bwd where a library serves (runtime/cuda/Sdpa.h)
   int64_t pairs = 0;               ///< rope: how many of each head turn
   int64_t passing = 0;             ///< rope: heads of each row behind those that turn
+  int64_t gate = 0;                ///< swiglu, glu and their backwards: columns of p in a row of p and q; 0: apart
   int64_t second = 0;              ///< where the second of two runs begins in the sequence
   const void *cosines = nullptr;   ///< rope: [positions][pairs] in acc
   const void *sines = nullptr;

@@ -192,16 +192,19 @@ static std::string readRuns(OpSpec &spec, PreparedOp &op) {
   return op.second < spec.dims[1] / 2 ? "the second run begins at position " + std::to_string(op.second) : "";
 }
 
-/// Heads behind those that a rope turns: takes the last dim, which is their number.
-static std::string readPassing(OpSpec &spec, PreparedOp &op) {
-  if (op.kernel != Kernel::rope || !std::count(spec.flags.begin(), spec.flags.end(), "packed"))
+/// Several operands in one tensor: takes the last dim, which says where one ends. Those of an attention need none.
+static std::string readPacked(OpSpec &spec, PreparedOp &op) {
+  const bool isRope = op.kernel == Kernel::rope, takesMore = kernelFacts[int(op.kernel)].flags & Packed;
+  if (isAttention(op.kernel) || !takesMore || !std::count(spec.flags.begin(), spec.flags.end(), "packed"))
     return "";
   if (spec.dims.empty() || spec.dims.back() < 1)
-    return "with the flag `packed` at least one head passes";
+    return isRope ? "with the flag `packed` at least one head passes" : "with the flag `packed` p has columns";
   if (std::count(spec.flags.begin(), spec.flags.end(), "zigzag"))
     return "with the flag `packed` rows are one run";
-  op.passing = spec.dims.back();
+  (isRope ? op.passing : op.gate) = spec.dims.back();
   spec.dims.pop_back();
+  if (!isRope && !spec.dims.empty() && spec.dims[0] % op.gate)
+    return std::to_string(spec.dims[0]) + " elements are no rows of " + std::to_string(op.gate);
   return "";
 }
 
@@ -214,7 +217,7 @@ std::string pp::readSpec(const OpSpec &given, PreparedOp &op, std::vector<Chunk>
     return "there is no such kernel";
   op.kernel = *kernel;
   op.type = spec.type;
-  if (std::string why = readPassing(spec, op); !why.empty())
+  if (std::string why = readPacked(spec, op); !why.empty())
     return why;
   const KernelFacts &facts = kernelFacts[int(*kernel)];
   if (int(spec.type) >= typeCount)

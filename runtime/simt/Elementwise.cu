@@ -61,43 +61,54 @@ template <class E> pp_status_t gelu_bwd(const PreparedOp &op, void *const *argum
              op.dims[0], aligned(arguments[0], arguments[1], arguments[2]));
 }
 
+/// Where p and q, or their gradients, of a gated unit lie: apart, or as columns of one tensor.
+template <class T> struct Gates {
+  T *p, *q;
+  int64_t width; ///< columns of p in a row of both; 0: apart
+  Gates(const PreparedOp &op, T *first, T *second)
+      : p(first), q(op.gate > 0 ? first + op.gate : second), width(op.gate) {}
+  /// Of element i of what the unit makes.
+  PP_DEVICE int64_t place(int64_t i) const { return width > 0 ? i + quotient(i, width) * width : i; }
+};
+
 template <class E> struct Swiglu {
   using Element = E;
-  const E *p, *q;
+  Gates<const E> x;
   E *y;
   template <int W> PP_DEVICE void at(int64_t i) const {
-    auto a = load<W>(p + i), b = load<W>(q + i);
+    auto a = load<W>(x.p + x.place(i)), b = load<W>(x.q + x.place(i));
     for (int j = 0; j < W; ++j)
       a.v[j] *= sigmoid(a.v[j]) * b.v[j];
     store<W>(y + i, a);
   }
 };
 template <class E> pp_status_t swiglu(const PreparedOp &op, void *const *arguments) {
-  return map(op, Swiglu<E>{in<E>(arguments[0]), in<E>(arguments[1]), out<E>(arguments[2])}, op.dims[0],
-             aligned(arguments[0], arguments[1], arguments[2]));
+  const Gates<const E> x(op, in<E>(arguments[0]), in<E>(arguments[1]));
+  return map(op, Swiglu<E>{x, out<E>(arguments[2])}, op.dims[0], aligned(x.p, x.q, arguments[2]));
 }
 
 template <class E> struct SwigluBackward {
   using Element = E;
-  const E *dy, *p, *q;
-  E *dp, *dq;
+  const E *dy;
+  Gates<const E> x;
+  Gates<E> dx;
   template <int W> PP_DEVICE void at(int64_t i) const {
     using A = Acc<E>;
-    auto g = load<W>(dy + i), a = load<W>(p + i), b = load<W>(q + i);
+    auto g = load<W>(dy + i), a = load<W>(x.p + x.place(i)), b = load<W>(x.q + x.place(i));
     for (int j = 0; j < W; ++j) {
       A s = sigmoid(a.v[j]), x = a.v[j];
       a.v[j] = g.v[j] * b.v[j] * s * (A(1) + x * (A(1) - s));
       b.v[j] = g.v[j] * x * s;
     }
-    store<W>(dp + i, a);
-    store<W>(dq + i, b);
+    store<W>(dx.p + dx.place(i), a);
+    store<W>(dx.q + dx.place(i), b);
   }
 };
 template <class E> pp_status_t swiglu_bwd(const PreparedOp &op, void *const *arguments) {
-  return map(op,
-             SwigluBackward<E>{in<E>(arguments[0]), in<E>(arguments[1]), in<E>(arguments[2]), out<E>(arguments[3]),
-                               out<E>(arguments[4])},
-             op.dims[0], aligned(arguments[0], arguments[1], arguments[2], arguments[3], arguments[4]));
+  const Gates<const E> x(op, in<E>(arguments[1]), in<E>(arguments[2]));
+  const Gates<E> dx(op, out<E>(arguments[3]), out<E>(arguments[4]));
+  return map(op, SwigluBackward<E>{in<E>(arguments[0]), x, dx}, op.dims[0],
+             aligned(arguments[0], x.p, x.q, dx.p, dx.q));
 }
 
 /// What a glu takes beside its tensors; without a limit every number lies within it.
@@ -125,43 +136,44 @@ template <class A> struct GluNumbers {
 
 template <class E> struct Glu {
   using Element = E;
-  const E *p, *q;
+  Gates<const E> x;
   E *y;
   GluNumbers<Acc<E>> n;
   template <int W> PP_DEVICE void at(int64_t i) const {
-    auto a = load<W>(p + i), b = load<W>(q + i);
+    auto a = load<W>(x.p + x.place(i)), b = load<W>(x.q + x.place(i));
     for (int j = 0; j < W; ++j)
       a.v[j] = n.active(a.v[j]) * (n.within(b.v[j]) + n.plus);
     store<W>(y + i, a);
   }
 };
 template <class E> pp_status_t glu(const PreparedOp &op, void *const *arguments) {
-  return map(op, Glu<E>{in<E>(arguments[0]), in<E>(arguments[1]), out<E>(arguments[2]), GluNumbers<Acc<E>>(op)},
-             op.dims[0], aligned(arguments[0], arguments[1], arguments[2]));
+  const Gates<const E> x(op, in<E>(arguments[0]), in<E>(arguments[1]));
+  return map(op, Glu<E>{x, out<E>(arguments[2]), GluNumbers<Acc<E>>(op)}, op.dims[0], aligned(x.p, x.q, arguments[2]));
 }
 
 template <class E> struct GluBackward {
   using Element = E;
-  const E *dy, *p, *q;
-  E *dp, *dq;
+  const E *dy;
+  Gates<const E> x;
+  Gates<E> dx;
   GluNumbers<Acc<E>> n;
   template <int W> PP_DEVICE void at(int64_t i) const {
     using A = Acc<E>;
-    auto g = load<W>(dy + i), a = load<W>(p + i), b = load<W>(q + i);
+    auto g = load<W>(dy + i), a = load<W>(x.p + x.place(i)), b = load<W>(x.q + x.place(i));
     for (int j = 0; j < W; ++j) {
       A active = n.active(a.v[j]), up = b.v[j];
       a.v[j] = g.v[j] * (n.within(up) + n.plus) * n.slope(a.v[j]);
       b.v[j] = up > n.limit || up < -n.limit ? A(0) : g.v[j] * active;
     }
-    store<W>(dp + i, a);
-    store<W>(dq + i, b);
+    store<W>(dx.p + dx.place(i), a);
+    store<W>(dx.q + dx.place(i), b);
   }
 };
 template <class E> pp_status_t glu_bwd(const PreparedOp &op, void *const *arguments) {
-  return map(op,
-             GluBackward<E>{in<E>(arguments[0]), in<E>(arguments[1]), in<E>(arguments[2]), out<E>(arguments[3]),
-                            out<E>(arguments[4]), GluNumbers<Acc<E>>(op)},
-             op.dims[0], aligned(arguments[0], arguments[1], arguments[2], arguments[3], arguments[4]));
+  const Gates<const E> x(op, in<E>(arguments[1]), in<E>(arguments[2]));
+  const Gates<E> dx(op, out<E>(arguments[3]), out<E>(arguments[4]));
+  return map(op, GluBackward<E>{in<E>(arguments[0]), x, dx, GluNumbers<Acc<E>>(op)}, op.dims[0],
+             aligned(arguments[0], x.p, x.q, dx.p, dx.q));
 }
 
 template <class E> struct Add {

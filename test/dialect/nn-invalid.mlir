@@ -128,6 +128,33 @@ func.func @slices_beyond_a_period(%x: tensor<2x8x16xf32>) {
 
 // -----
 
+func.func @gates_of_one_tensor(%x: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`swiglu` expects 2 operands, got 1}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.swiglu %x : (tensor<2x8x16xf32>) -> tensor<2x8x8xf32>
+  return
+}
+
+// -----
+
+func.func @gates_of_odd_width(%x: tensor<2x8x15xf32>) {
+  // expected-error@+2 {{`glu` expects an even width where it is packed, got 15}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.glu %x {packed = true} : (tensor<2x8x15xf32>) -> tensor<2x8x7xf32>
+  return
+}
+
+// -----
+
+func.func @gates_of_two_widths(%d: tensor<2x8x16xf32>, %x: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`swiglu_bwd` expects dy as 'tensor<2x8x8xf32>', got 'tensor<2x8x16xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.swiglu_bwd %d, %x {packed = true} : (tensor<2x8x16xf32>, tensor<2x8x16xf32>) -> tensor<2x8x16xf32>
+  return
+}
+
+// -----
+
 func.func @all_heads_pass(%x: tensor<2x8x12xf32>) {
   // expected-error@+2 {{`rope` expects fewer heads that pass than the 3 of a row, got 3}}
   // expected-error@+1 {{failed to infer returned types}}

@@ -64,6 +64,10 @@ func.func @forward(%tokens: tensor<2x8xi32>, %table: tensor<32x16xf32>, %rows: t
   %u = nn.gelu %y {exact = true} : (tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
   // CHECK: nn.swiglu %{{.*}}, %{{.*}} : (tensor<2x8x32xf32>, tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
   %h = nn.swiglu %y, %u : (tensor<2x8x32xf32>, tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
+  // CHECK: nn.swiglu %{{.*}} {packed = true} : (tensor<2x8x32xf32>) -> tensor<2x8x16xf32>
+  %hh = nn.swiglu %y {packed = true} : (tensor<2x8x32xf32>) -> tensor<2x8x16xf32>
+  // CHECK: nn.glu_bwd %{{.*}}, %{{.*}} {packed = true, plus = 1.000000e+00 : f64} : (tensor<2x8x16xf32>, tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
+  %dhh = nn.glu_bwd %hh, %y {packed = true, plus = 1.0} : (tensor<2x8x16xf32>, tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
   // CHECK: nn.glu %{{.*}}, %{{.*}} {activation = "gelu_tanh", limit = 7.000000e+00 : f64, plus = 1.000000e+00 : f64} : (tensor<2x8x32xf32>, tensor<2x8x32xf32>)
   %hg = nn.glu %y, %u {activation = "gelu_tanh", limit = 7.0, plus = 1.0} : (tensor<2x8x32xf32>, tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
   // CHECK: nn.scale %{{.*}} {factor = 4.000000e+00 : f64} : (tensor<2x8x32xf32>) -> tensor<2x8x32xf32>

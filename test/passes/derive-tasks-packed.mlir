@@ -1,4 +1,4 @@
-// Attention reads q, k and v where one product leaves them, unless others read them, or their order or turns differ.
+// Attention and gates read where one product leaves their operands, unless others read them, or order or turns differ.
 // RUN: pp-opt %s --pp-derive-tasks | FileCheck %s
 
 !x = tensor<1x8x16xf32>
@@ -59,6 +59,26 @@ func.func private @wide(%x: !x, %w: !w {nn.weight = #nn.weight<"w">}) -> !x {
   %o, %lse = nn.attention %tq, %tk, %v {heads = 4 : i64, kv_heads = 2 : i64, causal = true} : (!x, !k, !k) -> (!x, tensor<1x4x8xf32>)
   return %o : !x
 }
+func.func private @gates(%x: !x, %w: !w {nn.weight = #nn.weight<"w">}) -> !x {
+  %pq = nn.linear %x, %w : (!x, !w) -> tensor<1x8x32xf32>
+  %p, %q = nn.split %pq {parts = 2 : i64} : (tensor<1x8x32xf32>) -> (!x, !x)
+  %y = nn.swiglu %p, %q : (!x, !x) -> !x
+  %both = nn.linear %y, %w : (!x, !w) -> tensor<1x8x32xf32>
+  %a, %b = nn.split %both {parts = 2 : i64} : (tensor<1x8x32xf32>) -> (!x, !x)
+  %z = nn.glu %a, %b {plus = 1.0} : (!x, !x) -> !x
+  return %z : !x
+}
+// The second half is the gate; a half goes on.
+func.func private @halves(%x: !x, %w: !w {nn.weight = #nn.weight<"w">}) -> !x {
+  %pq = nn.linear %x, %w : (!x, !w) -> tensor<1x8x32xf32>
+  %p, %q = nn.split %pq {parts = 2 : i64} : (tensor<1x8x32xf32>) -> (!x, !x)
+  %y = nn.swiglu %q, %p : (!x, !x) -> !x
+  %both = nn.linear %y, %w : (!x, !w) -> tensor<1x8x32xf32>
+  %a, %b = nn.split %both {parts = 2 : i64} : (tensor<1x8x32xf32>) -> (!x, !x)
+  %z = nn.glu %a, %b {plus = 1.0} : (!x, !x) -> !x
+  %s = nn.add %z, %b : (!x, !x) -> !x
+  return %s : !x
+}
 
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["fits", 0]]
@@ -68,6 +88,8 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s4 <stage 4> parts [["apart", 0]]
   pipeline.piece @s5 <stage 5> parts [["half", 0]]
   pipeline.piece @s6 <stage 6> parts [["wide", 0]]
+  pipeline.piece @s7 <stage 7> parts [["gates", 0]]
+  pipeline.piece @s8 <stage 8> parts [["halves", 0]]
   pipeline.unit <F stage 0 mb 0> on [0]
   pipeline.unit <B stage 0 mb 0> on [0]
   pipeline.unit <F stage 1 mb 0> on [0]
@@ -82,6 +104,10 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.unit <B stage 5 mb 0> on [0]
   pipeline.unit <F stage 6 mb 0> on [0]
   pipeline.unit <B stage 6 mb 0> on [0]
+  pipeline.unit <F stage 7 mb 0> on [0]
+  pipeline.unit <B stage 7 mb 0> on [0]
+  pipeline.unit <F stage 8 mb 0> on [0]
+  pipeline.unit <B stage 8 mb 0> on [0]
 }
 
 // CHECK: func.func private @s0.F(
@@ -115,3 +141,17 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 // CHECK: func.func private @s6.F(
 // CHECK-COUNT-3: nn.slice_columns
 // CHECK-NOT: packed
+// CHECK: func.func private @s7.F(
+// CHECK-NEXT: %[[PQ:.*]] = nn.linear
+// CHECK-NEXT: %[[Y:.*]] = nn.swiglu %[[PQ]] {packed = true} : (tensor<1x8x32xf32>) -> tensor<1x8x16xf32>
+// CHECK-NEXT: %[[AB:.*]] = nn.linear %[[Y]]
+// CHECK-NEXT: nn.glu %[[AB]] {packed = true, plus = 1.000000e+00 : f64}
+// CHECK: func.func private @s7.B
+// CHECK: %[[DAB:.*]] = nn.glu_bwd %{{.*}}, %{{.*}} {packed = true, plus = 1.000000e+00 : f64} : {{.*}} -> tensor<1x8x32xf32>
+// CHECK: %[[DY:.*]] = nn.linear_dx %[[DAB]]
+// CHECK: nn.swiglu_bwd %[[DY]], %{{.*}} {packed = true} : {{.*}} -> tensor<1x8x32xf32>
+// CHECK: func.func private @s8.F(
+// CHECK-COUNT-2: nn.slice_columns
+// CHECK: nn.swiglu %{{.*}}, %{{.*}} :
+// CHECK-COUNT-2: nn.slice_columns
+// CHECK: nn.glu %{{.*}}, %{{.*}} {plus

@@ -697,6 +697,26 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh
 
 // -----
 
+// Of p and q in one tensor no layout says which columns a device has.
+!x = tensor<1x8x8xf32>
+!y = tensor<1x8x24xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#w = #pipeline.weight<"a" : tensor<8x24xf32> declared <"a" zero cut <[8, 48] dim 1>>>
+func.func private @s0.F(%x: !x, %w: tensor<8x24xf32>) -> tensor<1x8x12xf32> attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %c = nn.spread %x over <tensor> : (!x) -> !x
+  %h = nn.linear %c, %w : (!x, tensor<8x24xf32>) -> !y
+  // expected-error@below {{'nn.swiglu' op in `s0.F` has no rule for `tensor = 2`: operand 0 is shard 2}}
+  %g = nn.swiglu %h {packed = true} : (!y) -> tensor<1x8x12xf32>
+  return %g : tensor<1x8x12xf32>
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
+}
+
+// -----
+
 // Of q, k and v in one tensor `rope` would turn other heads on each device.
 !y = tensor<1x8x24xf32>
 #mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>

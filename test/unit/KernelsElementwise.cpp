@@ -199,6 +199,40 @@ TEST(KernelsElementwise, Glu) {
       }
 }
 
+/// p and q as columns of one tensor give what they give apart, bit by bit, and so do their gradients over them.
+TEST(KernelsElementwise, GatesOfAPackedTensor) {
+  for (Type type : allTypes)
+    for (int64_t width : {1, 12, 64})
+      for (bool limited : {false, true}) {
+        const int64_t rows = 5, n = rows * width;
+        auto columns = [&](Values both, bool second) {
+          Values its;
+          for (int64_t row = 0; row < rows; ++row)
+            its.insert(its.end(), both.begin() + (2 * row + second) * width,
+                       both.begin() + (2 * row + second + 1) * width);
+          return its;
+        };
+        Values both = rounded(type, inputs(size_t(2 * n), 1)), dy = rounded(type, random(size_t(n), 3));
+        Array y(type, size_t(n)), packedY(type, size_t(n)), dp(type, columns(both, false)),
+            dq(type, columns(both, true));
+        Array packed(type, both);
+        std::vector<double> params = limited ? std::vector<double>{1.5, 1.702, 1} : std::vector<double>{};
+        auto op = [&](const char *swiglu, const char *glu, bool isPacked) {
+          return OneOp(limited ? glu : swiglu, type, isPacked ? std::vector<int64_t>{n, width} : std::vector{n}, params,
+                       flags(isPacked, "packed"));
+        };
+        auto *forward = limited ? pp_glu : pp_swiglu;
+        auto *backward = limited ? pp_glu_bwd : pp_swiglu_bwd;
+        op("swiglu", "glu", false)(forward, dp, dq, y);
+        op("swiglu", "glu", true)(forward, packed, nullptr, packedY);
+        expectEqual(packedY.get(), y.get(), nameOf(type));
+        op("swiglu_bwd", "glu_bwd", false)(backward, Array(type, dy), dp, dq, dp, dq);
+        op("swiglu_bwd", "glu_bwd", true)(backward, Array(type, dy), packed, nullptr, packed, nullptr);
+        expectEqual(columns(packed.get(), false), dp.get(), "dp");
+        expectEqual(columns(packed.get(), true), dq.get(), "dq");
+      }
+}
+
 /// At its limit an input still has a gradient, as torch.clamp has it; what is no number stays none.
 TEST(KernelsElementwise, GluAtItsLimits) {
   for (Type type : allTypes) {

@@ -1,12 +1,15 @@
-// Lets an attention read q, k and v where the product that makes them leaves them, and its backward write there.
+// Lets attentions and gated units read their operands where one product leaves them, and their backwards write there.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   %q, %k, %v = split %qkv                       %o, %lse = attention %qkv, %qkv, %qkv {packed}
 //   %o, %lse = attention %q, %k, %v        =>     and later   %dqkv = attention_bwd .. {packed}
 //
-// Kernels read rows of a head as far apart as qkv has them; the copies of q, k and v, and of their gradients side by
-// side, go. Ropes of q and k become one of qkv, which turns them where they lie. What is stashed is qkv, of as many bytes.
-// An attention of slices, of devices that share a sequence or its heads, or of a unit that is cut at its attentions keeps
+//   %p, %q = split %pq                            %y = swiglu %pq {packed}
+//   %y = swiglu %p, %q                     =>     and later   %dpq = swiglu_bwd .. {packed}
+//
+// Kernels read rows as far apart as the product has them; the copies of the operands, and of their gradients side by
+// side, go. Ropes of q and k become one of qkv, which turns them where they lie. What is stashed has as many bytes. An
+// attention of slices, of devices that share a sequence or its heads, or of a unit that is cut at its attentions keeps
 // q, k and v apart, for they travel.
 #include "passes/derive/PieceGraph.h"
 
@@ -96,5 +99,29 @@ void PieceGraph::packAttentions() {
     attention.setPacked(true);
     for (Operation *op : gone)
       erase(op);
+  }
+}
+
+void PieceGraph::packGates() {
+  if ((*module.getOps<ProgramOp>().begin()).sizeOf(Axis::tensor) > 1) // its devices have columns of both
+    return;
+  auto pack = [&](auto gate) {
+    auto split = gate.getP().template getDefiningOp<nn::SplitOp>();
+    const Value reads[] = {gate.getP(), gate.getQ()};
+    auto isElsewhere = [&](Value read) {
+      return !read.hasOneUse() || llvm::is_contained(actOut, read) || llvm::is_contained(skipsOut, read);
+    };
+    if (!split || split.getPeriods() != 1 || !llvm::equal(split.getColumns(), reads) ||
+        llvm::any_of(reads, isElsewhere))
+      return;
+    gate->setOperands(split.getX());
+    gate.setPacked(true);
+    erase(split);
+  };
+  for (Operation &op : llvm::make_early_inc_range(scratch.block())) {
+    if (auto swiglu = dyn_cast<nn::SwigluOp>(op))
+      pack(swiglu);
+    else if (auto glu = dyn_cast<nn::GluOp>(op))
+      pack(glu);
   }
 }
