@@ -132,7 +132,8 @@ int32_t pp_rmsnorm_bwd(pp_rank_t *, int32_t op, const void *dy, const void *x, c
 /// dims b s H d offset. params theta; or the factor of cosines and sines and then for each pair the angle from one
 /// position to the next; n of these, n <= d/2, turn the first 2n columns, pairs (j, j + n), and the others are copied.
 /// flags: "pair" (pairs are 2j, 2j+1), "inverse" (turn back: the derivative), "documents"
-/// (positions count from starts[b,s], where in the sequence the token's document begins; else starts is null).
+/// (positions count from starts[b,s], where in the sequence the token's document begins; else starts is null), "packed"
+/// (behind the H heads of a row are n more, which are copied; n is one dim more).
 int32_t pp_rope(pp_rank_t *, int32_t op, const void *x, const int32_t *starts, void *y);
 
 /// Attention of a run of queries over a list of chunks of keys: softmax of q k^T / sqrt(d) over all of them together.
@@ -170,8 +171,8 @@ int32_t pp_attention_bwd(pp_rank_t *, int32_t op, const void *dout, const void *
 int32_t pp_gelu(pp_rank_t *, int32_t op, const void *x, void *y);
 /// dx = dy * gelu'(x); dy == dx allowed. dims n. flags: "exact".
 int32_t pp_gelu_bwd(pp_rank_t *, int32_t op, const void *dy, const void *x, void *dx);
-/// y = p * sigmoid(p) * q. dims n. flags: "packed" (p is [n/w, 2w], the columns of p before those of q; q is null, and w
-/// is one dim more).
+/// y = p * sigmoid(p) * q. dims n. flags: "packed" (p is [n/w, 2w], the columns of p before those of q; q is null, and
+/// w is one dim more).
 int32_t pp_swiglu(pp_rank_t *, int32_t op, const void *p, const void *q, void *y);
 /// dp, dq from dy, p, q; dp == p and dq == q allowed. dims n. flags: "packed" (q and dq are null, dims as pp_swiglu).
 int32_t pp_swiglu_bwd(pp_rank_t *, int32_t op, const void *dy, const void *p, const void *q, void *dp, void *dq);

@@ -22,19 +22,21 @@ def GeluOp : Nn_KernelOp<"gelu", ["flags"], [DeclareOpInterfaceMethods<Nn_Differ
 }
 
 /// What a gated unit reads: p and q, or with `packed` one tensor, the columns of p before those of q.
-def Nn_Packs { string format = "$p (`,` $q^)? attr-dict `:` functional-type(operands, results)"; }
+def Nn_Gates { string format = "$p (`,` $q^)? attr-dict `:` functional-type(operands, results)"; }
 
-def SwigluOp : Nn_KernelOp<"swiglu", ["flags", "pointers"], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
+def SwigluOp : Nn_KernelOp<"swiglu", ["flags", "pointers"],
+                           [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
   let summary = "p sigmoid(p) q";
   let signature = "swiglu(p, q)";
   let formula = "y = p q / (1 + e^-p)";
   let note = "p is the gate";
   let arguments = (ins Nn_Tensor:$p, Optional<Nn_Tensor>:$q, Nn_Flag:$packed);
   let results = (outs Nn_Tensor:$y);
-  let assemblyFormat = Nn_Packs.format;
+  let assemblyFormat = Nn_Gates.format;
 }
 
-def GluOp : Nn_KernelOp<"glu", ["params", "flags", "pointers"], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
+def GluOp : Nn_KernelOp<"glu", ["params", "flags", "pointers"],
+                        [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
   let summary = "a gated unit: an activation of p, times q, each within limits";
   let signature = "glu(p, q, activation = \"silu\", limit = 0.0, alpha = 1.0, plus = 0.0)";
   let formula = "y = act(min(p, limit)) (clamp(q, -limit, limit) + plus)";
@@ -43,7 +45,7 @@ def GluOp : Nn_KernelOp<"glu", ["params", "flags", "pointers"], [DeclareOpInterf
   let arguments = (ins Nn_Tensor:$p, Optional<Nn_Tensor>:$q, DefaultValuedStrAttr<StrAttr, "silu">:$activation,
                        Nn_Number:$limit, Nn_One:$alpha, Nn_Number:$plus, Nn_Flag:$packed);
   let results = (outs Nn_Tensor:$y);
-  let assemblyFormat = Nn_Packs.format;
+  let assemblyFormat = Nn_Gates.format;
 }
 
 def GeluBwdOp : Nn_KernelOp<"gelu_bwd", ["flags"], [Nn_InPlace]> {
@@ -66,7 +68,7 @@ def SwigluBwdOp : Nn_KernelOp<"swiglu_bwd", ["flags", "pointers"], [Nn_InPlace]>
   let summary = "gradients of a swiglu's inputs";
   let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$p, Optional<Nn_Tensor>:$q, Nn_Flag:$packed);
   let results = (outs Nn_Tensor:$dp, Optional<Nn_Tensor>:$dq);
-  let assemblyFormat = !strconcat("$dy `,` ", Nn_Packs.format);
+  let assemblyFormat = !strconcat("$dy `,` ", Nn_Gates.format);
   let extraClassDeclaration = Nn_GateOverwrites.declaration;
 }
 
@@ -76,7 +78,7 @@ def GluBwdOp : Nn_KernelOp<"glu_bwd", ["params", "flags", "pointers"], [Nn_InPla
                        DefaultValuedStrAttr<StrAttr, "silu">:$activation, Nn_Number:$limit, Nn_One:$alpha,
                        Nn_Number:$plus, Nn_Flag:$packed);
   let results = (outs Nn_Tensor:$dp, Optional<Nn_Tensor>:$dq);
-  let assemblyFormat = !strconcat("$dy `,` ", Nn_Packs.format);
+  let assemblyFormat = !strconcat("$dy `,` ", Nn_Gates.format);
   let extraClassDeclaration = Nn_GateOverwrites.declaration;
 }
 

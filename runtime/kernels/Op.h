@@ -42,9 +42,9 @@ enum OpFlag : uint32_t {
 /// may have up to three: window, scale, softcap, and with the flag "dropout" have three or four more; cross_entropy,
 /// its stats and dz may end with a softcap; adamw, adamw_all, sgd and muon with what the group of the weights
 /// multiplies the rate by, and the weight decay; route with the number of groups of experts, and of those chosen.
-/// With the flag "packed" q, k and v of an attention are one tensor, the columns of q first, and so are dq, dk and dv; a
-/// rope turns the first heads of each row; p and q of a swiglu or glu are one tensor, and so are dp and dq. Of these
-/// three one dim more follows all others: of a rope the heads behind those that turn, else the columns of p in a row.
+/// With the flag "packed" q, k and v of an attention are one tensor, the columns of q first, and so are dq, dk, dv; a
+/// rope turns the first heads of each row, and how many pass behind them is one dim more, behind all others; p and q of
+/// a swiglu or glu are one tensor, as are dp and dq, and the columns of p in a row are one dim more.
 /// With the flag "zigzag" rows are two runs of each sequence, one behind the other: the position of the second run's
 /// first row is one dim more, behind all others.
 #define PP_FOR_EACH_KERNEL(X)                                                                                          \
