@@ -14,7 +14,8 @@ from gradients import SMALL, difference
 
 SIZES = SMALL | dict(model="llama", precision="f64", ranks=4, microbatches=4, layers=4, hidden=16, heads=4, kv_heads=2,
                      ffn=16, sequence=8, microbatch=1)
-SCHEDULES = """1f1b zb_h1 interleaved/layers=8 weipipe fsdp data_parallel helixpipe slimpipe 1f1b_vocabulary
+SCHEDULES = """1f1b zb_h1/model.fused=true interleaved/layers=8 weipipe fsdp data_parallel helixpipe slimpipe
+1f1b_vocabulary
 1f1b/mesh.tensor=2 1f1b_overlap/mesh.tensor=2 zb_h1/mesh.tensor=2/mesh.sequence=true 1f1b_vocabulary/mesh.tensor=2
 1f1b/mesh.data=2/mesh.zero=1/microbatches=2 zb_h1/mesh.data=2/mesh.zero=2/microbatches=2
 1f1b/mesh.context=2 zb_h1/mesh.context=2/mesh.attention=heads/mesh.zero=2
@@ -73,7 +74,7 @@ class Runner:
 
     def gradients(self):
         expected = {more: self.train(self.compile(f"single{more}", ranks=1), [], "--in-process")
-                    for more in ("", "/layers=8", "/model=gpt2", "/sequence=16", MIXTRAL, GLM)}
+                    for more in ("", "/layers=8", "/model=gpt2", "/model.fused=true", "/sequence=16", MIXTRAL, GLM)}
         mpirun = ["mpirun", "--oversubscribe", "-n"]
         ways = [("by copies", mpirun, [], {}), ("over NCCL alone", mpirun, [], ALONE),
                 ("one GPU", [], ["--in-process"], {})]
