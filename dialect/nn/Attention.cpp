@@ -27,7 +27,7 @@ INFER(RopeOp) {
   if (const int64_t passing = a.getPassing(), heads = a.getHeads(); passing < 0 || passing >= heads)
     return emitOptionalError(loc, "`rope` expects fewer heads that pass than the ", heads, " of a row, got ", passing);
   if (a.getPassing() > 0 && a.getZigzag() > 0)
-    return emitOptionalError(loc, "`rope` expects rows of one run where heads pass");
+    return emitOptionalError(loc, "`rope` expects no `zigzag` where heads pass, got ", a.getZigzag());
   types.push_back(a.getX().getType());
   return success();
 }

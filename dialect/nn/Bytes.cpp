@@ -44,7 +44,7 @@ double pp::nn::bytesOf(Kernel kernel) {
       // A packed tensor is three operands, and read once.
       .Case<AttentionOp, AttentionBwdOp>(
           [](auto op) { return sizeOfAll(op) - (op.getPacked() ? 2 : 0) * sizeOf(op.getQ()); })
-      // Heads that pass are not touched where the rope is in place, and it is where nobody else reads q, k and v.
+      // A rope in place leaves out the heads that pass; each that the compiler derives with such heads is in place.
       .Case([](RopeOp op) {
         const auto heads = static_cast<double>(op.getHeads());
         return sizeOfAll(op) * (heads - static_cast<double>(op.getPassing())) / heads;

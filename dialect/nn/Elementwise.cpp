@@ -21,7 +21,7 @@ INFER(GeluBwdOp) {
   return success();
 }
 
-/// p and q of one type, or one tensor of both. The number of operands is right.
+/// Checks that p and q have one type, or that their one tensor has a half for each. The caller counts the operands.
 template <typename Adaptor> static LogicalResult checkGate(Check check, Adaptor a) {
   if (!a.getPacked())
     return check.same("p", a.getP(), "q", a.getQ());
@@ -44,7 +44,7 @@ template <typename Adaptor> static LogicalResult checkGateBackward(Check check, 
   return success(succeeded(checkGate(check, a)) && succeeded(check.type("dy", a.getDy(), gatedType(a))));
 }
 
-/// Of p and q, or of their one tensor.
+/// The types of what a backward makes: gradients of p and of q, or one of their one tensor.
 template <typename Adaptor> static void addGateGradients(Adaptor a, SmallVectorImpl<Type> &types) {
   types.append(a.getPacked() ? 1 : 2, a.getP().getType());
 }

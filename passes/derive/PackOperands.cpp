@@ -24,7 +24,7 @@ struct Made {
   nn::SplitOp split;
   nn::RopeOp ropes[2];
 
-  /// The last to read another comes first.
+  /// In the order in which they can be erased: a reader before what it reads.
   [[nodiscard]] SmallVector<Operation *> ops() const {
     return ropes[0] ? SmallVector<Operation *>{ropes[0], ropes[1], split} : SmallVector<Operation *>{split};
   }
@@ -73,21 +73,24 @@ static nn::RopeOp ropeOfAll(Made made, nn::AttentionOp attention) {
                                     /*passing=*/kvHeads);
 }
 
+/// Whether a result of the op leaves the piece, or is a key or value that other slices read.
+bool PieceGraph::goesOn(Operation *op) const {
+  auto has = [&](ArrayRef<Value> values) {
+    return llvm::any_of(values, [&](Value value) { return value.getDefiningOp() == op; });
+  };
+  return has(actOut) || has(skipsOut) || has(keys) || llvm::any_of(kv, has);
+}
+
 void PieceGraph::packAttentions() {
   auto program = *module.getOps<ProgramOp>().begin();
   if (!slice.isWhole() || !piece.cuts.empty() || program.sizeOf(Axis::tensor) > 1 || program.sizeOf(Axis::context) > 1)
     return;
-  SmallVector<Value> leave;
-  for (const SmallVector<Value> *values : {&actOut, &skipsOut, &keys})
-    llvm::append_range(leave, *values);
-  for (const SmallVector<Value> &values : kv)
-    llvm::append_range(leave, values);
   for (auto attention : llvm::make_early_inc_range(scratch.block().getOps<nn::AttentionOp>())) {
     std::optional<Made> made = makingOf(attention);
     if (!made || llvm::any_of(attention.getO().getUsers(), llvm::IsaPred<nn::SinkOp, nn::AttentionMergeOp>))
       continue;
     SmallVector<Operation *> gone = made->ops();
-    if (llvm::any_of(leave, [&](Value value) { return llvm::is_contained(gone, value.getDefiningOp()); }))
+    if (llvm::any_of(gone, [&](Operation *op) { return goesOn(op); }))
       continue;
     Value all = made->split.getX();
     if (made->ropes[0]) {
@@ -108,20 +111,13 @@ void PieceGraph::packGates() {
   auto pack = [&](auto gate) {
     auto split = gate.getP().template getDefiningOp<nn::SplitOp>();
     const Value reads[] = {gate.getP(), gate.getQ()};
-    auto isElsewhere = [&](Value read) {
-      return !read.hasOneUse() || llvm::is_contained(actOut, read) || llvm::is_contained(skipsOut, read);
-    };
-    if (!split || split.getPeriods() != 1 || !llvm::equal(split.getColumns(), reads) ||
-        llvm::any_of(reads, isElsewhere))
+    if (!split || split.getPeriods() != 1 || !llvm::equal(split.getColumns(), reads) || goesOn(split) ||
+        !llvm::all_of(reads, [](Value read) { return read.hasOneUse(); }))
       return;
     gate->setOperands(split.getX());
     gate.setPacked(true);
     erase(split);
   };
-  for (Operation &op : llvm::make_early_inc_range(scratch.block())) {
-    if (auto swiglu = dyn_cast<nn::SwigluOp>(op))
-      pack(swiglu);
-    else if (auto glu = dyn_cast<nn::GluOp>(op))
-      pack(glu);
-  }
+  for (Operation &op : llvm::make_early_inc_range(scratch.block()))
+    llvm::TypeSwitch<Operation *>(&op).Case<nn::SwigluOp, nn::GluOp>(pack);
 }

@@ -105,6 +105,7 @@ private:
   void splitLosses();
   mlir::LogicalResult foldTransposes();
   // PackOperands.cpp
+  bool goesOn(mlir::Operation *op) const;
   void packAttentions();
   void packGates();
   // DeriveChunks.cpp

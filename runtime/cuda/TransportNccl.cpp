@@ -51,7 +51,7 @@ private:
   struct Bound {
     Lane *lane = nullptr;
     Driver::Event posted = -1, done = -1;
-    bool joins = false; ///< who waits for it waits for its mark, too
+    bool joins = false; ///< what waits for the message waits for its mark, too
   };
 
   Status bind() override;

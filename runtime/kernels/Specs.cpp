@@ -192,19 +192,20 @@ static std::string readRuns(OpSpec &spec, PreparedOp &op) {
   return op.second < spec.dims[1] / 2 ? "the second run begins at position " + std::to_string(op.second) : "";
 }
 
-/// Several operands in one tensor: takes the last dim, which says where one ends. Those of an attention need none.
+/// With the flag `packed` the last dim says how the columns of a row are shared out: takes it. An attention needs none.
 static std::string readPacked(OpSpec &spec, PreparedOp &op) {
   const bool isRope = op.kernel == Kernel::rope, takesMore = kernelFacts[int(op.kernel)].flags & Packed;
   if (isAttention(op.kernel) || !takesMore || !std::count(spec.flags.begin(), spec.flags.end(), "packed"))
     return "";
   if (spec.dims.empty() || spec.dims.back() < 1)
-    return isRope ? "with the flag `packed` at least one head passes" : "with the flag `packed` p has columns";
+    return isRope ? "with the flag `packed` at least one head passes"
+                  : "with the flag `packed` p has at least one column";
   if (std::count(spec.flags.begin(), spec.flags.end(), "zigzag"))
-    return "with the flag `packed` rows are one run";
+    return "it takes not both flags, `packed` and `zigzag`";
   (isRope ? op.passing : op.gate) = spec.dims.back();
   spec.dims.pop_back();
   if (!isRope && !spec.dims.empty() && spec.dims[0] % op.gate)
-    return std::to_string(spec.dims[0]) + " elements are no rows of " + std::to_string(op.gate);
+    return std::to_string(spec.dims[0]) + " elements are not whole rows of " + std::to_string(op.gate);
   return "";
 }
 

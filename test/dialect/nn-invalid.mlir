@@ -165,7 +165,7 @@ func.func @all_heads_pass(%x: tensor<2x8x12xf32>) {
 // -----
 
 func.func @passes_in_two_runs(%x: tensor<2x8x12xf32>) {
-  // expected-error@+2 {{`rope` expects rows of one run where heads pass}}
+  // expected-error@+2 {{`rope` expects no `zigzag` where heads pass, got 2}}
   // expected-error@+1 {{failed to infer returned types}}
   %y = nn.rope %x {heads = 3 : i64, passing = 1 : i64, zigzag = 2 : i64} : (tensor<2x8x12xf32>) -> tensor<2x8x12xf32>
   return

@@ -24,11 +24,12 @@ TEST(KernelsPrepare, NamesTheOpAndWhatIsWrong) {
   EXPECT_EQ(refusal({"rope", Type::F32, {1, 8, 6, 4, 0, 0}, {500.0}, {"packed"}}),
             "op 1 `rope`: with the flag `packed` at least one head passes");
   EXPECT_EQ(refusal({"rope", Type::F32, {1, 8, 6, 4, 0, 2, 4}, {500.0}, {"packed", "zigzag"}}),
-            "op 1 `rope`: with the flag `packed` rows are one run");
+            "op 1 `rope`: it takes not both flags, `packed` and `zigzag`");
   EXPECT_EQ(refusal({"rope", Type::F32, {1, 8, 6, 4, 2}, {500.0}, {"packed"}}), "op 1 `rope`: expected 5 dims, got 4");
-  EXPECT_EQ(refusal({"swiglu", Type::F32, {12, 5}, {}, {"packed"}}), "op 1 `swiglu`: 12 elements are no rows of 5");
+  EXPECT_EQ(refusal({"swiglu", Type::F32, {12, 5}, {}, {"packed"}}),
+            "op 1 `swiglu`: 12 elements are not whole rows of 5");
   EXPECT_EQ(refusal({"glu", Type::F32, {0}, {0, 1, 0}, {"packed"}}),
-            "op 1 `glu`: with the flag `packed` p has columns");
+            "op 1 `glu`: with the flag `packed` p has at least one column");
   EXPECT_EQ(refusal({"attention", Type::F32, {1, 8, 6, 4, 16, 0, 8, 0}, {}, {}}),
             "op 1 `attention`: 6 heads are no multiple of 4 kv heads");
   EXPECT_EQ(refusal({"attention", Type::F32, {1, 8, 4, 4, 16, 0}, {}, {}}),
