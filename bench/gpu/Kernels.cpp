@@ -4,6 +4,8 @@
 // A line is: kernel, type, dims, microseconds (the median of repeated graph replays), TFLOP/s, GB/s, and for products
 // the time of the fastest algorithm that cuBLASLt has (PP_TUNE) over the time of the one chosen here; for products with
 // an epilogue also the time of the two plain calls (PP_EPILOGUES=off) over that of the one.
+//
+// usage: pp-gpu-kernels [--wait] [KERNEL..]    (--wait: for a line of the input after each row; all kernels, or these)
 #include "runtime/kernels/Op.h"
 #include <algorithm>
 #include <cstdio>
@@ -11,6 +13,7 @@
 #include <cstring>
 #include <cuda_runtime.h>
 #include <random>
+#include <set>
 #include <string>
 
 using namespace pp;
@@ -262,8 +265,9 @@ void streams(std::vector<Case> &cases, int64_t t, int64_t h, int64_t f, int64_t 
 
 } // namespace
 
-int main(int argc, char **) {
-  const bool waits = argc > 1; // --wait
+int main(int argc, char **argv) {
+  std::set<std::string> wanted(argv + 1, argv + argc);
+  const bool waits = wanted.erase("--wait");
   int devices = 0;
   if (!check(cudaGetDeviceCount(&devices), "no GPU can be used"))
     return 77;
@@ -276,6 +280,7 @@ int main(int argc, char **) {
               device.multiProcessorCount, Kernels::attention().c_str());
   std::fflush(stdout);
   std::vector<Case> cases;
+  streams(cases, 8192, 4096, 14336, 32000);
   for (int64_t t : {1024, 4096})
     for (auto [k, n] : {std::pair<int64_t, int64_t>{4096, 4096}, {4096, 14336}, {14336, 4096}})
       products(cases, Type::Bf16, t, k, n);
@@ -291,8 +296,9 @@ int main(int argc, char **) {
   }
   attentions(cases, 1, 4096, 32, 8, 128, false);
   attentions(cases, 1, 4096, 16, 16, 256, true);
-  streams(cases, 8192, 4096, 14336, 32000);
   for (const Case &one : cases) {
+    if (!wanted.empty() && !wanted.contains(one.spec.kernel))
+      continue;
     report(one, false, waits, stream);
     if (one.spec.kernel == "attention" || one.spec.kernel == "attention_bwd")
       report(one, true, waits, stream);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints the kernels' speed beside PyTorch's on the same GPU: products, attention, and bytes per second of the rest.
 
-usage: kernels.py PATH/TO/pp-gpu-kernels   (without PyTorch its columns stay empty)
+usage: kernels.py PATH/TO/pp-gpu-kernels [KERNEL..]   (without PyTorch its columns stay empty; all kernels, or these)
 SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """
 import csv
@@ -16,19 +16,25 @@ except ImportError:
     torch = None
 
 
-def microseconds(run):
-    """The median time of one call inside a CUDA graph of ten, as pp-gpu-kernels measures."""
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+def microseconds(run, captured=True):
+    """The median time of one call inside a CUDA graph of ten, as pp-gpu-kernels measures. A backward of autograd cannot
+    be captured by itself: its ten calls are asked for one by one, which is faster than they run."""
+    def ten():
         for _ in range(10):
             run()
+
+    ten()
+    torch.cuda.synchronize()
+    if captured:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            ten()
+        ten = graph.replay
     times = []
     for _ in range(15):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
-        graph.replay()
+        ten()
         end.record()
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end) * 100)
@@ -72,7 +78,8 @@ def attention(name, dims):
                 if name.startswith("attention_bwd"):
                     out = forward()
                     dout = torch.randn_like(out)
-                    time = microseconds(lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True))
+                    grad = lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)
+                    time = microseconds(grad, captured=False)
                 else:
                     with torch.no_grad():
                         time = microseconds(forward)
@@ -115,11 +122,11 @@ def rows_of(lines):
 
 def main():
     # It waits for a line after each of its rows: while PyTorch is timed, nothing else runs on the GPU.
-    process = subprocess.Popen([sys.argv[1], "--wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.argv[1], "--wait", *sys.argv[2:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               text=True)
     print(process.stdout.readline().strip("# \n"), flush=True)
     print("\n| kernel | type | dims | us | TFLOP/s | GB/s | cuBLASLt's best / ours | two plain calls / ours | PyTorch "
-          "us "
-          "| PyTorch / ours |", flush=True)
+          "us | PyTorch / ours |", flush=True)
     print("|---|---|---|---|---|---|---|---|---|---|")
     for row in csv.DictReader(rows_of(process.stdout)):
         other = beside(row)

@@ -63,6 +63,10 @@ else
   done
   pack step.4096.1f1b $(define model=llama layers=4 hidden=4096 heads=32 kv_heads=8 ffn=14336 vocab=4096 \
     sequence=4096 microbatch=1 microbatches=4 precision=bf16 schedule=1f1b ranks=4 clip=0)
+  for schedule in terapipe slimpipe; do # slices: attention of chunks of keys
+    pack step.16384.$schedule $(define model=llama layers=4 hidden=4096 heads=32 kv_heads=8 ffn=14336 vocab=4096 \
+      sequence=16384 microbatch=1 microbatches=4 precision=bf16 schedule=$schedule ranks=4 slices=4 clip=0)
+  done
   pack step-gpt2.1024.single $(define model=gpt2 layers=12 hidden=768 heads=12 ffn=3072 vocab=8192 context=1024 \
     sequence=1024 microbatch=8 microbatches=4 precision=bf16 schedule=single clip=0)
 fi

@@ -122,6 +122,8 @@ TEST(PeersOfOneGpu, CopyIntoEachOther) {
   setenv("PP_PEER_SOCKET", std::to_string(ends[1]).c_str(), 1);
   std::string program = "/proc/self/exe", filter = "--gtest_filter=PeersOfOneGpu.CopyIntoEachOther";
   char *words[] = {program.data(), filter.data(), nullptr};
+  for (const char *name : {"GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX"}) // this test alone is for the other process
+    unsetenv(name);
   pid_t other = -1;
   ASSERT_EQ(posix_spawn(&other, program.c_str(), nullptr, nullptr, words, environ), 0);
   unsetenv("PP_PEER_SOCKET");

@@ -2,10 +2,11 @@
 """Runs every packed schedule on one GPU, all ranks in one process, and compares gradients and losses with one rank."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: gradients.py PROGRAMS TEXT [few|rest]
-# Programs are `gradients.<type>.<schedule>/program`, linked by bench/gpu/link.py. Four run at a time and share the GPU.
-# `few` are the schedules that tell most, in f32 and bf16; `rest` are the others. A line also says what the program says
-# of its engines: attention by cuDNN or by our kernels, products with an epilogue.
+# usage: gradients.py PROGRAMS TEXT [few|rest|processes]
+# Programs are `gradients.<type>.<schedule>/program`, linked by bench/gpu/link.py. Several run at a time and share the
+# GPU. `few` are the schedules that tell most, in f32 and bf16; `rest` are the others; `processes` are the few in bf16
+# with a process for each rank, whose messages go through host memory and MPI. A line also says what the program says of
+# its engines: attention by cuDNN or by our kernels, products with an epilogue.
 # Tolerances, relative to the largest element of a tensor: f32 1e-4, for sums over 8 layers and 1024 tokens in another
 # order than one rank's (each step rounds at 6e-8, and norms and softmax amplify it about a thousandfold at worst).
 # In 16 bits as measured by bench/gradient_errors.py (CPU kernels, this model, nine schedules): where all units have the
@@ -13,7 +14,7 @@
 # slices, whose results are rounded apart, by 5.1e-3 in bf16 and 5.6e-4 in f16. The bounds are four times that, since a
 # GPU may choose another algorithm for another shape; they are what all of rounding costs against f64 (largest 2.0e-2
 # and 2.3e-3, median 6.1e-3 and 8.4e-4). A wrong or stale message changes gradients by a microbatch's share, an eighth.
-import concurrent.futures, glob, os, subprocess, sys
+import concurrent.futures, glob, os, shutil, subprocess, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "run"))
 import harness
@@ -22,23 +23,27 @@ from gradients import difference
 # GPT-2's programs run with and without epilogues (PP_EPILOGUES): what differs is whether gelu sees u rounded, and a
 # residual its product.
 TOLERANCE = {"f32": 1e-4, "bf16": 2e-2, "f16": 2.5e-3}
+RANKS = 4  # of all packed schedules
 FEW = ("1f1b", "zb_v", "weipipe_interleave", "slimpipe_exchange", "gpipe_offload", "fsdp")
-AT_A_TIME = 4
-PLAIN = "without epilogues"
+AT_A_TIME = 4  # programs; an H100 had no room for the contexts of 40 processes
+PLAIN, APART = "without epilogues", "over MPI"
 BY_CUDNN = ("1f1b", "zb_v", "helixpipe")  # the others by our own attention: cuDNN compiles its kernels at every start
 
 
 def run(folder, text, *options):
     """Gradients, losses, and which engines served."""
-    result = os.path.join(folder, "result" + "".join(options).replace(" ", "-"))
-    environment = dict(os.environ, PP_EPILOGUES="off" if PLAIN in options else "on",
+    result = os.path.join(folder, f"result.{os.getpid()}" + "".join(options).replace(" ", "-"))
+    environment = dict(harness.ENVIRONMENT, PP_EPILOGUES="off" if PLAIN in options else "on",
                        PP_CUDNN="on" if folder.split(".")[-1] in BY_CUDNN else "off")
-    done = subprocess.run([os.path.abspath(os.path.join(folder, "program")), "--in-process", "--data", text, "--steps",
-                           "4", "--grads", result + ".grads", "--log", result + ".jsonl",
-                           *(option for option in options if option != PLAIN)], env=environment, capture_output=True,
-                          text=True, timeout=60, stdin=subprocess.DEVNULL)
+    program = os.path.abspath(os.path.join(folder, "program"))
+    start = (["mpirun", "-n", str(RANKS), "--oversubscribe", program, "--transport", "mpi"] if APART in options else
+             [program, "--in-process"])
+    done = subprocess.run([*start, "--data", text, "--steps", "4", "--grads", result + ".grads", "--log",
+                           result + ".jsonl", *(option for option in options if option not in (PLAIN, APART))],
+                          env=environment, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
     if done.returncode:
-        raise RuntimeError(done.stderr or f"ended with {done.returncode}")
+        said = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
+        raise RuntimeError(next((line for line in said if line.startswith("pp: error")), said[-1]))
     engines = [line.split("  ", 1)[1] for line in done.stdout.splitlines() if line.startswith("engines  ")]
     gradients = {name: values for name, (_, values) in harness.read_safetensors(result + ".grads").items()}
     return gradients, [line["loss"] for line in harness.read_log(result + ".jsonl")], " ".join(engines)
@@ -66,16 +71,22 @@ def cases_of(programs, which):
     for folder in sorted(glob.glob(os.path.join(programs, "gradients.*"))):
         _, kind, schedule = os.path.basename(folder).split(".")
         few = kind.split("-")[0] != "f16" and schedule in FEW
-        if which == "all" or few == (which == "few"):
-            for options in ((), ("--no-graph",)) + (((PLAIN,),) if kind.endswith("gpt2") else ()):
-                cases.append((kind, folder, options))
+        ways = []
+        if which == "processes":
+            ways = [(APART,)] if few and kind == "bf16" else []
+        elif which == "all" or few == (which == "few"):
+            ways = [(), ("--no-graph",)] + ([(PLAIN,)] if kind.endswith("gpt2") else [])
+        cases += [(kind, folder, options) for options in ways]
     return sorted(cases, key=lambda case: (case[2] != (), case[1]))  # each program once, then its other ways
 
 
 def main():
     programs, text, which = (*sys.argv[1:], "all")[:3]
+    if which == "processes" and not shutil.which("mpirun"):
+        print("no mpirun on this machine")
+        return 0
     tally, cases = harness.Tally(), cases_of(programs, which)
-    with concurrent.futures.ThreadPoolExecutor(AT_A_TIME) as pool:
+    with concurrent.futures.ThreadPoolExecutor(1 if which == "processes" else AT_A_TIME) as pool:
         references = {kind: pool.submit(run, os.path.join(programs, f"gradients.{kind}.single"), text)
                       for kind in dict.fromkeys(kind for kind, _, _ in cases)}
         for done in concurrent.futures.as_completed([pool.submit(judge, case, text, references) for case in cases]):

@@ -12,8 +12,11 @@ import harness
 compiler, folder = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 build = os.path.dirname(os.path.dirname(compiler))
 packed, tools, tally = os.path.join(folder, "packed"), os.path.join(folder, "tools"), harness.Tally()
-PARTS = ["versions", "configure", "build", "link", "gradients", "kernels", "steps", "build-tests", "kernel-tests",
-         "kernel-tests-cudnn", "gradients-rest"]
+SHARDS = [f"kernel-tests-{shard}" for shard in range(6)]
+# One behind the other; those of a list run side by side.
+PARTS = ["versions", "configure", "build", "link",
+         ["gradients", *SHARDS, "kernel-tests-cudnn", "memcheck", "racecheck"], "kernels", "steps", "counters",
+         "processes", "gradients-rest"]
 HANG = """
 def hang(name):
     if os.environ.get("PP_REHEARSAL_HANGS") == name:
@@ -45,13 +48,22 @@ hang("kernels")
 print("# attention: 0 ops by cuDNN", flush=True)
 """
 TESTS = """
-print("3 tests with", *sys.argv[1:], "PP_CUDNN", os.environ.get("PP_CUDNN"))
+print("3 tests with", *sys.argv[1:], "PP_CUDNN", os.environ.get("PP_CUDNN"), "shard",
+      os.environ.get("GTEST_SHARD_INDEX"))
+"""
+CHECKER = """
+print("checked with", *sys.argv[1:5], flush=True)
+os.execvp(sys.argv[5], sys.argv[5:])
+"""
+COUNTER = """
+print("    gpu__time_duration.sum us 1.0 of", *sys.argv[sys.argv.index("-k") + 1:])
 """
 
 
 def write_tools():
     os.makedirs(tools, exist_ok=True)
     for name, text in (("cmake", CMAKE), ("pp-gpu-kernels", KERNELS), ("pp-gpu-kernel-tests", TESTS),
+                       ("compute-sanitizer", CHECKER), ("ncu", COUNTER),
                        ("nvidia-smi", 'print("a GPU that is not there")\n')):
         path = os.path.join(tools, name)
         with open(path, "w") as file:
@@ -93,14 +105,29 @@ def is_gone():
         return file.read().split()[2] == "Z"
 
 
+def flat(parts):
+    return [name for part in parts for name in (part if isinstance(part, list) else [part])]
+
+
+def in_order(told):
+    """Whether parts ended in their order, those that run side by side in any."""
+    names = list(told)
+    for part in PARTS:
+        its = flat([part])
+        if sorted(names[:len(its)]) != sorted(its):
+            return False
+        names = names[len(its):]
+    return not names
+
+
 def check_all():
     """Every part is done, and says what it should."""
     results, run = start("all", "--minutes", "25")
     said, _ = run.communicate()
     told = summary(results)
-    bad = [f"{part}: {told.get(part)}: {read(results, part)[-600:]}" for part in PARTS
+    bad = [f"{part}: {told.get(part)}: {read(results, part)[-600:]}" for part in flat(PARTS)
            if not told.get(part, "").startswith("done in ")]
-    tally.check(run.returncode == 0 and list(told) == PARTS and not bad, f"all parts in their order {bad}")
+    tally.check(run.returncode == 0 and in_order(told) and not bad, f"all parts in their order {bad}")
     gradients = read(results, "gradients") + read(results, "gradients-rest")
     missing = [want for want in (
         r"ok   bf16 1f1b: gradients \S+ losses \S+ \(attention: 0 ops by cuDNN, [1-9]\d* by own kernels, "
@@ -113,11 +140,17 @@ def check_all():
     tally.check(len(rows) == 3 and "attention: 0 ops" in read(results, "kernels"), "three rows of kernels")
     tally.check(re.search(r"^\| 16 \| pp single \| [\d.]+ \| .* attention: 0 ops by cuDNN, [1-9]\d* by own",
                           read(results, "steps"), re.M), f"a row of steps {read(results, 'steps')}")
-    tally.check("PP_CUDNN off" in read(results, "kernel-tests") and "KernelsTiles" in read(
-        results, "kernel-tests-cudnn"), "kernels are tested without and with cuDNN")
+    tally.check(all(f"PP_CUDNN off shard {shard}" in read(results, name) for shard, name in enumerate(SHARDS)) and
+                "KernelsTiles" in read(results, "kernel-tests-cudnn"), "kernels are tested without and with cuDNN")
+    tally.check(all(f"checked with --tool {name} --error-exitcode 1" in read(results, name) and
+                    "3 tests with" in read(results, name) for name in ("memcheck", "racecheck")),
+                "the toolkit's checkers run over tests")
+    tally.check(re.search(r"== adamw\n +gpu__time_duration.sum us 1.0 of regex:adamKernel", read(results, "counters")),
+                f"counters of kernels {read(results, 'counters')}")
+    tally.check("ok   bf16 1f1b over MPI: " in read(results, "processes"), "a process for each rank")
     tally.check("-DCMAKE_CUDA_ARCHITECTURES=90" in read(results, "configure") and "ok   bf16 1f1b: " in said
                 and "| linear | bf16 | 3 4 4 |" in said, "rows go to the terminal, too")
-    return {part: int(re.match(r"done in (\d+) s", text)[1]) for part, text in told.items() if part in PARTS}
+    return {part: int(its[1]) for part, text in told.items() if (its := re.match(r"done in (\d+) s", text))}
 
 
 def check_time(seconds):
@@ -129,14 +162,16 @@ def check_time(seconds):
         results, run = start(f"time-{hangs}", "--minutes", f"{limit / 60:.3f}", *options, hangs=hangs)
         run.communicate()
         took, told = time.monotonic() - began, summary(results)
-        kept = {"build": "building pp-runtime-cuda pp-gpu-kernels\n", "kernels": "| linear | bf16 | 3 4 4 |"}[hangs]
+        kept = {"build": "building pp-runtime-cuda pp-gpu-kernels pp-gpu-kernel-tests\n",
+                "kernels": "| linear | bf16 | 3 4 4 |"}[hangs]
         tally.check(run.returncode == 1 and told[hangs].startswith("stopped after ") and is_gone(),
                     f"{hangs}: the limit of {limit} s stops it: {told}")
         tally.check(kept in read(results, hangs), f"{hangs}: its rows stay: {read(results, hangs)!r}")
         tally.check(limit - 2 <= took <= limit + 60, f"{hangs}: the limit of {limit} s, ended after {took:.1f} s")
-        after = [] if options else PARTS[PARTS.index(hangs) + 1:]
+        after = [] if options else flat(PARTS[PARTS.index(hangs) + 1:])
         bad = [part for part in after if not told.get(part, "").startswith("not run, no time is left of ")]
-        tally.check(not bad and list(told) == ([hangs] if options else PARTS), f"{hangs}: no part behind it {bad}")
+        tally.check(not bad and (list(told) == [hangs] if options else in_order(told)),
+                    f"{hangs}: no part behind it {bad}")
 
 
 def check_signals():
@@ -180,7 +215,7 @@ def main():
     check_libraries()
     harness.call([os.path.join(harness.ROOT, "bench", "gpu", "pack.sh"), build, packed, "rehearsal"])
     seconds = check_all()
-    if list(seconds) == PARTS:
+    if in_order(seconds):
         check_time(seconds)
         check_signals()
     return tally.close()
