@@ -296,6 +296,11 @@ int main(int argc, char **argv) {
   }
   attentions(cases, 1, 4096, 32, 8, 128, false);
   attentions(cases, 1, 4096, 16, 16, 256, true);
+  for (const std::string &name : wanted)
+    if (std::none_of(cases.begin(), cases.end(), [&](const Case &one) { return one.spec.kernel == name; })) {
+      std::fprintf(stderr, "pp-gpu-kernels: no kernel `%s` is timed\n", name.c_str());
+      return 2;
+    }
   for (const Case &one : cases) {
     if (!wanted.empty() && !wanted.contains(one.spec.kernel))
       continue;
