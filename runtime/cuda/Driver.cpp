@@ -87,6 +87,7 @@ public:
   int64_t takenBytes() const override;
   void *native(Stream stream) const override { return streams[stream]; }
   std::string name() const override { return text("on one ", properties.name); }
+  std::string identity() const override { return {properties.uuid.bytes, sizeof properties.uuid.bytes}; }
 
 private:
   /// What the kernels of a rank are told before a step, and say after it; in memory of allocateHost.

@@ -104,6 +104,8 @@ public:
   /// The handle under which other libraries know the stream.
   [[nodiscard]] virtual void *native(Stream stream) const = 0;
   [[nodiscard]] virtual std::string name() const = 0;
+  /// Which device of the world this is; empty: not known.
+  [[nodiscard]] virtual std::string identity() const { return {}; }
 };
 
 /// What programs this runtime is for: `cpu` or `cuda`.

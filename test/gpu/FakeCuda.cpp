@@ -7,6 +7,7 @@
 // Streams share the hardware's queues, in which what was asked for first begins first. A kernel begins when a
 // multiprocessor is free; operations of NCCL keep some each until they end. After a kernel that fails every call does.
 //   PP_FAKE_CUDA=N   looking for GPUs fails with error N
+//   PP_FAKE_SHARED=1 all processes have one GPU
 //   PP_FAKE_SEED=N   another order
 //   PP_FAKE_SMS=N    multiprocessors (132, as an H100)
 //   PP_FAKE_HELD=1   at its end the process says how many of them messages held at most
@@ -25,6 +26,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <unistd.h>
 #include <utility>
 
 namespace {
@@ -250,6 +252,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int) {
   *properties = {};
   properties->multiProcessorCount = int(machine.all);
   snprintf(properties->name, sizeof properties->name, "GPU that is not there");
+  const int process = getenv("PP_FAKE_SHARED") ? 1 : getpid();
+  memcpy(properties->uuid.bytes, &process, sizeof process);
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t *available, size_t *all) {
