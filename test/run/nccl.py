@@ -483,11 +483,13 @@ class Runner:
                 said, _ = self.train(program, command, *options, PP_FAKE_CUDA=error)
                 self.tally.check(isinstance(said, list) and len(said) == 1 and words in said[0],
                                  f"error {error}: {said}")
-        said, _ = self.train(program, ["mpirun", "-n", "2", "--oversubscribe"], PP_FAKE_SHARED="1")
+        shared = dict(PP_FAKE_SHARED="1")
+        said, _ = self.train(program, ["mpirun", "-n", "2", "--oversubscribe"], **shared)
         self.tally.check(isinstance(said, list) and len(said) == 1 and "ranks 0 and 1 share a GPU, and NCCL wants one "
                          "for each rank" in said[0], f"one GPU for two ranks: {said}")
-        said, _ = self.train(program, ["mpirun", "-n", "2", "--oversubscribe"], "--transport", "mpi", PP_FAKE_SHARED="1")
-        self.tally.check(isinstance(said, dict), f"the same over MPI: {said if isinstance(said, list) else 'it trains'}")
+        said, _ = self.train(program, ["mpirun", "-n", "2", "--oversubscribe"], "--transport", "mpi", **shared)
+        self.tally.check(isinstance(said, dict),
+                         f"the same over MPI: {said if isinstance(said, list) else 'it trains'}")
 
 
 def main():
