@@ -281,6 +281,7 @@ int main(int argc, char **argv) {
   std::fflush(stdout);
   std::vector<Case> cases;
   streams(cases, 8192, 4096, 14336, 32000);
+  streams(cases, 8192, 768, 3072, 8192); // narrow rows, as GPT-2's
   for (int64_t t : {1024, 4096})
     for (auto [k, n] : {std::pair<int64_t, int64_t>{4096, 4096}, {4096, 14336}, {14336, 4096}})
       products(cases, Type::Bf16, t, k, n);
@@ -289,6 +290,7 @@ int main(int argc, char **argv) {
   for (auto [t, h] : {std::pair<int64_t, int64_t>{8192, 768}, {8192, 1600}, {4096, 4096}})
     pairs(cases, Type::Bf16, t, h, 4 * h);
   pairs(cases, Type::F32, 2048, 1024, 4096);
+  attentions(cases, 8, 1024, 12, 12, 64, true); // GPT-2's
   for (auto [b, s] : {std::pair<int64_t, int64_t>{4, 1024}, {1, 4096}, {1, 16384}}) {
     attentions(cases, b, s, 32, 8, 128, true);
     attentions(cases, b, s, 32, 32, 128, true);
