@@ -52,7 +52,7 @@ beside() { # NAME SECONDS COMMAND..
 }
 
 finish() {
-  local process status follower followers=()
+  local process status followers=()
   for process in "${!names[@]}"; do
     tail -n +1 -s 0.5 --pid="$process" -f "$results/${names[$process]}" &
     followers+=($!)

@@ -196,29 +196,27 @@ std::string NcclTransport::plan(const Key &key) const {
   return all;
 }
 
-/// What meets must be the same: NCCL would move what fits, or wait for ever. It takes no GPU twice, and two of its
-/// ranks end without a sentence that says what to do.
+/// What meets must be the same: NCCL would move what fits, or wait for ever. No two ranks may share a GPU: NCCL refuses
+/// them in words that do not say what to do.
 Status NcclTransport::comparePlans(const Key &key, const Lane &lane) {
-  std::string mine = plan(key), first = mine, gpu = driver.identity();
+  const std::string gpu = driver.identity(), mine = plan(key);
+  std::string first = gpu + mine;
+  uint64_t length = first.size();
   if (lane.place == 0) {
-    for (size_t other = 1; other < key.first.size(); ++other)
-      for (std::string *its : {&gpu, &first}) {
-        uint64_t length = its->size();
-        PP_TRY(inner->send(key.first[other], &length, sizeof length));
-        PP_TRY(inner->send(key.first[other], its->data(), length));
-      }
+    for (size_t other = 1; other < key.first.size(); ++other) {
+      PP_TRY(inner->send(key.first[other], &length, sizeof length));
+      PP_TRY(inner->send(key.first[other], first.data(), length));
+    }
     return {};
   }
-  for (std::string *its : {&gpu, &first}) {
-    uint64_t length = 0;
-    PP_TRY(inner->receive(key.first[0], &length, sizeof length));
-    its->resize(length);
-    PP_TRY(inner->receive(key.first[0], its->data(), length));
-  }
-  if (!gpu.empty() && gpu == driver.identity())
-    return refused("ranks ", key.first[0], " and ", rank,
-                   " share a GPU, and NCCL wants one for each rank: start as many "
-                   "processes on a machine as it has GPUs, or take `--transport mpi`, or `--in-process` on one GPU");
+  PP_TRY(inner->receive(key.first[0], &length, sizeof length));
+  first.resize(length);
+  PP_TRY(inner->receive(key.first[0], first.data(), length));
+  if (!gpu.empty() && first.starts_with(gpu))
+    return refused("ranks ", key.first[0], " and ", rank, " share a GPU, and NCCL wants one for each rank: start as ",
+                   "many processes on a machine as it has GPUs, or take `--transport mpi`, or `--in-process` on one ",
+                   "GPU");
+  first.erase(0, gpu.size());
   std::istringstream theirs(first), ours(mine);
   for (int64_t number = 1; first != mine; ++number) {
     std::string their = "nothing", our = "nothing";

@@ -104,7 +104,7 @@ public:
   /// The handle under which other libraries know the stream.
   [[nodiscard]] virtual void *native(Stream stream) const = 0;
   [[nodiscard]] virtual std::string name() const = 0;
-  /// Which device of the world this is; empty: not known.
+  /// Tells this device from all others, of other machines, too; of one length on all devices. Empty: not known.
   [[nodiscard]] virtual std::string identity() const { return {}; }
 };
 

@@ -174,6 +174,20 @@ def check_time(seconds):
                     f"{hangs}: no part behind it {bad}")
 
 
+def check_built():
+    """What was built before is taken, and nothing is built."""
+    built = os.path.join(packed, "built")
+    os.makedirs(os.path.join(built, "lib"))
+    with open(os.path.join(built, "lib", "built-before"), "w"):
+        pass
+    results, run = start("built", "--only", "build")
+    run.communicate()
+    shutil.rmtree(built)
+    tally.check(run.returncode == 0 and summary(results)["build"].startswith("done in ") and "building"
+                not in read(results, "build") and os.path.exists(os.path.join(packed, "build", "lib", "built-before")),
+                f"what was built before is taken: {summary(results)}")
+
+
 def check_signals():
     for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
         results, run = start(number.name, "--minutes", "25", "--only", "kernels", hangs="kernels")
@@ -218,6 +232,7 @@ def main():
     if in_order(seconds):
         check_time(seconds)
         check_signals()
+        check_built()
     return tally.close()
 
 

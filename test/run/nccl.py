@@ -184,8 +184,8 @@ class Runner:
              f"(1024 bytes, channel 1, 1f1b.pipe:10:24) {overdue}; of 9 messages", "waits for `act(0, 1)`"),
             ("a copy withheld in the graph", copied, "withhold:0:15", "step 2", overdue, "`dact(1, 3)` from rank 1"),
             # (Rank 1 waits for act(0, 0), rank 0 for its next message. Both are overdue, and either may say so first.)
-            ("what is copied is not waited for", copied, "withhold:1:0", "step 1", "`act(0, 0)`", overdue,
-             "`act(0, 1)`", " waits for `act(0, "),
+            ("what is copied is not waited for", copied, "withhold:1:0", "step 1", "`act(0, 0)` from rank 0", overdue,
+             "`act(0, 1)` to rank 1", " waits for `act(0, "),
             ("a rank that hangs behind copies", copied, "hang:0:2", "from rank 0 (1024 bytes, channel 1, 1f1b.pipe:",
              overdue, "rank 0 has not been heard of for ", " s, in step 1"),
             ("a rank killed behind copies", copied, "die:0:2", f"rank 0 (process", dead),
