@@ -88,6 +88,8 @@ LogicalResult pp::linkExecutable(ArrayRef<std::string> objects, StringRef target
   arguments.append(objects.begin(), objects.end());
   arguments.push_back(*runtime);
   flags.split(arguments, ';', -1, /*KeepEmpty=*/false);
+  if (llvm::sys::findProgramByName("ld.lld")) // in a third of the time of GNU's
+    arguments.push_back("-fuse-ld=lld");
   arguments.append({"-o", temporary});
   std::optional<StringRef> redirects[] = {StringRef(""), StringRef(messages), StringRef(messages)};
   std::string why;

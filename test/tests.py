@@ -39,7 +39,8 @@ def command_of(name, program, arguments, build):
 def main():
     build, output, *pairs = sys.argv[1:]
     values = dict(pair.split("=", 1) for pair in pairs)
-    values |= dict(inputs=os.path.join(HERE, "run", "Inputs"), libraries=os.path.join(build, "lib"))
+    run = os.path.join(HERE, "run")
+    values |= dict(run=run, inputs=os.path.join(run, "Inputs"), libraries=os.path.join(build, "lib"))
     with open(os.path.join(build, "test", "lit.site.cfg.py"), "w") as file:
         file.write(LIT.format(source=HERE, build=build, llvm=values["llvm"]))
     targets, lines = set(values["targets"].split(";")), []
@@ -59,7 +60,8 @@ def main():
         lines.append(f"add_test([=[{name}]=] " + " ".join(f"[=[{word}]=]" for word in command) + ")")
         # Long ones start first. 77: what the test needs is not on this machine.
         more = "" if environment == "-" else f" ENVIRONMENT [=[{environment}]=]"
-        more += " LABELS long" if "long" in needs.split(",") else ""
+        tier = {"quick", "long"} & set(needs.split(",")) or {"default"}
+        more += f" LABELS {tier.pop()}"
         lines.append(f"set_tests_properties([=[{name}]=] PROPERTIES TIMEOUT 1800 COST 10 SKIP_RETURN_CODE 77{more})")
     text = re.sub(r"@(\w+)@", lambda match: values[match[1]], "\n".join(lines) + "\n")
     with open(output, "w") as file:

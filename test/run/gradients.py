@@ -2,16 +2,17 @@
 """Judges schedules by execution: gradients, losses and trained weights on several ranks against those on one rank."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: gradients.py PP_COMPILE FOLDER [--quick] [--schedules NAME[/PARAMETER=VALUE..],..] [--train FILE.pipe]
-#                     [--models FILE.pipe] [--precisions f64,f32] [-D NAME=VALUE].. [--recompute PARTS] [--hoist]
-#                     [--plan] [--order COSTS] [--matrix [--only PRECISION,RANKS,ROUNDS,LAYERS]..]
+# usage: gradients.py PP_COMPILE FOLDER [OPTION..]     one row: --help says its options
+#        gradients.py PP_COMPILE FOLDER --table FILE [--long] [--shard I/N] [--only NAME]..     rows of a file
 # Every case is compiled by pp-compile from examples/train.pipe (or FILE.pipe), run for three steps of AdamW under
 # `mpirun` or in one process, with buffered or rendezvous sends, or as on a GPU (streams and staged copies, emulated);
 # the gradients of its first step, its losses and the weights after its last step must equal those of `schedule=single`
-# within the tolerance of its type, and be the same bits in all modes.
+# within the tolerance of its type, and be the same bits in all modes. Rows of a table share the runs of `single`.
+# --quick: a schedule runs once, on 4 ranks with 8 microbatches, in two of the six modes. Models, types and pairs of
+# modes take turns from schedule to schedule. --both: it also runs on 2 ranks, in the other model and the last type.
 # --matrix: 2, 4, 6 ranks, 1, 2, 4 rounds of microbatches, 1, 2 layers a rank, f64 and f32, and `groups=all` in a
-# schedule for every divisor of the ranks; threads and mpi in turn, all with rendezvous sends. --only keeps one of them.
-import argparse, glob, itertools, os, re, shutil, sys
+# schedule for every divisor of the ranks; threads and mpi in turn, all with rendezvous sends. --sizes keeps one of them.
+import argparse, glob, itertools, os, re, shlex, shutil, sys
 import harness
 
 TOLERANCE = {"f32": 1e-5, "f64": 1e-11, "f16": 1e-5, "bf16": 1e-5}
@@ -52,7 +53,7 @@ def agreement(ours, wanted, precision="f64"):
 class Runner:
     def __init__(self, compiler, folder):
         self.compiler, self.folder, self.text = compiler, folder, harness.write_text(folder)
-        self.options, self.file = (), harness.TRAIN
+        self.options, self.file, self.small = (), harness.TRAIN, SMALL
 
     def hoist(self):
         """From now on weights leave as early as the step on a cluster of slow links gains by it."""
@@ -61,7 +62,7 @@ class Runner:
     def compile(self, train=None, **values):
         path = os.path.join(self.folder, "_".join(str(value).replace("/", "_") for value in values.values()))
         values["schedule"], *more = values["schedule"].split("/")
-        defines = SMALL | values | dict(pair.split("=") for pair in more)
+        defines = self.small | values | dict(pair.split("=") for pair in more)
         return harness.compile_train(self.compiler, path, defines, train or self.file, self.options)
 
     def forget(self, parts):
@@ -92,22 +93,28 @@ class Runner:
             shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 
 
-def cases(quick, schedules, precisions):
-    """Of llama and gpt2, and of the other models that a schedule names."""
-    named = {model for schedule in schedules for model in re.findall(r"/model=(\w+)", schedule)} - {"llama", "gpt2"}
-    for model in ("llama", "gpt2", *sorted(named)):
-        for precision in precisions:
-            for ranks in (1, 2, 4):
-                for microbatches in (4, 8):
-                    chosen = (ranks, microbatches, precision) in ((4, 8, "f64"), (2, 4, "f32"), (4, 8, "bf16"),
-                                                                  *((ranks, 2 * ranks, "f16") for ranks in (2, 4)))
-                    for number, schedule in enumerate(schedules if chosen or not quick else ()):
-                        if f"/model={model}/" not in schedule + "/" and ("/model=" in schedule or model in named):
-                            continue
-                        other = (number + (ranks == 2)) % 2 == 1
-                        if quick and "/model=" not in schedule and (model == "gpt2") != other:
-                            continue  # the next schedule has the models the other way round
-                        yield dict(model=model, precision=precision, ranks=ranks, microbatches=microbatches), schedule
+def models_of(schedule):
+    """The model that a schedule names, or the two that take turns."""
+    return re.findall(r"/model=(\w+)", schedule) or ["llama", "gpt2"]
+
+
+def cases(row, schedules, precisions):
+    """The sizes of a case, with its model and its type, and its schedule."""
+    if row.matrix:
+        yield from matrix(schedules, [words.split(",") for words in row.sizes])
+        return
+    for number, schedule in enumerate(schedules):
+        models = models_of(schedule)
+        if not row.quick:
+            for model, precision, ranks, microbatches in itertools.product(models, precisions, (1, 2, 4), (4, 8)):
+                yield dict(model=model, precision=precision, ranks=ranks, microbatches=microbatches), schedule
+            continue
+        turn = number % 2
+        yield dict(model=models[turn % len(models)], precision=precisions[0 if row.both else turn % len(precisions)],
+                   ranks=4, microbatches=8), schedule
+        if row.both:
+            yield dict(model=models[(turn + 1) % len(models)], precision=precisions[-1], ranks=2,
+                       microbatches=4), schedule
 
 
 def matrix(schedules, only):
@@ -122,16 +129,79 @@ def matrix(schedules, only):
                        schedule.replace("groups=all", f"groups={groups}"))
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("compiler")
-    parser.add_argument("folder")
-    parser.add_argument("--quick", action="store_true",
-                        help="two sizes, each with one of the two models, and three of the six modes a case")
-    parser.add_argument("--schedules", nargs="+", default=["gpipe,1f1b,weipipe_interleave"])
+PLAIN = [("mpi", "rendezvous"), ("threads", "rendezvous"), ("threads", "buffered"), ("mpi", "buffered")]
+
+
+def modes(row, number):
+    """Transports and sends of the case with this number."""
+    streams, staged = (f"streams/{number}", "rendezvous"), (f"staged/{number}", "rendezvous")
+    pairs = [(PLAIN[0], streams), (PLAIN[1], staged), (PLAIN[2], streams), (PLAIN[3], PLAIN[1])]
+    chosen = [PLAIN[number % 2]] if row.matrix else pairs[number % 4] if row.quick else [*PLAIN, streams, staged]
+    if row.without_mpi:
+        chosen = [mode for mode in chosen if mode[0] == "threads" or mode[0].startswith("streams")] or [PLAIN[1]]
+    return chosen
+
+
+class Rows:
+    """Runs rows, each of which says schedules and what they share."""
+
+    def __init__(self, compiler, folder):
+        self.compiler, self.folder, self.tally, self.references = compiler, folder, harness.Tally(), {}
+
+    def runner(self, row, folder):
+        runner = Runner(self.compiler, folder)
+        if row.models:
+            runner.file = harness.add_models(folder, row.models)
+        if row.hoist:
+            runner.hoist()
+        if row.plan:
+            runner.options += ("--plan",)
+        if row.order:
+            runner.options += (f"--order={row.order}",)
+        if row.recompute:
+            runner.forget(row.recompute)
+        return runner
+
+    def reference(self, runner, row, sizes):
+        """The run of `schedule=single`, whose program does not depend on ranks."""
+        key = (*sorted((runner.small | sizes | dict(ranks=1)).items()), row.models, row.steps)
+        if key not in self.references:
+            path = os.path.join(self.folder, f"single{len(self.references)}")
+            single = harness.compile_train(self.compiler, path, runner.small | sizes | dict(schedule="single", ranks=1),
+                                           runner.file)
+            self.references[key] = runner.run(single, 1, "threads", "rendezvous", row.steps)
+        return self.references[key]
+
+    def run(self, row, name="", number=0):
+        """Number: of the row in its table; modes take turns from there."""
+        runner = self.runner(row, os.path.join(self.folder, name))
+        defines = dict(define.split("=", 1) for define in row.D)
+        runner.small = SMALL | {its: defines.pop(its) for its in list(defines)
+                                if its in SMALL or its.startswith("model.")}
+        schedules = ",".join(row.schedules).split(",")
+        for number, (sizes, schedule) in enumerate(cases(row, schedules, row.precisions.split(",")), number):
+            wanted = self.reference(runner, row, sizes)
+            program = runner.compile(row.train, schedule=schedule, **sizes, **defines)
+            first = None
+            for transport, sends in modes(row, number):
+                ours = runner.run(program, sizes["ranks"], transport, sends, row.steps)
+                good, far = agreement(ours, wanted, sizes["precision"])
+                first = first or ours
+                self.tally.check(good and ours == first, f"{name} " + " ".join(
+                    f"{its} {value}" for its, value in sizes.items()) + f" {schedule:28} {transport:10} {sends:10} {far}"
+                    + ("" if good and ours == first else f", bits as in the first mode: {ours == first}"))
+            if row.matrix:
+                runner.clean(program)
+
+
+def row_options():
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--quick", action="store_true", help="each schedule once, in two of the six modes")
+    parser.add_argument("--both", action="store_true", help="with --quick: on 4 and on 2 ranks")
+    parser.add_argument("--schedules", nargs="+", default=["gpipe,1f1b,weipipe_interleave"],
+                        metavar="NAME[/PARAMETER=VALUE..]", help="separated by commas or blanks")
     parser.add_argument("--models", metavar="FILE.pipe", help="more models, for schedules that say `/model=NAME`")
-    parser.add_argument("--train",
-                        help="the file with the schedules; the reference keeps its own")
+    parser.add_argument("--train", help="the file with the schedules; the reference keeps its own")
     parser.add_argument("--precisions", default="f64,f32")
     parser.add_argument("--hoist", action="store_true", help="let weights leave earlier")
     parser.add_argument("--plan", action="store_true", help="run the order that the planner finds")
@@ -144,50 +214,48 @@ def main():
     parser.add_argument("-D", action="append", default=[], metavar="NAME=VALUE",
                         help="of the model and the data, or of the schedules alone")
     parser.add_argument("--matrix", action="store_true", help="all sizes of the issue of weight passing")
-    parser.add_argument("--only", action="append", default=[], metavar="PRECISION,RANKS,ROUNDS,LAYERS",
+    parser.add_argument("--sizes", action="append", default=[], metavar="PRECISION,RANKS,ROUNDS,LAYERS",
                         help="of the matrix")
+    return parser
+
+
+def table(path, is_long, shard, only, more):
+    """The rows of a file: name, number, options. A shard has a run of rows with its part of all schedules."""
+    with open(path) as file:
+        text = "".join(line for line in file if line.strip() and not line.startswith("#"))
+    inputs, rows = os.path.join(os.path.dirname(os.path.abspath(__file__)), "Inputs"), []
+    for line in re.sub(r"\n +", " ", text).splitlines():
+        head, words = line.split(":", 1)
+        name, *tags = head.split()
+        if is_long or "long" not in tags:
+            words = [word.replace("@inputs@", inputs) for word in shlex.split(words)]
+            row = row_options().parse_args(["--quick", *words, *["--both"] * is_long, *more])
+            rows.append((name, row, len(",".join(row.schedules).split(",")) * (1 + row.both)))
+    part, parts = map(int, shard.split("/"))
+    total, before = sum(programs for _, _, programs in rows), 0
+    for name, row, programs in rows:
+        if before * parts // total == part - 1 and (not only or name in only):
+            yield name, before, row
+        before += programs
+
+
+def main():
+    parser = argparse.ArgumentParser(parents=[row_options()])
+    parser.add_argument("compiler")
+    parser.add_argument("folder")
+    parser.add_argument("--table", metavar="FILE", help="rows of options")
+    parser.add_argument("--long", action="store_true", help="with rows that are marked `long`; --both in all rows")
+    parser.add_argument("--shard", default="1/1", metavar="I/N", help="the I-th part of the table")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a row of the table")
     arguments = parser.parse_args()
-    os.makedirs(arguments.folder, exist_ok=True)
-    runner, tally, references = Runner(arguments.compiler, arguments.folder), harness.Tally(), {}
-    if arguments.models:
-        runner.file = harness.add_models(arguments.folder, arguments.models)
-    if arguments.hoist:
-        runner.hoist()
-    if arguments.plan:
-        runner.options += ("--plan",)
-    if arguments.order:
-        runner.options += (f"--order={arguments.order}",)
-    if arguments.recompute:
-        runner.forget(arguments.recompute)
-    defines = dict(define.split("=", 1) for define in arguments.D)
-    SMALL.update({name: defines.pop(name) for name in list(defines) if name in SMALL or name.startswith("model.")})
-    modes = [("mpi", "rendezvous"), ("threads", "rendezvous"), ("threads", "buffered"), ("mpi", "buffered")]
-    names = ",".join(arguments.schedules).split(",")
-    only = [words.split(",") for words in arguments.only]
-    for number, (sizes, schedule) in enumerate(matrix(names, only) if arguments.matrix
-                                               else cases(arguments.quick, names, arguments.precisions.split(","))):
-        precision, ranks = sizes["precision"], sizes["ranks"]
-        key = tuple(value for name, value in sizes.items() if name != "ranks")
-        if key not in references:
-            single = runner.compile(schedule="single", **sizes | dict(ranks=1))
-            references[key] = runner.run(single, 1, "threads", "rendezvous", arguments.steps)
-        program = runner.compile(arguments.train, schedule=schedule, **sizes, **defines)
-        streams, staged = (f"streams/{number}", "rendezvous"), (f"staged/{number}", "rendezvous")
-        quick = [modes[0], staged if number % 4 == 3 else modes[1 + number % 2], streams]
-        chosen = [modes[number % 2]] if arguments.matrix else quick if arguments.quick else [*modes, streams, staged]
-        if arguments.without_mpi:
-            chosen = [mode for mode in chosen if mode[0] == "threads" or mode[0].startswith("streams")] or [modes[1]]
-        first = None
-        for transport, sends in chosen:
-            ours = runner.run(program, ranks, transport, sends, arguments.steps)
-            good, far = agreement(ours, references[key], precision)
-            first = first or ours
-            tally.check(good and ours == first, " ".join(f"{name} {value}" for name, value in sizes.items())
-                        + f" {schedule:28} {transport:10} {sends:10} {far}"
-                        + ("" if good and ours == first else f", bits as in the first mode: {ours == first}"))
-        if arguments.matrix:
-            runner.clean(program)
-    return tally.close()
+    rows = Rows(arguments.compiler, arguments.folder)
+    if arguments.table:
+        for name, number, row in table(arguments.table, arguments.long, arguments.shard, arguments.only,
+                                       ["--without-mpi"] * arguments.without_mpi):
+            rows.run(row, name, number)
+    else:
+        rows.run(arguments)
+    return rows.tally.close()
 
 
 if __name__ == "__main__":

@@ -287,13 +287,12 @@ class Meshes:
             self.tally.check(ours[0] == theirs[0] and ours[2] == theirs[2],
                              f"2 x single in {precision}: the bits of data_parallel")
 
-    def again(self):
+    def again(self, every):
         """What a backward gathers again has the bits of what it would keep."""
-        rows = {"mesh.tensor": 2, "mesh.sequence": "true"}
-        for schedule, mesh in (("1f1b", rows), ("zb_v/model=gpt2", rows), ("1f1b_recompute", rows),
-                               ("zb_v", {"mesh.context": 2}),
-                               ("zb_v/kv_heads=1", {"mesh.context": 2, "mesh.attention": "heads"}),
-                               ("1f1b_recompute/model=gpt2", {"mesh.context": 2, "mesh.attention": "heads"})):
+        rows, heads = {"mesh.tensor": 2, "mesh.sequence": "true"}, {"mesh.context": 2, "mesh.attention": "heads"}
+        cases = (("1f1b_recompute", rows), ("zb_v/kv_heads=1", heads), ("zb_v", {"mesh.context": 2}),
+                 ("1f1b", rows), ("zb_v/model=gpt2", rows), ("1f1b_recompute/model=gpt2", heads))
+        for schedule, mesh in cases if every else cases[:3]:
             runs = [self.runner.run(self.runner.compile(schedule=schedule, **SIZES | dict(ranks=2), **mesh, **{
                 "mesh.again": again}), 4, "threads", "rendezvous") for again in ("nothing", "inputs", "all")]
             self.tally.check(runs[0] == runs[1] == runs[2],
@@ -336,10 +335,7 @@ class Meshes:
         threads = [("threads", "rendezvous")]
         for number, schedule in enumerate(ZERO if every else ZERO[:4]):
             for replicas in (2, 3, 4) if every else (2 + number % 3,):
-                modes = threads + [("mpi", "buffered" if number % 2 else "rendezvous")]
-                if harness.RUNTIME:
-                    modes.append((f"streams/{number}", "rendezvous"))
-                self.zero(schedule, replicas, modes)
+                self.zero(schedule, replicas, modes(every, number))
         self.zero("1f1b", 2, threads, ranks=2, **{"mesh.tensor": 2})
         self.zero("1f1b", 1, threads, ranks=2, **{"mesh.context": 2})
         self.zero("1f1b/model=mixtral", 4, threads, ranks=2, experts=4, top=2, **{"mesh.expert": 2})
@@ -539,8 +535,7 @@ class Meshes:
         """`mesh of PART tensor = 1`: by turns the parts of a layer and around it; also with rows, replicas, zero."""
         for number, (schedule, parts, mesh, values) in enumerate(ALL_WHOLE if every else WHOLE):
             if self.wants("whole"):
-                modes = [("threads", "rendezvous")] + [("mpi", "rendezvous")] * (every or number == 0)
-                self.schedule(schedule, mesh, modes, dict(ranks=2) | values, self.with_parts(f"{parts}  tensor = 1"),
+                self.schedule(schedule, mesh, modes(every, number)[:1 + every], dict(ranks=2) | values, self.with_parts(f"{parts}  tensor = 1"),
                               f", {parts} whole")
 
     def owns(self):
@@ -574,6 +569,13 @@ class Meshes:
                          "--trace names all devices")
 
 
+def modes(several, number):
+    """Transports and sends of the case with this number: in one process, and another one, or all others."""
+    others = [("mpi", "rendezvous"), (f"streams/{number}", "rendezvous"), ("mpi", "buffered")]
+    others = [mode for mode in others if harness.RUNTIME or mode[0] == "mpi"]
+    return [("threads", "rendezvous")] + (others if several else [others[number % len(others)]])
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("compiler")
@@ -585,46 +587,26 @@ def main():
     tests = Meshes(arguments.compiler, arguments.folder, arguments.only)
     with open(tests.text, "rb") as text, open(tests.path("short.txt"), "wb") as short:
         short.write(text.read(2000))
-    for number, schedule in enumerate(SCHEDULES if arguments.all else SHORT):
-        for replicas in (2, 3) if arguments.all else (2 + number % 2,):
-            modes = [("threads", "rendezvous"), ("mpi", "buffered" if number % 2 else "rendezvous")]
-            if harness.RUNTIME:
-                modes.append((f"streams/{number}", "rendezvous"))
-            tests.schedule(schedule, dict(data=replicas), modes, {})
-    for schedule, tensor, replicas, values in ALL_TENSOR if arguments.all else TENSOR:
-        modes = [("threads", "rendezvous")] + ([("mpi", "rendezvous")] if arguments.all or replicas > 1 else [])
-        tests.schedule(schedule, dict(data=replicas, tensor=tensor), modes, values)
-    for number, (schedule, tensor, replicas, values) in enumerate(ALL_ROWS if arguments.all else ROWS):
-        modes = [("threads", "rendezvous")] + [("mpi", "rendezvous")] * (arguments.all or number == 0)
-        if harness.RUNTIME and number < len(ROWS):
-            modes.append((f"streams/{number}", "rendezvous"))
-        tests.schedule(schedule, dict(data=replicas, tensor=tensor, sequence="true"), modes, values)
-    for number, (schedule, mesh, values) in enumerate(ALL_CONTEXT if arguments.all else CONTEXT):
-        modes = [("threads", "rendezvous")] + [("mpi", "rendezvous")] * (arguments.all or number < 2)
-        if harness.RUNTIME and number < len(CONTEXT):
-            modes.append((f"streams/{number}", "rendezvous"))
-        tests.schedule(schedule, mesh, modes, values)
-    for number, (schedule, mesh, values) in enumerate(ALL_CONTEXT_HEADS if arguments.all else CONTEXT_HEADS):
-        modes = [("threads", "rendezvous")] + [("mpi", ("rendezvous", "buffered")[number % 2])]
-        if harness.RUNTIME and number < len(CONTEXT_HEADS):
-            modes.append((f"streams/{number}", "rendezvous"))
-        tests.schedule(schedule, mesh, modes, values)
-    for schedule, mesh, values in ALL_LONG_SLICES if arguments.all else LONG_SLICES:
-        tests.schedule(schedule, mesh, [("threads", "rendezvous")] + [("mpi", "rendezvous")] * arguments.all, values)
-    for number, (schedule, mesh, values) in enumerate(ALL_ZERO2 if arguments.all else ZERO2):
-        modes = [("threads", "rendezvous"), ("mpi", ("rendezvous", "buffered")[number % 2])]
-        if harness.RUNTIME and number < len(ZERO2):
-            modes.append((f"streams/{number}", "rendezvous"))
-        tests.schedule(schedule, mesh | dict(zero=2), modes, values, also=", zero 2")
-    for number, (schedule, mesh, values) in enumerate(ALL_EXPERTS if arguments.all else EXPERTS):
-        modes = [("threads", "rendezvous"), ("mpi", ("rendezvous", "buffered")[number % 2])]
-        if harness.RUNTIME and number < len(EXPERTS):
-            modes.append((f"streams/{number}", "rendezvous"))
-        tests.schedule(schedule, mesh, modes, values)
+    several = arguments.all
+    for number, schedule in enumerate(SCHEDULES if several else SHORT):
+        for replicas in (2, 3) if several else (2 + number % 2,):
+            tests.schedule(schedule, dict(data=replicas), modes(several, number), {})
+    for number, (schedule, tensor, replicas, values) in enumerate(ALL_TENSOR if several else TENSOR):
+        tests.schedule(schedule, dict(data=replicas, tensor=tensor), modes(several, number), values)
+    for number, (schedule, tensor, replicas, values) in enumerate(ALL_ROWS if several else ROWS):
+        mesh = dict(data=replicas, tensor=tensor, sequence="true")
+        tests.schedule(schedule, mesh, modes(several, number + 1), values)
+    for every, few, more in ((ALL_CONTEXT, CONTEXT, {}), (ALL_CONTEXT_HEADS, CONTEXT_HEADS, {}),
+                             (ALL_LONG_SLICES, LONG_SLICES, {}), (ALL_ZERO2, ZERO2, dict(zero=2)),
+                             (ALL_EXPERTS, EXPERTS, {})):
+        for number, (schedule, mesh, values) in enumerate(every if several else few):
+            tests.schedule(schedule, mesh | more, modes(several, number), values, also=", zero 2" if more else "")
     tests.wholes(arguments.all)
     tests.zeros(arguments.all)
     tests.sums(arguments.all)
-    names = ("again", "owns", "bits", "orders", "resumed", "resumed_experts", "rows", "logprobs", "faults", "traces")
+    if tests.wants("again"):
+        tests.again(arguments.all)
+    names = ("owns", "bits", "orders", "resumed", "resumed_experts", "rows", "logprobs", "faults", "traces")
     for name in names + ("rounded", "narrow") * arguments.all:
         if tests.wants(name):
             getattr(tests, name)()
