@@ -55,6 +55,23 @@ public:
     return loaded;
   }
 
+  /// Whether the clusters that the command line and the training programs name are declared.
+  bool hasClusters(StringRef given) {
+    SmallVector<StringRef> wanted;
+    if (!given.empty())
+      wanted.push_back(given);
+    for (const Train *train : declared.trains)
+      for (const Option &option : train->options)
+        if (option.name.text == "cluster" && option.value)
+          wanted.push_back(option.value->name);
+        else if (option.name.text == "cluster")
+          for (const Choice &choice : option.choices)
+            wanted.push_back(choice.call->name);
+    return all_of(wanted, [&](StringRef name) {
+      return any_of(declared.clusters, [&](const Cluster *cluster) { return cluster->name.text == name; });
+    });
+  }
+
   Declarations declared;
 
 private:
@@ -98,6 +115,7 @@ mlir::OwningOpRef<mlir::ModuleOp> pp::importPipe(SourceMgr &manager, mlir::MLIRC
                                                  const FrontendOptions &options) {
   context->loadDialect<mlir::func::FuncDialect, pp::nn::NnDialect, pp::pipeline::PipelineDialect>();
   Source source(manager, context);
+  source.libraryFolder = options.stdlibDir;
   CommandLine commandLine(source, options);
   Loader loader(source, options);
   unsigned main = manager.getMainFileID();
@@ -115,8 +133,7 @@ mlir::OwningOpRef<mlir::ModuleOp> pp::importPipe(SourceMgr &manager, mlir::MLIRC
     if (failed(loader.load(text)))
       return nullptr;
   }
-  auto isWanted = [&](const Cluster *cluster) { return cluster->name.text == options.cluster; };
-  if (!options.cluster.empty() && none_of(loader.declared.clusters, isWanted) &&
+  if (!loader.hasClusters(options.cluster) &&
       failed(loader.loadImport({"std/clusters.pipe", loader.declared.begin}, "")))
     return nullptr;
   mlir::OwningOpRef<mlir::ModuleOp> module = mlir::ModuleOp::create(source.location(loader.declared.begin));

@@ -67,6 +67,8 @@ public:
     if (failed(pickTrain()) || failed(pickCallees()) || failed(pickCluster()) || failed(resolveOverrides()))
       return failure();
     warnOfUnreadParameters();
+    SMLoc drawnAt = commandLine.schedule.isValid() ? commandLine.schedule : schedule->name.at;
+    source.user = modelCall ? modelCall->at : drawnAt;
     if (failed(bindParameters(evaluator, calleeOf(*model), modelCall, trainScope, overrides, modelScope)))
       return failure();
     noteModelSizes();
@@ -82,6 +84,7 @@ public:
     if (failed(mesh.read(train ? train->options : ArrayRef<Option>(), overrides, trainScope, *outline)) ||
         failed(readCluster()))
       return failure();
+    source.user = scheduleCall ? scheduleCall->at : drawnAt;
     evaluator.schedule = schedule;
     evaluator.scope = &scheduleScope;
     if (failed(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope, overrides, scheduleScope)) ||

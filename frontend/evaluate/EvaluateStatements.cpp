@@ -29,11 +29,14 @@ mlir::Location Evaluator::location(SMLoc at) {
 }
 
 LogicalResult Evaluator::fail(SMLoc at, const Twine &message, SMLoc noteAt, const Twine &note) {
+  bool isInLibrary = source.user.isValid() && source.isLibrary(at);
   mlir::Location where = location(at);
   std::string text = message.str();
   if (std::string values = pipeline::loopValues(where); !values.empty())
     text += (StringRef(text).ends_with("?") ? " with " : ", with ") + values;
-  mlir::InFlightDiagnostic diagnostic = mlir::emitError(where, text);
+  mlir::InFlightDiagnostic diagnostic = mlir::emitError(isInLibrary ? source.location(source.user) : where, text);
+  if (isInLibrary && !(noteAt.isValid() && source.isLibrary(noteAt)))
+    diagnostic.attachNote(where) << "the library says so here";
   if (noteAt.isValid())
     diagnostic.attachNote(source.location(noteAt)) << note;
   return diagnostic;
@@ -225,6 +228,8 @@ FailureOr<Evaluator::Flow> Evaluator::runRepeat(const RepeatStatement *loop, Sco
   FailureOr<int64_t> count = evaluateInt(loop->count, scope, "after `repeat`");
   if (failed(count))
     return failure();
+  if (*count < 0)
+    return fail(loop->count->at, "`repeat` expects a count of at least 0, got " + Twine(*count));
   for (int64_t i = 0; i < *count; ++i) {
     Scope inner(&scope);
     if (failed(spend(loop->at)))

@@ -84,7 +84,9 @@ private:
     if (parameter.value)
       return evaluator.evaluate(parameter.value, into);
     StringRef shown = parameter.role.empty() ? parameter.name.text : parameter.role;
-    return evaluator.fail(at, "parameter `" + shown + "` of `" + callee.name.text + "` has no value");
+    return evaluator.fail(at, "parameter `" + shown + "` of `" + callee.name.text + "` has no value; `-D " + shown +
+                                  "=..` gives it one",
+                          at, "it is declared here");
   }
 
   LogicalResult check(const Parameter &parameter, const Value &value, SMLoc at) {

@@ -101,13 +101,13 @@ std::string ModelOptions::signature(const ModelOp &op) {
 
 LogicalResult ModelOptions::failUnknown(const Expr *expr) {
   SmallVector<StringRef> names;
-  std::string all = "there are `x + y`";
-  for (const ModelOp &op : kOps) {
+  for (const ModelOp &op : kOps)
     names.push_back(op.name);
-    all += ", `" + signature(op) + "`";
-  }
+  if (evaluator.globals.find(expr->name))
+    return evaluator.fail(expr->at, "`" + expr->name + "` is a function of numbers; an operation of models is expected",
+                          expr->at, thereAre(names));
   return evaluator.fail(expr->at, "`" + expr->name + "` is not an operation of models" + didYouMean(expr->name, names),
-                        expr->at, all);
+                        expr->at, thereAre(names) + "; OPERATIONS.md says what each takes");
 }
 
 FailureOr<mlir::Attribute> ModelOptions::read(const Expr *call, Name label, const Expr *expr) {

@@ -50,6 +50,9 @@ private:
       made.role = next().text;
     bool word = !roles && (allowsWords || at("layers"));
     made.name = word ? expectWord() : expectName();
+    if (roles && made.role.empty() && peek().kind == Token::Name)
+      fail(made.name.at, "expected a role before `" + peek().text + "` (`ranks`, `microbatches` or `slices`), got `" +
+                             made.name.text + "`" + didYouMean(made.name.text, {"ranks", "microbatches", "slices"}));
     if (take("="))
       made.value = expression();
     return made;

@@ -18,6 +18,11 @@ mlir::Location Source::location(llvm::SMLoc at) {
   return made;
 }
 
+bool Source::isLibrary(llvm::SMLoc at) {
+  unsigned buffer = libraryFolder.empty() ? 0 : manager.FindBufferContainingLoc(at);
+  return buffer && manager.getMemoryBuffer(buffer)->getBufferIdentifier().starts_with(libraryFolder);
+}
+
 llvm::StringRef pp::nearestName(llvm::StringRef name, llvm::ArrayRef<llvm::StringRef> candidates) {
   unsigned best = std::max<unsigned>(2, name.size() / 3) + 1;
   llvm::StringRef nearest;

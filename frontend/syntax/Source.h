@@ -24,8 +24,13 @@ public:
   llvm::StringRef intern(llvm::StringRef text) { return names.insert(text).first->getKey(); }
   llvm::BumpPtrAllocator &arena() { return allocator; }
 
+  /// Whether `at` lies in a file of the library, which is not the user's to change.
+  bool isLibrary(llvm::SMLoc at);
+
   llvm::SourceMgr &manager;
   mlir::MLIRContext *const context;
+  std::string libraryFolder;
+  llvm::SMLoc user; ///< where the user asks for what is evaluated; errors inside the library are told there
 
 private:
   llvm::StringSet<> names;
