@@ -68,7 +68,8 @@ public:
       return failure();
     warnOfUnreadParameters();
     SMLoc drawnAt = commandLine.schedule.isValid() ? commandLine.schedule : schedule->name.at;
-    source.user = modelCall ? modelCall->at : drawnAt;
+    source.setUser(model->name.at, modelCall ? modelCall->at : drawnAt);
+    source.setUser(schedule->name.at, scheduleCall ? scheduleCall->at : drawnAt);
     if (failed(bindParameters(evaluator, calleeOf(*model), modelCall, trainScope, overrides, modelScope)))
       return failure();
     noteModelSizes();
@@ -84,7 +85,6 @@ public:
     if (failed(mesh.read(train ? train->options : ArrayRef<Option>(), overrides, trainScope, *outline)) ||
         failed(readCluster()))
       return failure();
-    source.user = scheduleCall ? scheduleCall->at : drawnAt;
     evaluator.schedule = schedule;
     evaluator.scope = &scheduleScope;
     if (failed(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope, overrides, scheduleScope)) ||

@@ -29,13 +29,13 @@ mlir::Location Evaluator::location(SMLoc at) {
 }
 
 LogicalResult Evaluator::fail(SMLoc at, const Twine &message, SMLoc noteAt, const Twine &note) {
-  bool isInLibrary = source.user.isValid() && source.isLibrary(at);
+  SMLoc user = source.userOf(at);
   mlir::Location where = location(at);
   std::string text = message.str();
   if (std::string values = pipeline::loopValues(where); !values.empty())
     text += (StringRef(text).ends_with("?") ? " with " : ", with ") + values;
-  mlir::InFlightDiagnostic diagnostic = mlir::emitError(isInLibrary ? source.location(source.user) : where, text);
-  if (isInLibrary && !(noteAt.isValid() && source.isLibrary(noteAt)))
+  mlir::InFlightDiagnostic diagnostic = mlir::emitError(user == at ? where : source.location(user), text);
+  if (user != at && (!noteAt.isValid() || source.userOf(noteAt) == noteAt))
     diagnostic.attachNote(where) << "the library says so here";
   if (noteAt.isValid())
     diagnostic.attachNote(source.location(noteAt)) << note;

@@ -85,8 +85,7 @@ private:
       return evaluator.evaluate(parameter.value, into);
     StringRef shown = parameter.role.empty() ? parameter.name.text : parameter.role;
     return evaluator.fail(at, "parameter `" + shown + "` of `" + callee.name.text + "` has no value; `-D " + shown +
-                                  "=..` gives it one",
-                          at, "it is declared here");
+                                  "=..` gives it one");
   }
 
   LogicalResult check(const Parameter &parameter, const Value &value, SMLoc at) {

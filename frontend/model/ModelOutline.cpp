@@ -102,7 +102,8 @@ private:
       return evaluator.fail(model.name.at, "model `" + model.name.text + "` needs " +
                                                (model.kinds.empty() ? "a `layer { .. }`" : "a parameter `layers`"));
     if (!layers->value.asInt() || *layers->value.asInt() < 1)
-      return evaluator.fail(layers->name.at, "`layers` must be an int of at least 1, got " + layers->value.text());
+      return evaluator.fail(layers->given.isValid() ? layers->given : layers->name.at,
+                            "`layers` must be an int of at least 1, got " + layers->value.text());
     outline.layers = *layers->value.asInt();
     return evaluator.checkCount(layers->name.at, "layers", outline.layers);
   }

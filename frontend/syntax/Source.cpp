@@ -18,9 +18,18 @@ mlir::Location Source::location(llvm::SMLoc at) {
   return made;
 }
 
-bool Source::isLibrary(llvm::SMLoc at) {
-  unsigned buffer = libraryFolder.empty() ? 0 : manager.FindBufferContainingLoc(at);
-  return buffer && manager.getMemoryBuffer(buffer)->getBufferIdentifier().starts_with(libraryFolder);
+void Source::setUser(llvm::SMLoc inside, llvm::SMLoc user) {
+  unsigned buffer = manager.FindBufferContainingLoc(inside);
+  llvm::StringRef file = manager.getMemoryBuffer(buffer)->getBufferIdentifier();
+  if (!libraryFolder.empty() && file.starts_with(libraryFolder))
+    users[buffer] = user;
+}
+
+llvm::SMLoc Source::userOf(llvm::SMLoc at) {
+  if (users.empty())
+    return at;
+  auto found = users.find(manager.FindBufferContainingLoc(at));
+  return found == users.end() ? at : found->second;
 }
 
 llvm::StringRef pp::nearestName(llvm::StringRef name, llvm::ArrayRef<llvm::StringRef> candidates) {

@@ -24,18 +24,20 @@ public:
   llvm::StringRef intern(llvm::StringRef text) { return names.insert(text).first->getKey(); }
   llvm::BumpPtrAllocator &arena() { return allocator; }
 
-  /// Whether `at` lies in a file of the library, which is not the user's to change.
-  bool isLibrary(llvm::SMLoc at);
+  /// From now on errors in the library's file around `inside` are told at `user`, who asks for what it declares.
+  void setUser(llvm::SMLoc inside, llvm::SMLoc user);
+  /// Where to tell an error at `at`: there, or if it lies in a file of the library, where the user asks for that.
+  llvm::SMLoc userOf(llvm::SMLoc at);
 
   llvm::SourceMgr &manager;
   mlir::MLIRContext *const context;
   std::string libraryFolder;
-  llvm::SMLoc user; ///< where the user asks for what is evaluated; errors inside the library are told there
 
 private:
   llvm::StringSet<> names;
   llvm::BumpPtrAllocator allocator;
   llvm::DenseMap<const char *, mlir::Location> locations;
+  llvm::DenseMap<unsigned, llvm::SMLoc> users; // by the buffer of a file of the library
 };
 
 /// The candidate nearest to a misspelt name; empty if none is near.
