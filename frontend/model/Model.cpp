@@ -352,9 +352,8 @@ private:
     if (isTensor(weight))
       std::swap(weight, loss);
     if (isTensor(weight) || !isTensor(loss))
-      return evaluator.fail(expr->at, "`*` multiplies a loss by a number in a model; `" + weight->text + "` and `" +
-                                          loss->text + "` are " + (isTensor(weight) ? "tensors" : "numbers") +
-                                          "; OPERATIONS.md has the operations of tensors");
+      return evaluator.fail(expr->at, "`*` multiplies a loss by a number in a model, got `" + expr->text +
+                                          "`; OPERATIONS.md has the operations of tensors");
     FailureOr<mlir::Value> value = tensor(loss);
     FailureOr<double> factor = failed(value) ? FailureOr<double>() : evaluator.evaluateNumber(weight, parameters);
     if (failed(value) || failed(factor))
