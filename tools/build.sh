@@ -45,7 +45,11 @@ found() { sed -nE "s/^$1:[A-Z]+=//p" build/CMakeCache.txt | grep -qvE '^$|NOTFOU
 # What programs of this build can do.
 describe() {
   local said="pp: programs will run in one process"
-  if found PP_MPI && found MPI_C_LIB_NAMES; then said+=" and over MPI"; else said+=", not over MPI, which is not here"; fi
+  if found PP_MPI && found MPI_C_LIB_NAMES; then
+    said+=" and over MPI"
+  else
+    said+=", not over MPI, which is not here"
+  fi
   if found PP_CUDA && found PP_NVCC; then
     said+="; on CPUs and on NVIDIA GPUs"
     if found PP_NCCL; then said+=", between GPUs over NCCL"; else said+=", one process alone, for NCCL is not here"; fi
