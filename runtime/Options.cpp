@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <set>
 
 namespace pp {
 namespace {
@@ -325,10 +324,10 @@ Status checkTogether(const Options &options) {
 }
 
 /// What ends the program before it trains has no use for other options.
-Status checkAlone(const std::set<std::string> &seen) {
+Status checkAlone(const Options &options) {
   for (const char *alone : {"info", "version"})
-    for (const std::string &other : seen)
-      if (seen.count(alone) && other != alone && other != "help")
+    for (const auto &[other, value] : options.given)
+      if (options.given.contains(alone) && other != alone && other != "help")
         return invalid("`--", other, "` has no effect beside `--", alone, "`");
   return {};
 }
@@ -347,7 +346,6 @@ std::optional<std::string> nearestName(const std::string &word, std::span<const 
 }
 
 Status parseOptions(std::span<const char *const> arguments, Options &options) {
-  std::set<std::string> seen;
   for (size_t i = 0; i < arguments.size(); ++i) {
     std::string argument = strcmp(arguments[i], "-h") == 0 ? "--help" : arguments[i];
     size_t equals = argument.find('=');
@@ -357,7 +355,7 @@ Status parseOptions(std::span<const char *const> arguments, Options &options) {
                              [&](const OptionSpec &each) { return each.name == name; });
     if (spec == allOptions().end() || !argument.starts_with("--"))
       return unknownOption(argument, name);
-    if (!seen.insert(name).second)
+    if (options.given.contains(name))
       return invalid("`--", name, "` is given twice");
     std::string value;
     if (spec->value.empty()) {
@@ -371,10 +369,11 @@ Status parseOptions(std::span<const char *const> arguments, Options &options) {
       return invalid("`--", name, "` expects ", spec->value, " after it");
     }
     PP_TRY(spec->read(value, options));
+    options.given.emplace(name, value);
   }
   if (options.help)
     return {};
-  PP_TRY(checkAlone(seen));
+  PP_TRY(checkAlone(options));
   PP_TRY(checkTogether(options));
   options.inProcess |= options.carrier == Carrier::Threads;
   return {};
@@ -411,7 +410,8 @@ std::string helpText(const Program &program) {
               "PP_THREADS=N gives each rank N threads for its kernels (1), and to draw first weights (all cores).\n\n",
               "exit codes: 0 done; 1 the command line or a file is wrong; 2 the system refused, or --audit found a "
               "flipped bit;\n",
-              "3 another rank failed, ended or is overdue; 4 a library did not do what was compiled for.\n");
+              "3 another rank failed, ended or is overdue; 4 a library did not do what was compiled for;\n"
+              "5 SIGTERM or SIGUSR1 told it to end, and --save has where it was.\n");
   return out;
 }
 

@@ -5,6 +5,7 @@
 
 #include "runtime/files/Rows.h"
 #include "runtime/transport/Transport.h"
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +17,7 @@ namespace pp {
 enum class Carrier : uint8_t { Unsaid, Mpi, Threads, Nccl };
 
 struct Options {
+  std::map<std::string, std::string> given; ///< all of the command line, by name; of a switch the value is empty
   std::string data, source, load, adapter, merge, save, resume, grads, log, trace, profile, tensorboard, batches, eval,
       logprobs;                  ///< paths; empty: not asked for
   std::optional<int64_t> steps;  ///< the last step; absent: 20, or the resumed run's

@@ -23,6 +23,43 @@ quietly() {
   fi
 }
 
+# telling LOG COMMAND..: the same, and every minute a line says how far it is, for whoever reads a file.
+telling() {
+  local log=$1 began=$SECONDS
+  quietly "$@" &
+  local job=$! next=$minute
+  while kill -0 $job 2>/dev/null; do
+    sleep 1
+    if [ $((SECONDS - began)) -lt $next ]; then continue; fi
+    next=$((next + minute))
+    kill -0 $job 2>/dev/null && echo "pp: $(((SECONDS - began) / 60)) min: $(grep -aoE '^\[[0-9]+/[0-9]+\]' "$log" |
+      tail -n 1 | tr -d '[]' | sed 's:/: of :') steps of the build are done"
+  done
+  wait $job
+}
+minute=${PP_MINUTE:-60} # tests have shorter ones
+
+# found NAME: whether configure has found what the variable of its cache names.
+found() { sed -nE "s/^$1:[A-Z]+=//p" build/CMakeCache.txt | grep -qvE '^$|NOTFOUND$|^OFF$'; }
+
+# What programs of this build can do.
+describe() {
+  local said="pp: programs will run in one process"
+  if found PP_MPI && found MPI_C_LIB_NAMES; then
+    said+=" and over MPI"
+  else
+    said+=", not over MPI, which is not here"
+  fi
+  if found PP_CUDA && found PP_NVCC; then
+    said+="; on CPUs and on NVIDIA GPUs"
+    if found PP_NCCL; then said+=", between GPUs over NCCL"; else said+=", one process alone, for NCCL is not here"; fi
+    if found PP_CUDNN_INCLUDE; then said+=", with the attention of cuDNN"; fi
+  else
+    said+="; on CPUs, and not on GPUs, for the CUDA toolkit is not here"
+  fi
+  echo "$said"
+}
+
 cores=$(nproc)
 least=7 most=27 # minutes of all cores together: measured on a new machine, estimated for a slow one
 if [ ! -e build/bin/pp-compile ]; then
@@ -46,10 +83,10 @@ fi
 
 started=$SECONDS
 quietly build/configure.log cmake --preset $preset
-sed -n 's/^-- \(pp: \)/\1/p' build/configure.log
+describe
 if [ -t 1 ]; then
   cmake --build build # ninja's one line
 else
-  quietly build/build.log cmake --build build
+  telling build/build.log cmake --build build
 fi
 echo "pp: built in $(((SECONDS - started) / 60)) minutes $(((SECONDS - started) % 60)) seconds"

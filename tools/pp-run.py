@@ -4,10 +4,12 @@
 #
 # usage: pp-run -n N [--hosts FILE] [--retries K] [--srun] [--agent CMD] [--launch-with OPTIONS] PROGRAM ARGS..
 # docs/cluster.md explains it. What is started again gets `--resume` with the folder of its own `--save`. Code 1 (the
-# command line or a file is wrong) and 4 (a library is wrong) would come again, so they end the run at once.
+# command line or a file is wrong) and 4 (a library is wrong) would come again, so they end the run at once. So does 5:
+# the program was told to end, and its checkpoint is written.
 import argparse, json, os, re, shlex, shutil, signal, subprocess, sys, tempfile, time
 
 HOPELESS = (1, 4)
+TOLD = 5  # code of a program that was told to end, and has saved where it was
 TIMEOUT, SPARE = 600.0, 5.0  # of the program's own --timeout, and how long after it we look whether it has worked
 START = 60.0  # in which mpirun starts a rank, at least
 LONGEST_PAUSE = 30.0  # between two starts without progress: 1 s, 2 s, 4 s, ..
@@ -251,13 +253,19 @@ class Run:
 
     def __init__(self, options):
         self.options, self.child, self.signal = options, None, None
-        for number in (signal.SIGINT, signal.SIGTERM):
+        self.saves = bool(value_of(options.arguments, "save"))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self.forward)
 
     def forward(self, number, _):
-        self.signal = number
+        again, self.signal = self.signal == number, number
         if self.child:
-            self.child.send_signal(number)
+            self.child.send_signal(self.handed_on(again))
+
+    def handed_on(self, again=False):
+        """mpirun hands SIGUSR1 on to the ranks, which then save; with SIGTERM it kills them a second later."""
+        saves = self.saves and not again and self.signal != signal.SIGINT
+        return signal.SIGUSR1 if saves else signal.SIGTERM if self.signal == signal.SIGUSR1 else self.signal
 
     def wait(self, command, timeout):
         """The exit code. mpirun can hang as well: if no rank begins, or if ranks of this machine have ended and others,
@@ -267,7 +275,7 @@ class Run:
         except OSError as error:
             raise Refused(f"cannot start `{command[0]}`: {error.strerror}") from None
         if self.signal:
-            self.child.send_signal(self.signal)
+            self.child.send_signal(self.handed_on())
         most, since, asked = 0, None if self.options.hosts else time.monotonic(), None
         while True:
             try:
@@ -309,6 +317,8 @@ def supervise(options):
     failures, reached = 0, (program.state() or (0,))[0]
     while True:
         code = run.wait(launch.command(program), timeout)
+        if code == TOLD:
+            return code
         if code and run.signal:
             return 128 + run.signal
         if code == 0 or (code in HOPELESS and not launch.has_lost_host()):

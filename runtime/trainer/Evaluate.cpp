@@ -54,6 +54,8 @@ Status Trainer::evaluate(int64_t step, StepSummary &summary) {
     PP_TRY(runForward(step, evalInputs, number, each));
     sum += each.loss * evalInputs.lossDivisor();
     summary.evalTokens += evalInputs.counted();
+    if (told && step < lastStep)
+      return {}; // the run ends here
   }
   summary.evalLoss = summary.evalTokens ? sum / double(summary.evalTokens) : 0;
   summary.evaluated = true;

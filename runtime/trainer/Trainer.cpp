@@ -6,6 +6,7 @@
 #include "runtime/files/Profile.h"
 #include "runtime/trainer/Adapters.h"
 #include "runtime/trainer/Rate.h"
+#include "runtime/transport/Told.h"
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -49,7 +50,7 @@ Outcome Trainer::run() {
     status = train();
   if (status.ok())
     status = finish();
-  return {status, together, mine};
+  return {status, together, mine, status.ok() && early};
 }
 
 Status Trainer::settle(Status status) {
@@ -96,7 +97,7 @@ Status Trainer::makeReady() {
   device.bind(rank);
   PP_TRY(fillArena());
   PP_TRY(openAudit());
-  sums.resize(2 * whole.microbatches + 4 * whole.devices() + 6);
+  sums.resize(2 * whole.microbatches + 4 * whole.devices() + 7);
   if (!options.profile.empty() && lastStep - state.step <= profileWarmUp)
     return invalid("`--profile` leaves out the first ", profileWarmUp, " steps; this run has ", lastStep - state.step);
   if (options.isTimed()) {
@@ -316,27 +317,38 @@ Status Trainer::train() {
     RankMemory view = memory();
     if (step == state.step + 1 && !options.grads.empty())
       PP_TRY(writeGradients(view, options.grads, 1 / summary.lossScale));
-    bool last = step == lastStep;
     if (isLate()) {
       bool isJudged = false;
       PP_TRY(endLate(step, mustBeJudged(step), isJudged, summary));
+      endEarly(step, isJudged);
       if (!isJudged)
         continue;
     }
-    if (evalSteps && (last || (options.evalEvery && step % options.evalEvery == 0)))
+    endEarly(step, true);
+    if (evalSteps && !early && (step == lastStep || (options.evalEvery && step % options.evalEvery == 0)))
       PP_TRY(evaluate(step, summary));
+    endEarly(step, true);
+    const bool last = step == lastStep;
     if (speaks())
       PP_TRY(runLog.say(step, state.steps, lastStep, summary));
     if (speaks() && summary.tokens == 0)
       printf("remark: no target of step %lld counts; its loss is 0\n", static_cast<long long>(step));
     if (!options.save.empty() && (last || (options.saveEvery && step % options.saveEvery == 0)))
       PP_TRY(save(step));
-    if (last && !options.merge.empty())
+    if (last && !early && !options.merge.empty())
       PP_TRY(saveMerged(view, options.merge, modelLayout(), vanished));
     if (step == state.step + 1 && !last)
       trace.clearSums(); // the first step touches every page
   }
-  return options.logprobs.empty() ? Status() : writeLogprobs();
+  return options.logprobs.empty() || early ? Status() : writeLogprobs();
+}
+
+/// If a rank was told to end: behind this step, or behind the next one.
+void Trainer::endEarly(int64_t step, bool mayEndHere) {
+  if (!told || early || step == lastStep)
+    return;
+  early = true;
+  lastStep = mayEndHere ? step : step + 1;
 }
 
 /// Beside a checkpoint of this step. The first one gives up all that is later than where the run began.
@@ -534,6 +546,7 @@ void Trainer::seekResults() {
 /// their order.
 void Trainer::collect() {
   std::fill(sums.begin(), sums.end(), 0.0);
+  sums.back() = toldBy() ? 1 : 0;
   double *norms = sums.data() + whole.microbatches, *further = norms + 2 * whole.devices();
   auto next = results.begin();
   auto read = [&] {
@@ -550,7 +563,7 @@ void Trainer::collect() {
       if (loss.further < 0)
         continue;
       further[loss.microbatch] += read();
-      sums.back() = 1;
+      sums[sums.size() - 2] = 1;
     }
   if (next != results.end()) {
     norms[2 * rank.device] = read();
@@ -579,7 +592,8 @@ Status Trainer::summarize(StepSummary &summary) {
     summary.loss += sums[i] / double(rank.forward ? 1 : whole.updates);
     summary.further += further[i] / double(rank.forward ? 1 : whole.updates);
   }
-  summary.hasFurther = sums.back() > 0;
+  summary.hasFurther = sums[sums.size() - 2] > 0;
+  told |= sums.back() > 0;
   for (int32_t other = whole.devices() - 1; other >= 0; --other)
     if (norms[2 * other + 1] != 0) {
       summary.norm = std::sqrt(norms[2 * other]) / summary.lossScale;
@@ -706,7 +720,12 @@ Status Trainer::finish() {
       printf("engines  %s\n", engines.c_str());
     fflush(stdout);
   }
-  return options.isTimed() ? finishTrace() : Status();
+  if (options.isTimed())
+    PP_TRY(finishTrace());
+  if (speaks() && early)
+    printf("told to end: the run ends behind step %lld of %lld; `--resume %s` goes on with it\n",
+           static_cast<long long>(lastStep), static_cast<long long>(state.steps), options.save.c_str());
+  return {};
 }
 
 Status Trainer::finishTrace() {

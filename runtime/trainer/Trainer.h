@@ -17,11 +17,12 @@
 namespace pp {
 
 /// How a rank's run ended. `together`: all ranks know of the failure and end in order; only the rank with `mine` has
-/// something to say.
+/// something to say. `told`: to end early, and nothing failed.
 struct Outcome {
   Status status;
   bool together = false;
   bool mine = false;
+  bool told = false;
 };
 
 class Trainer {
@@ -47,6 +48,7 @@ private:
   Status openAdapted();
   Status fillArena();
   Status train();
+  void endEarly(int64_t step, bool mayEndHere);
   Status save(int64_t step);
   /// Of a save behind the steps: has it failed? `waits`: until it is done.
   Status endSave(bool waits);
@@ -118,7 +120,8 @@ private:
   RunState state;
   int64_t lastStep = 0;                ///< of this run; before state.steps with --stop-at
   int64_t received = 0, stepBytes = 0; ///< bytes of messages so far, and of one step
-  /// Losses by microbatch, each device's norm, further losses, what routers did, whether there are further losses.
+  /// Losses by microbatch, each device's norm, further losses, what routers did, whether there are further losses, and
+  /// whether a rank was told to end.
   std::vector<double> sums;
   std::vector<StepCopy> results;             ///< of a step: losses and the norm
   std::vector<std::array<char, 8>> resultAt; ///< what they are
@@ -129,6 +132,8 @@ private:
   int64_t redone = 0;                                     ///< updates
   Status unscalable;                                      ///< the scale of the loss cannot be smaller
   bool together = false, mine = false;
+  bool told = false;  ///< to end: a rank was, and all know
+  bool early = false; ///< the last step is one before that of the command line, for that
   std::vector<std::string> remarks;
   WeightFiles files; ///< what --load or --resume names; under adapters the model
   WeightFiles adapters;

@@ -7,19 +7,17 @@
 #include "runtime/transport/Presence.h"
 #include "runtime/Pp.h"
 #include "runtime/files/Mapping.h"
+#include "runtime/transport/Told.h"
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <mpi.h>
-#include <mutex>
-#include <thread>
 #include <unistd.h>
 
 namespace pp {
@@ -93,15 +91,21 @@ int describeDead(const Entry &dead, char *out, size_t size) {
                   dead.name, dead.pid.load(), static_cast<long long>(dead.step.load()));
 }
 
-/// mpirun ends us: say whose death caused it, unless somebody has said why already.
-void onTerminate(int) {
+/// SIGTERM has come. If it is mpirun that ends us: says whose death caused it, unless somebody has said why already.
+bool reportDead() {
   char line[224] = "pp: error: ";
   size_t head = strlen(line);
-  if (const Entry *dead = findDeadEntry(); dead && table->reported.exchange(1) == 0) {
+  const Entry *dead = findDeadEntry();
+  if (dead && table->reported.exchange(1) == 0) {
     int length = int(head) + describeDead(*dead, line + head, sizeof line - head - 1);
     line[length++] = '\n';
     [[maybe_unused]] ssize_t written = write(STDERR_FILENO, line, length);
   }
+  return dead || hasAnotherFailed();
+}
+
+void onTerminate(int) {
+  static_cast<void>(reportDead());
   _exit(128 + SIGTERM);
 }
 
@@ -147,9 +151,9 @@ bool makeTable(int32_t rank, const std::string &name) {
 
 void enterPresence(int32_t rank, const std::string &name) {
   oneMachine = makeTable(rank, name);
-  struct sigaction action = {};
-  action.sa_handler = onTerminate;
-  sigaction(SIGTERM, &action, nullptr);
+  hasRunFailed = reportDead;
+  if (!areSignalsKept())
+    signal(SIGTERM, onTerminate);
   mayReport = [] {
     const bool isMine = claimReport(); // before the others see that we failed, and say so
     static_cast<void>(codeOfFirst(PP_IO));
@@ -162,12 +166,26 @@ void leavePresence() {
   if (own)
     own->state = endsInOrder;
   MPI_Barrier(MPI_COMM_WORLD); // nobody may look at a table that is gone
-  signal(SIGTERM, SIG_DFL);
+  hasRunFailed = nullptr;
+  if (!areSignalsKept())
+    signal(SIGTERM, SIG_DFL);
   mayReport = nullptr;
   table = nullptr;
   own = nullptr;
   if (tableWindow != MPI_WIN_NULL)
     MPI_Win_free(&tableWindow);
+}
+
+bool isStopped(int32_t pid) {
+  const char state = stateOf(pid);
+  return state == 'T' || state == 't';
+}
+
+bool hasTable() { return table != nullptr; }
+
+std::string nameOfOwn() {
+  const char *number = launchedAs();
+  return own ? own->name : number ? std::string("rank ") + number : std::string();
 }
 
 bool isOneMachine() { return oneMachine; }
@@ -213,9 +231,9 @@ std::string describeOthers() {
   std::vector<std::pair<int, std::string>> all;
   for (int32_t i = 0; table && i < table->count.load(); ++i) {
     const Entry &entry = table->entries[i];
-    char state = stateOf(entry.pid), line[384];
+    char line[384];
     const long long step = entry.step;
-    const bool stopped = state == 'T' || state == 't';
+    const bool stopped = isStopped(entry.pid);
     if (&entry == own || (entry.state.load() != runs && !stopped))
       continue;
     const bool waits = entry.waits.load(std::memory_order_acquire) != 0;
@@ -233,47 +251,6 @@ std::string describeOthers() {
   for (size_t i = 0; i < all.size() && i < most; ++i)
     out += all[i].second;
   return out;
-}
-
-struct Deadline::Watch {
-  std::mutex mutex;
-  std::condition_variable ended;
-  bool isOver = false;
-  std::thread thread;
-};
-
-Deadline::Deadline(const char *what, double seconds) : watch(std::make_unique<Watch>()) {
-  keepWait(what);
-  watch->thread = std::thread([its = watch.get(), what, seconds] {
-    constexpr double longest = 1e8; // three years: what a clock can add
-    std::unique_lock lock(its->mutex);
-    if (its->ended.wait_for(lock, std::chrono::duration<double>(std::min(seconds, longest)),
-                            [its] { return its->isOver; }))
-      return;
-    // Without a table all would speak: the first one does, and mpirun ends the others.
-    const char *number = table ? nullptr : getenv("OMPI_COMM_WORLD_RANK");
-    lock.unlock();
-    std::this_thread::sleep_for(std::chrono::milliseconds(number ? 100 * std::min(atoi(number), 20) : 0));
-    lock.lock();
-    if (its->isOver)
-      return;
-    if (claimReport())
-      fprintf(stderr, "pp: error: %s%s%s is overdue after %g s%s\n", own ? own->name : "", own ? ": " : "", what,
-              seconds, describeOthers().c_str());
-    const int code = codeOfFirst(PP_PEER);
-    markFailed();
-    _exit(code);
-  });
-}
-
-Deadline::~Deadline() {
-  {
-    std::lock_guard lock(watch->mutex);
-    watch->isOver = true;
-  }
-  watch->ended.notify_all();
-  watch->thread.join();
-  keepWait({});
 }
 
 int codeOfFirst(int code) {

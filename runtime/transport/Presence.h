@@ -7,17 +7,31 @@
 #define PP_RUNTIME_TRANSPORT_PRESENCE_H
 
 #include <cstdint>
-#include <memory>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 namespace pp {
+
+/// Which rank this process will be, as what started it says; null: it does not.
+[[nodiscard]] inline const char *launchedAs() {
+  for (const char *name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (const char *rank = getenv(name))
+      return rank;
+  return nullptr;
+}
 
 /// Makes the table and steps into it; from now on SIGTERM looks at it. Collective, MPI must run.
 void enterPresence(int32_t rank, const std::string &name);
 /// Steps out in order. Collective.
 void leavePresence();
 
+/// Whether the process is stopped, by a signal or a debugger. Safe in signal handlers.
+[[nodiscard]] bool isStopped(int32_t pid);
+/// There is a table.
+[[nodiscard]] bool hasTable();
+/// This rank as people know it; empty: it does not know which it is.
+[[nodiscard]] std::string nameOfOwn();
 /// The table holds every rank of the run.
 [[nodiscard]] bool isOneMachine();
 /// By rank the lowest rank on its machine; empty where MPI cannot say it.
@@ -51,20 +65,6 @@ void markFailed();
 [[nodiscard]] std::string findDead();
 /// True for exactly one of all that ask: the one that may print.
 [[nodiscard]] bool claimReport();
-
-/// While it lives, the time of a call of MPI that others must join: one that they do not join never returns. When the
-/// time is over, this process says so and ends.
-class Deadline {
-public:
-  Deadline(const char *what, double seconds);
-  ~Deadline();
-  Deadline(const Deadline &) = delete;
-  Deadline &operator=(const Deadline &) = delete;
-
-private:
-  struct Watch;
-  std::unique_ptr<Watch> watch;
-};
 
 } // namespace pp
 

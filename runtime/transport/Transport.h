@@ -122,11 +122,17 @@ void leave(Meeting &meeting, int32_t rank, const Status &status);
 /// The first failure of any rank and the rank that had it (-1: none).
 [[nodiscard]] Status firstFailure(Meeting &meeting, int32_t &rank);
 
+/// Starts MPI, if it does not run; the number of this process.
+Status startMpi(const TransportOptions &options, int32_t &rank);
+/// Holds a text of each rank against that of rank 0. `other`: the lowest rank that has another one; all ranks then get
+/// what it and rank 0 say of theirs. -1: there is none. Collective.
+Status compareOverMpi(const std::string &compared, const std::string &said, int32_t &other, std::string &first,
+                      std::string &theirs);
 /// Starts MPI; the device that this process is in `rank`. All devices of the mesh or PP_INVALID on every one.
 Status makeMpiTransport(const Mesh &mesh, TransportOptions options, int32_t &rank, std::unique_ptr<Transport> &made);
 /// True for exactly one of all failing processes (of one machine): the one that may print.
 [[nodiscard]] bool claimMpiReport();
-/// Ends MPI after a run whose ranks all came this far.
+/// Ends MPI after a run whose ranks all came this far. Until the process has ended, a child watches it.
 void finishMpi();
 /// Ends all ranks at once; does not return.
 [[noreturn]] void abortMpi(int code);

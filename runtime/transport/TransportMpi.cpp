@@ -1,10 +1,13 @@
 // Messages between ranks that are processes under mpirun: posted without blocking, waited for with an eye on the clock.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
+#include "runtime/files/Random.h"
+#include "runtime/transport/Deadline.h"
 #include "runtime/transport/MpiCollective.h"
 #include "runtime/transport/Presence.h"
 #include "runtime/transport/Transport.h"
 #include <algorithm>
+#include <array>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
@@ -319,15 +322,46 @@ Status MpiTransport::agree(const Status &mine, int32_t &failed, pp_status_t &sta
 
 } // namespace
 
-Status makeMpiTransport(const Mesh &mesh, TransportOptions options, int32_t &rank, std::unique_ptr<Transport> &made) {
-  int provided = 0, ranks = 0;
-  timeoutOfRun = options.timeoutSeconds;
-  auto begin = std::make_optional<Deadline>("the start of MPI on all ranks", timeoutOfRun);
-  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
-    return internal("MPI does not start");
-  begin.reset();
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+Status startMpi(const TransportOptions &options, int32_t &rank) {
+  int provided = 0, runs = 0;
+  MPI_Initialized(&runs);
+  if (!runs) {
+    timeoutOfRun = options.timeoutSeconds;
+    Deadline all("the start of MPI on all ranks", timeoutOfRun);
+    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
+      return internal("MPI does not start");
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  }
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return {};
+}
+
+Status compareOverMpi(const std::string &compared, const std::string &said, int32_t &other, std::string &first,
+                      std::string &theirs) {
+  Deadline all("what the ranks of the run have in common", timeoutOfRun);
+  int rank = 0, ranks = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  const std::array<uint64_t, 2> own = {keyOf(0, compared), said.size()};
+  std::vector<std::array<uint64_t, 2>> keys(ranks);
+  if (int code = MPI_Allgather(own.data(), 2, MPI_UINT64_T, keys.data(), 2, MPI_UINT64_T, MPI_COMM_WORLD);
+      code != MPI_SUCCESS)
+    return internal("MPI_Allgather: ", mpiErrorText(code));
+  auto differs = std::find_if(keys.begin(), keys.end(), [&](const auto &key) { return key[0] != keys.front()[0]; });
+  other = differs == keys.end() ? -1 : int32_t(differs - keys.begin());
+  for (auto [from, text] : {std::pair(0, &first), {other, &theirs}}) {
+    if (other < 0)
+      continue;
+    *text = rank == from ? said : std::string(keys[from][1], ' ');
+    if (int code = MPI_Bcast(text->data(), int(text->size()), MPI_BYTE, from, MPI_COMM_WORLD); code != MPI_SUCCESS)
+      return internal("MPI_Bcast: ", mpiErrorText(code));
+  }
+  return {};
+}
+
+Status makeMpiTransport(const Mesh &mesh, TransportOptions options, int32_t &rank, std::unique_ptr<Transport> &made) {
+  int ranks = 0;
+  PP_TRY(startMpi(options, rank));
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   if (const int32_t expected = mesh.devices(); ranks != expected)
     return invalid("this program has ", mesh.describe(),
@@ -343,11 +377,13 @@ Status makeMpiTransport(const Mesh &mesh, TransportOptions options, int32_t &ran
 bool claimMpiReport() { return claimReport(); }
 
 void finishMpi() {
+  constexpr double later = 1; // the child of a stopped rank speaks first
+  watchEnd(timeoutOfRun);
   {
-    Deadline all("the end of all ranks", timeoutOfRun);
+    Deadline all("the end of all ranks", timeoutOfRun + later);
     leavePresence();
   }
-  Deadline all("the end of MPI on all ranks", timeoutOfRun);
+  Deadline all("the end of MPI on all ranks", timeoutOfRun + later);
   MPI_Finalize();
 }
 

@@ -3,11 +3,12 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: faults.py PP_COMPILE FOLDER
-import os, re, signal, struct, subprocess, sys, time
+import os, re, shutil, signal, struct, subprocess, sys, time, zlib
 import harness
 
 SIZES = dict(schedule="1f1b", model="llama", ranks=4, microbatches=4, layers=4, hidden=32, heads=4, kv_heads=2, ffn=48,
              vocab=256, sequence=32, microbatch=2)
+PAIR = SIZES | dict(ranks=2, microbatches=2, layers=2)
 
 
 class Faults:
@@ -15,6 +16,7 @@ class Faults:
         self.folder, self.tally = folder, harness.Tally()
         self.text = harness.write_text(folder)
         self.program = harness.compile_train(compiler, self.path("program"), SIZES)
+        self.pair = harness.compile_train(compiler, self.path("pair"), PAIR)
         self.compiler = compiler
 
     def path(self, name):
@@ -94,6 +96,83 @@ class Faults:
             return number, "mpirun still runs after 20 seconds", 20
         return number, errors if run.returncode else "mpirun says that all is well", time.time() - struck
 
+    def wrapper(self, name, rank, command):
+        """A program that does something before it becomes the program, on one rank."""
+        path = self.path(name)
+        with open(path, "w") as file:
+            file.write(f'#!/bin/sh\nif [ "$OMPI_COMM_WORLD_RANK" = {rank} ]; then {command}; fi\n'
+                       f'exec "{self.pair}" "$@"\n')
+        os.chmod(path, 0o755)
+        return path
+
+    def pairs(self, ranks, *common, program=None):
+        """Two ranks, each with options of its own; `program`: of rank 1."""
+        words = ["mpirun", "--oversubscribe"]
+        for rank, own in enumerate(ranks):
+            words += [":"] * rank + ["-n", "1", program if rank and program else self.pair, *common, *own]
+        return words
+
+    def alike(self):
+        """What ranks are trusted to have in common differs: all end before the first step, and both ranks are named."""
+        bodies = [bytes(range(64)) * 64, bytes(range(64)) * 63 + b"z" * 64]
+        for name, body in zip("xyz", [*bodies, bodies[0]]):
+            with open(self.path(name), "wb") as file:
+                file.write(body)
+        x, y, z = ("u8:" + self.path(name) for name in "xyz")
+        sums = [f"{zlib.crc32(body):08x}" for body in bodies]
+        steps = ["--data", x, "--steps", "1"]
+        harness.call([*harness.launch(self.pair, 2, "mpi"), *steps, "--save", self.path("begun"), "--stop-at", "1"])
+        shutil.copytree(self.path("begun"), self.path("changed"), dirs_exist_ok=True)
+        with open(self.path("changed/model.safetensors"), "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"\x01")
+        heads = harness.compile_train(self.compiler, self.path("heads"), PAIR | dict(heads=2))
+        rate = harness.compile_train(self.compiler, self.path("rate"), PAIR | dict(lr=0.5))
+        plain = self.wrapper("plain", 1, "export PP_ISA=plain")
+        weights = [["--load", self.path(name) + "/model.safetensors"] for name in ("begun", "changed")]
+        for what, command, words in (
+            ("data", self.pairs((["--data", x], ["--data", y]), "--steps", "1"),
+             [f"`--data` is `{y}` (4096 bytes, checksum {sums[1]}, read as u8) on rank 1 and `{x}` (4096 bytes, "
+              f"checksum {sums[0]}, read as u8) on rank 0"]),
+            ("a file to evaluate", self.pairs((["--eval", x], ["--eval", y]), *steps), ["`--eval` is", *sums]),
+            ("seeds", self.pairs((["--seed", "1"], ["--seed", "2"]), *steps),
+             ["`--seed` is 2 on rank 1 and 1 on rank 0"]),
+            ("steps and a rate", self.pairs((["--steps", "2"], ["--steps", "3", "--lr", "0.1"]), "--data", x),
+             ["`--steps` is 3 on rank 1 and 2 on rank 0", "`--lr` is 0.1 on rank 1 and not given on rank 0"]),
+            ("a checkpoint that one rank alone wants", self.pairs(([], ["--save", self.path("none")]), *steps),
+             ["`--save` is given on rank 1 and not given on rank 0"]),
+            ("heads", self.pairs(([], []), *steps, program=heads),
+             ["what the model computes (heads", "rank 1", "rank 0"]),
+            ("a program's rate", self.pairs(([], []), *steps, program=rate),
+             ["`optimizer.lr` of the program is 0.5 on rank 1 and", "on rank 0"]),
+            ("ranks of another program", self.pairs(([], []), *steps, program=self.program),
+             ["`ranks` of the program is 4 on rank 1 and 2 on rank 0"]),
+            ("instruction sets", self.pairs(([], []), *steps, program=plain), ["PP_ISA", "is plain on rank 1 and"]),
+            ("weights", self.pairs(weights, *steps), ["`--load` is", "on rank 1 and", "on rank 0"]),
+            ("checkpoints", self.pairs([["--resume", self.path(name)] for name in ("begun", "changed")],
+                                       "--data", x, "--steps", "2"), ["`model.safetensors` of `--resume` is"]),
+            ("an option that is wrong on rank 1", self.pairs(([], ["--sed", "1"]), *steps),
+             ["rank 1", "unknown option"]),
+            ("a seed, by pp-run", [sys.executable, os.path.join(os.path.dirname(self.compiler), "pp-run"), "-n", "2",
+                                   "--retries", "0", "--launch-with=--oversubscribe",
+                                   self.wrapper("seeds", 1, 'set -- "$@" --seed 7'), *steps],
+             ["`--seed` is 7 on rank 1 and not given on rank 0"])):
+            self.expect("ranks that differ: " + what, command, *words)
+        own = (["--data", x, "--trace", self.path("t0"), "--timeout", "50", "--log", self.path("log")],
+               ["--data", z, "--trace", self.path("t1")])
+        done = subprocess.run(self.pairs(own, "--steps", "1"), env=harness.ENVIRONMENT, capture_output=True,
+                              text=True, timeout=60)
+        self.tally.check(done.returncode == 0, f"the same data elsewhere, other outputs: {done.stderr[-300:]}")
+
+    def starting(self):
+        """A rank that is stopped while MPI starts, or is not there yet: the others name it."""
+        for what, command in (("is stopped", "kill -STOP $$"), ("has not come", "sleep 30")):
+            late = self.wrapper("late", 1, command)
+            began = time.time()
+            self.expect(f"a rank that {what}", [*harness.launch(late, 2, "mpi"), "--data", self.text, "--steps", "1",
+                                                "--timeout", "2"], "the start of MPI", "rank 1 (process", what)
+            self.tally.check(time.time() - began < 8, f"it {what}: all ended after {time.time() - began:.1f} s")
+
     def alive(self):
         return subprocess.run(["pgrep", "-f", f"^{self.program} --data"], capture_output=True,
                               text=True).stdout.split()
@@ -128,6 +207,8 @@ def main():
     faults.compiling()
     faults.options()
     faults.weights()
+    faults.alike()
+    faults.starting()
     faults.killed()
     faults.stopped()
     return faults.tally.close()

@@ -144,8 +144,9 @@ class Restarts:
                          f"no host: {done.stderr[-300:]}")
 
     def signals(self):
-        """What pp-run is told to end with ends all ranks, and nothing starts again."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        """What pp-run is told to end with ends all ranks, and nothing starts again: SIGTERM with a checkpoint."""
+        for number, codes in ((signal.SIGINT, [128 + signal.SIGINT]), (signal.SIGTERM, [5, 128 + signal.SIGTERM])):
+            # (The other code: a rank that has not begun yet dies of the signal.)
             run = subprocess.Popen(self.command(*self.words("told", steps=10000000)), env=harness.ENVIRONMENT,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             ranks, end = {}, time.time() + 20
@@ -160,7 +161,7 @@ class Restarts:
                 run.kill()
                 errors = "hangs"
             left = [process for process in ranks.values() if is_alive(process)]
-            self.tally.check(run.returncode == 128 + number and errors != "hangs" and "starts again" not in errors and
+            self.tally.check(run.returncode in codes and errors != "hangs" and "starts again" not in errors and
                              len(ranks) == 4 and not left, f"{number.name}: {run.returncode} {left} {errors[-200:]}")
 
     def kills(self, number):

@@ -137,6 +137,19 @@ class Judge:
                          f"pp-run --srun starts again: {run.returncode} {errors[-300:]}")
         self.same("broken", "a run that was killed under srun", errors)
 
+    def told(self):
+        """The signal that a job asks for before its end: all ranks get it, and the checkpoint is written."""
+        run = subprocess.Popen([sys.executable, os.path.join(self.tools, "pp-run"), "-n", "4", "--srun",
+                                "--launch-with=--mpi=pmix --job-name=told", self.program,
+                                *self.words("told", steps=1000000)],
+                               env=harness.ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while (line := run.stdout.readline()) and not line.startswith("step"):
+            pass
+        harness.call(["scancel", "--signal=USR1", "--name=told"], expect=None)
+        output, errors = run.communicate(timeout=60)
+        self.tally.check(run.returncode == 5 and "told to end" in output and os.path.exists("told/state.json") and
+                         "starts again" not in errors, f"SIGUSR1 by Slurm: {run.returncode} {errors[-300:]}")
+
     def job(self):
         """The job of the page, with the sizes of this machine."""
         with open(os.path.join(harness.ROOT, "docs/cluster.md")) as page:
@@ -171,6 +184,7 @@ def main():
         judge = Judge(compiler, folder)
         judge.srun()
         judge.restarts()
+        judge.told()
         judge.job()
         return judge.tally.close()
     finally:

@@ -10,6 +10,28 @@ import harness
 SIZES = dict(schedule="1f1b", ranks=4, microbatches=4, model="llama", layers=4, hidden=32, heads=4, kv_heads=2, ffn=48,
              vocab=256, sequence=32, microbatch=1)
 TIMEOUT, SPARE = 2.0, 5.0
+# A library that stops one rank at a place behind its last step.
+STOPPER = r"""
+#include <mpi.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+static void at(const char *place) {
+  const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *wanted = getenv("STOPPED");
+  if (rank && wanted && !strcmp(wanted, rank) && !strcmp(getenv("STOPPED_AT"), place))
+    raise(SIGSTOP);
+}
+int MPI_Finalize(void) {
+  at("before the end of MPI");
+  int code = PMPI_Finalize();
+  at("behind the end of MPI");
+  return code;
+}
+int MPI_Win_free(MPI_Win *window) {
+  at("between both");
+  return PMPI_Win_free(window);
+}
+"""
 
 
 def end(run, processes):
@@ -41,10 +63,31 @@ def attempt(program, text, name, moment, number, steps):
     try:
         output, errors = run.communicate(timeout=TIMEOUT + SPARE)
     except subprocess.TimeoutExpired:
-        left = harness.ranks_of(run.pid)
         end(run, processes)
-        return None if set(left) <= {number} else (time.time() - began, None, "")  # all others had ended in order
+        return time.time() - began, None, ""
     return time.time() - began, run.returncode, [line for line in errors.splitlines() if "pp: error" in line]
+
+
+def behind(options, program, text, tally):
+    """A rank is stopped behind its last step, where others have nothing to wait for any more."""
+    source, library = (os.path.join(options.folder, name) for name in ("stopper.c", "stopper.so"))
+    with open(source, "w") as file:
+        file.write(STOPPER)
+    harness.call(["mpicc", "-shared", "-fPIC", source, "-o", library])
+    for number, place in enumerate(("between both", "before the end of MPI", "behind the end of MPI")):
+        command = ["mpirun", "-n", "4", "--oversubscribe", "-x", "LD_PRELOAD=" + library, "-x", f"STOPPED={number}",
+                   "-x", "STOPPED_AT=" + place, program, "--data", text, "--steps", "2", "--timeout", str(TIMEOUT)]
+        run = subprocess.Popen(command, env=harness.ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True)
+        began = time.time()
+        try:
+            errors = run.communicate(timeout=4 * (TIMEOUT + SPARE))[1]
+        except subprocess.TimeoutExpired:
+            end(run, harness.ranks_of(run.pid))
+            errors = "hangs"
+        said = [line for line in errors.splitlines() if f"rank {number} (process" in line and "stopped" in line]
+        tally.check(len(said) == 1 and run.returncode, f"rank {number} stopped {place}: {run.returncode}, "
+                    f"{time.time() - began:.1f} s: {said or errors[-300:]}")
 
 
 def main():
@@ -55,6 +98,7 @@ def main():
     harness.call([*harness.launch(program, SIZES["ranks"], "mpi"), "--data", text, "--steps", "20"])
     whole = time.time() - start
     counts, tally = {}, harness.Tally()
+    behind(options, program, text, tally)
     print(f"seed {options.seed}, a run takes {whole:.2f} s, timeout {TIMEOUT:.0f} s")
     for case in range(options.cases):
         names = options.signals.split(",")

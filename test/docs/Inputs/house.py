@@ -11,7 +11,7 @@ COMPILER = {"dialect": (), "frontend": ("dialect",), "analysis": ("dialect",), "
             "report": ("dialect", "analysis"), "lowering": ("dialect", "analysis", "passes", "report")}
 ROOMS = {*COMPILER, "tools", "runtime", "test", "bench"}
 # The rooms of the runtime: each may include those before it, and the headers in runtime/ itself.
-RUNTIME = ("files", "transport", "device", "audit", "kernels", "simt", "cpu", "cuda", "trainer")
+RUNTIME = ("files", "transport", "device", "audit", "kernels", "simt", "cpu", "cuda", "trainer", "start")
 ENTRIES, COLUMNS, README, CMAKE = 25, 120, 180, 400
 
 

@@ -1,12 +1,15 @@
 // The ways to run the ranks of a program: threads, fibers that share a device, or processes under mpirun.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_RUNTIME_TRAINER_RUN_H
-#define PP_RUNTIME_TRAINER_RUN_H
+#ifndef PP_RUNTIME_START_RUN_H
+#define PP_RUNTIME_START_RUN_H
 
 #include "runtime/device/Driver.h"
 #include "runtime/trainer/Trainer.h"
 
 namespace pp {
+
+/// The exit status of a run that was told to end, and has saved where it is.
+constexpr int endedEarly = 5;
 
 /// Prints once why a run failed; the exit status of the process.
 int say(const Status &status);
@@ -22,4 +25,4 @@ int runMpi(Emitted &emitted, const Options &options);
 
 } // namespace pp
 
-#endif // PP_RUNTIME_TRAINER_RUN_H
+#endif // PP_RUNTIME_START_RUN_H

@@ -2,7 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/Version.h"
 #include "runtime/device/StreamDevice.h"
-#include "runtime/trainer/Run.h"
+#include "runtime/start/Run.h"
+#include "runtime/transport/Deadline.h"
+#include "runtime/transport/Presence.h"
+#include "runtime/transport/Told.h"
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,10 +22,17 @@ namespace {
 
 /// True unless mpirun has started this process as another rank than 0; known before MPI starts.
 bool speaksBeforeMpi() {
-  for (const char *name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
-    if (const char *rank = getenv(name))
-      return strcmp(rank, "0") == 0;
-  return true;
+  const char *rank = launchedAs();
+  return !rank || strcmp(rank, "0") == 0;
+}
+
+/// An error before MPI starts. If rank 0 has it as well, it says so, and mpirun ends the others before their turn.
+int sayBeforeMpi(const Status &status, bool speaks) {
+  if (speaks)
+    return say(status);
+  constexpr int first = 500, step = 50, most = 50;
+  std::this_thread::sleep_for(std::chrono::milliseconds(first + step * std::min(atoi(launchedAs()), most)));
+  return say(Status(status.code(), text("rank ", launchedAs(), ": ", status.message())));
 }
 
 #ifdef PP_WITH_NCCL
@@ -75,7 +89,7 @@ int mainOf(int argc, char **argv) {
                      linkedTarget(), "`; compile it with --target=", linkedTarget());
   bool speaks = options.inProcess || speaksBeforeMpi();
   if (!status.ok())
-    return speaks ? say(status) : int(status.code());
+    return sayBeforeMpi(status, speaks);
   if (options.help || options.info || options.version) {
     if (!speaks)
       return 0;
@@ -88,7 +102,9 @@ int mainOf(int argc, char **argv) {
     return status.ok() ? 0 : say(status);
   }
   if (status = resolveWeights(emitted.program(), options); !status.ok())
-    return speaks ? say(status) : int(status.code());
+    return sayBeforeMpi(status, speaks);
+  if (!options.save.empty())
+    keepSignals();
   if (!options.inProcess)
     return startMpi(emitted, options);
   std::unique_ptr<Driver> driver;
@@ -116,6 +132,7 @@ int runThreads(Emitted &emitted, const Options &options) {
   const Mesh &mesh = emitted.program().mesh;
   std::shared_ptr<Meeting> meeting = makeMeeting(mesh.devices(), options.transport);
   std::vector<std::thread> threads;
+  std::atomic<bool> told = false;
   std::latch allLeft(mesh.devices());
   for (int32_t number = 0; number < mesh.devices(); ++number)
     threads.emplace_back([&, number] {
@@ -123,6 +140,8 @@ int runThreads(Emitted &emitted, const Options &options) {
       std::unique_ptr<Device> device = makeHostDevice();
       Trainer trainer(emitted, options, *transport, *device, number);
       Outcome outcome = trainer.run();
+      if (outcome.told)
+        told = true;
       leave(*meeting, number, outcome.together && !outcome.mine ? Status() : outcome.status);
       allLeft.arrive_and_wait(); // others may still copy from or to what this rank has posted
     });
@@ -130,7 +149,7 @@ int runThreads(Emitted &emitted, const Options &options) {
     thread.join();
   int32_t failed = -1;
   Status status = firstFailure(*meeting, failed);
-  return status.ok() ? 0 : say(status, mesh, failed);
+  return status.ok() ? (told ? endedEarly : 0) : say(status, mesh, failed);
 }
 
 int runStreams(Emitted &emitted, const Options &options, Driver &driver) {
@@ -140,6 +159,7 @@ int runStreams(Emitted &emitted, const Options &options, Driver &driver) {
   bool timed = options.isTimed();
   StepGroup group(driver, &fibers, ranks, !options.noGraph && !timed);
   std::shared_ptr<StreamMeeting> meeting = makeStreamMeeting(ranks, driver, &fibers);
+  bool told = false;
   Status status = fibers.run(
       [&](int32_t rank) {
         StreamDevice device(driver, group, timed);
@@ -147,6 +167,7 @@ int runStreams(Emitted &emitted, const Options &options, Driver &driver) {
             driver.check(makeStreamTransport(meeting, rank, device), device, rank, /*apart=*/false);
         Trainer trainer(emitted, options, *transport, device, rank);
         Outcome outcome = trainer.run();
+        told |= outcome.told;
         leave(*meeting, rank);
         if (!outcome.status.ok() && (!outcome.together || outcome.mine))
           fibers.breakOff(rank, outcome.status);
@@ -154,9 +175,18 @@ int runStreams(Emitted &emitted, const Options &options, Driver &driver) {
       [&] { return standstillOf(*meeting); });
   if (!status.ok())
     return say(status);
-  return fibers.failure().ok() ? 0 : say(fibers.failure(), mesh, fibers.failed());
+  return fibers.failure().ok() ? (told ? endedEarly : 0) : say(fibers.failure(), mesh, fibers.failed());
 }
 
 } // namespace pp
 
-int main(int argc, char **argv) { return pp::mainOf(argc, argv); }
+int main(int argc, char **argv) {
+  int code = pp::mainOf(argc, argv);
+  const char *why = fflush(stdout) != 0 ? strerror(errno) : ferror(stdout) ? "a line of it is lost" : nullptr;
+  if (why && (code == 0 || code == pp::endedEarly))
+    code = pp::say(pp::refused("what the run says cannot be written to standard output: ", why));
+#ifdef PP_WITH_MPI
+  pp::endWatched(code);
+#endif
+  return code;
+}

@@ -1,8 +1,10 @@
 // Runs this process as one rank under mpirun: on this CPU, or on a device of this machine.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/device/StreamDevice.h"
-#include "runtime/trainer/Run.h"
+#include "runtime/start/Agreement.h"
+#include "runtime/start/Run.h"
 #include "runtime/transport/Presence.h"
+#include "runtime/transport/Told.h"
 #include <cstdlib>
 
 namespace pp {
@@ -74,7 +76,11 @@ int runMpi(Emitted &emitted, const Options &options) {
   int32_t rank = 0;
   Place place;
   const Mesh &mesh = emitted.program().mesh;
-  Status status = makeMpiTransport(mesh, options.transport, rank, place.transport);
+  Status status = startMpi(options.transport, rank);
+  if (status.ok())
+    status = checkAlike(emitted.program(), options);
+  if (status.ok())
+    status = makeMpiTransport(mesh, options.transport, rank, place.transport);
   if (!status.ok()) {
     int code = rank == 0 ? say(status) : int(status.code());
     finishMpi();
@@ -97,7 +103,9 @@ int runMpi(Emitted &emitted, const Options &options) {
       outcome = Trainer(emitted, options, *place.transport, *place.device, rank).run();
   }
   if (outcome.status.ok() || outcome.together) {
-    int code = outcome.mine ? say(outcome.status, mesh, rank) : int(outcome.status.code());
+    int code = outcome.told ? endedEarly : outcome.mine ? say(outcome.status, mesh, rank) : int(outcome.status.code());
+    if (outcome.told)
+      ignoreSignals(); // mpirun ends the others when the first one ends with this code
     {
       Place ended = std::move(place);
     } // from its last member: the driver outlives what uses it
