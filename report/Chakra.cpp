@@ -11,6 +11,11 @@
 // behind it. Kernels that overlap with an exchange wait for what it waits for, and who follows waits for both. The
 // nodes of kernels share the launch's time by their flops. A cluster's costs and a profile's count exchanges as part of
 // a task, so these durations then hold the time of exchanges, too.
+//
+// ASTRA-sim runs all_reduce, all_gather, reduce_scatter and all_to_all. It refuses the schema's reduce, and its
+// broadcast moves no byte. Both are therefore chains of sends and receives along their ring, in pieces, so that all
+// devices of the chain send at once. A device cannot send to itself: a copy between a device and its host memory is a
+// node of the CPU, which runs beside kernels and messages for as long as the copy takes.
 #include "analysis/Messages.h"
 #include "report/Names.h"
 #include "report/Output.h"
@@ -62,35 +67,22 @@ enum NodeField { Id = 1, Name = 2, Type = 3, DataDeps = 5, StartMicros = 6, Dura
 enum ValueField { Int32 = 7, Int64 = 9, Uint64 = 13, Bool = 27, String = 29 };
 enum NodeType { Compute = 4, Send = 5, Receive = 6, Collective = 7 };
 
-/// The number of a CollectiveCommType.
-int numberOf(PostKind kind) {
-  switch (kind) {
-  case PostKind::reduce:
-    return 1;
-  case PostKind::all_gather:
-    return 2;
-  case PostKind::broadcast:
-    return 5;
-  case PostKind::reduce_scatter:
-    return 7;
-  default:
-    return 0; // all_reduce
-  }
+/// Those numbers of a CollectiveCommType that ASTRA-sim runs.
+enum CollectiveType { AllReduce = 0, AllGather = 2, AllToAll = 6, ReduceScatter = 7 };
+
+CollectiveType typeOf(PostKind kind) {
+  return kind == PostKind::all_gather ? AllGather : kind == PostKind::reduce_scatter ? ReduceScatter : AllReduce;
 }
 
-int numberOf(nn::ExchangeKind kind) {
-  switch (kind) {
-  case nn::ExchangeKind::all_reduce:
-    return numberOf(PostKind::all_reduce);
-  case nn::ExchangeKind::all_gather:
-    return numberOf(PostKind::all_gather);
-  case nn::ExchangeKind::reduce_scatter:
-    return numberOf(PostKind::reduce_scatter);
-  case nn::ExchangeKind::all_to_all:
-    return 6;
-  }
-  return 0;
+CollectiveType typeOf(nn::ExchangeKind kind) {
+  return kind == nn::ExchangeKind::all_gather       ? AllGather
+         : kind == nn::ExchangeKind::reduce_scatter ? ReduceScatter
+         : kind == nn::ExchangeKind::all_to_all     ? AllToAll
+                                                    : AllReduce;
 }
+
+/// A chain is cut into at most so many pieces, none of them smaller.
+constexpr uint64_t kMostPieces = 16, kLeastBytes = 1 << 16;
 
 Message attribute(StringRef name, ValueField kind, uint64_t value) {
   return Message().text(1, name).number(kind, value);
@@ -119,7 +111,10 @@ private:
   Message begin(StringRef name, NodeType type);
   void launch(LaunchOp op, const Span &span);
   void post(PostOp op);
-  void collective(StringRef name, int type, uint64_t bytes, uint64_t tag, ArrayRef<int64_t> members);
+  void chain(PostOp op);
+  void copy(PostOp op);
+  uint64_t message(const std::string &name, NodeType type, int64_t peer, uint64_t bytes, uint64_t tag);
+  void collective(StringRef name, CollectiveType type, uint64_t bytes, uint64_t tag, ArrayRef<int64_t> members);
   ArrayRef<Stretch> stretchesOf(LaunchOp op);
   int64_t rankOf(int64_t device) const {
     return mesh ? device / mesh.stride(Axis::pipeline) % mesh.sizeOf(Axis::pipeline) : device;
@@ -138,11 +133,13 @@ private:
   SmallVector<RankOp> ranks;
   llvm::raw_ostream *os = nullptr;
   int64_t device = 0;
-  uint64_t last = 0;                               ///< number of the last node of this device
-  uint64_t exchanges = 0;                          ///< so far
-  SmallVector<uint64_t> before;                    ///< what the next node waits for
-  llvm::DenseMap<Operation *, uint64_t> nodes;     ///< of posts
-  llvm::StringMap<std::vector<Stretch>> stretches; ///< by body
+  uint64_t last = 0;                                           ///< number of the last node of this device
+  uint64_t exchanges = 0;                                      ///< so far
+  SmallVector<uint64_t> before;                                ///< what the next node waits for
+  llvm::DenseMap<int64_t, PostOp> firstEnds;                   ///< of copies, by number of the message
+  llvm::DenseMap<Operation *, SmallVector<uint64_t, 2>> nodes; ///< of posts: the last ones
+  llvm::DenseMap<int64_t, double> copyTimes;                   ///< by number of the message
+  llvm::StringMap<std::vector<Stretch>> stretches;             ///< by body
   std::map<std::vector<int64_t>, int64_t> groupNumbers;
 };
 
@@ -155,7 +152,11 @@ static void frame(const Message &message, llvm::raw_ostream &os) {
 
 DeviceWriter::DeviceWriter(ProgramOp program, const Timeline &timeline)
     : program(program), timeline(timeline), mesh(program.getMeshAttr()), perTime(timeline.unitTime ? 1e3 : 1e6),
-      symbols(program->getParentOfType<ModuleOp>()), ranks(llvm::to_vector(program.getOps<RankOp>())) {}
+      symbols(program->getParentOfType<ModuleOp>()), ranks(llvm::to_vector(program.getOps<RankOp>())) {
+  for (const Flight &flight : timeline.flights)
+    if (PostOp post = flight.posts.front(); post.isHost())
+      copyTimes[timeline.messages.numberOf(post)] = flight.end - flight.start;
+}
 
 Message DeviceWriter::begin(StringRef name, NodeType type) {
   Message node;
@@ -235,14 +236,15 @@ void DeviceWriter::launch(LaunchOp op, const Span &span) {
       std::vector<int64_t> members = line(device, part.exchange->axes);
       beforeExchange = before;
       size_t block = llvm::find(members, device) - members.begin(), size = part.exchange->members;
-      collective(part.exchange->str(), numberOf(nn::Exchange(part.exchange->op).getKind()), part.exchange->bytes(),
+      collective(part.exchange->str(), typeOf(nn::Exchange(part.exchange->op).getKind()), part.exchange->bytes(),
                  timeline.messages.size() + ++exchanges, ArrayRef(members).slice(block / size * size, size));
       before = {last};
     }
   }
 }
 
-void DeviceWriter::collective(StringRef name, int type, uint64_t bytes, uint64_t tag, ArrayRef<int64_t> members) {
+void DeviceWriter::collective(StringRef name, CollectiveType type, uint64_t bytes, uint64_t tag,
+                              ArrayRef<int64_t> members) {
   Message node = begin(name, Collective);
   node.text(Attribute, attribute("is_cpu_op", Bool, false).str());
   node.text(Attribute, attribute("comm_size", Int64, bytes).str());
@@ -255,26 +257,76 @@ void DeviceWriter::collective(StringRef name, int type, uint64_t bytes, uint64_t
   frame(node, *os);
 }
 
+uint64_t DeviceWriter::message(const std::string &name, NodeType type, int64_t peer, uint64_t bytes, uint64_t tag) {
+  Message node = begin(name, type);
+  node.text(Attribute, attribute("is_cpu_op", Bool, false).str());
+  node.text(Attribute, attribute("comm_size", Int64, bytes).str());
+  node.text(Attribute, attribute("comm_tag", Int32, tag).str());
+  node.text(Attribute, attribute("comm_src", Int32, type == Send ? device : peer).str());
+  node.text(Attribute, attribute("comm_dst", Int32, type == Send ? peer : device).str());
+  frame(node, *os);
+  return last;
+}
+
+/// A broadcast or a reduce, piece by piece: what comes from the device before this one in the ring goes to the next.
+void DeviceWriter::chain(PostOp op) {
+  SmallVector<int64_t> ring = op.ringOrder();
+  size_t place = llvm::find(ring, op.getSelf()) - ring.begin();
+  uint64_t bytes = bytesOf(op), tag = timeline.messages.numberOf(op), sent = 0, received = 0, begun = 0;
+  uint64_t pieces = ring.size() > 2 ? std::clamp<uint64_t>(bytes / kLeastBytes, 1, kMostPieces) : 1;
+  std::string name = op.getThing().str();
+  SmallVector<uint64_t> atPost = before;
+  for (uint64_t piece = 1; piece <= pieces; ++piece, tag += timeline.messages.size()) {
+    uint64_t size = bytes * piece / pieces - begun;
+    begun += size;
+    if (place > 0) {
+      before = received ? SmallVector<uint64_t>{received} : atPost;
+      received = message(name, Receive, deviceOf(ring[place - 1]), size, tag);
+    }
+    if (place + 1 < ring.size()) {
+      before = sent ? SmallVector<uint64_t>{sent} : atPost;
+      if (received)
+        before.push_back(received);
+      sent = message(name, Send, deviceOf(ring[place + 1]), size, tag);
+    }
+  }
+  before = atPost;
+  for (uint64_t end : {received, sent})
+    if (end)
+      nodes[op].push_back(end);
+}
+
+/// To host memory or back: it begins when both ends are posted.
+void DeviceWriter::copy(PostOp op) {
+  int64_t number = timeline.messages.numberOf(op);
+  auto [first, isFirst] = firstEnds.try_emplace(number, op);
+  if (isFirst)
+    return;
+  Message node = begin(op.getThing().str(), Compute);
+  node.number(DurationMicros, std::llround(copyTimes.lookup(number) * perTime));
+  node.text(Attribute, attribute("is_cpu_op", Bool, true).str());
+  node.text(Attribute, attribute("num_ops", Int64, 0).str());
+  node.text(Attribute, attribute("tensor_size", Uint64, bytesOf(op)).str());
+  frame(node, *os);
+  nodes[op] = nodes[first->second] = {last};
+}
+
 void DeviceWriter::post(PostOp op) {
+  if (op.isHost())
+    return copy(op);
+  if (op.getRoot())
+    return chain(op);
   uint64_t bytes = bytesOf(op), tag = timeline.messages.numberOf(op);
   if (op.isCollective()) {
     SmallVector<int64_t> members;
     for (int64_t rank : op.getPeers())
       members.push_back(deviceOf(rank));
-    collective(op.getThing().str(), numberOf(op.getKind()), bytes, tag, line(members, op.getAxesAttr()));
-    nodes[op] = last;
+    collective(op.getThing().str(), typeOf(op.getKind()), bytes, tag, line(members, op.getAxesAttr()));
+    nodes[op] = {last};
     return;
   }
-  bool sends = op.getKind() == PostKind::send;
-  int64_t peer = deviceOf(op.getPeers()[0]);
-  Message node = begin(op.getThing().str(), sends ? Send : Receive);
-  node.text(Attribute, attribute("is_cpu_op", Bool, false).str());
-  node.text(Attribute, attribute("comm_size", Int64, bytes).str());
-  node.text(Attribute, attribute("comm_tag", Int32, tag).str());
-  node.text(Attribute, attribute("comm_src", Int32, sends ? device : peer).str());
-  node.text(Attribute, attribute("comm_dst", Int32, sends ? peer : device).str());
-  frame(node, *os);
-  nodes[op] = last;
+  NodeType type = op.getKind() == PostKind::send ? Send : Receive;
+  nodes[op] = {message(op.getThing().str(), type, deviceOf(op.getPeers()[0]), bytes, tag)};
 }
 
 void DeviceWriter::write(int64_t number, llvm::raw_ostream &stream) {
@@ -282,6 +334,7 @@ void DeviceWriter::write(int64_t number, llvm::raw_ostream &stream) {
   device = number;
   last = exchanges = 0;
   before.clear();
+  firstEnds.clear();
   RankOp rank = ranks[rankOf(device)];
   Message head;
   head.text(Version, "0.0.4");
@@ -297,7 +350,7 @@ void DeviceWriter::write(int64_t number, llvm::raw_ostream &stream) {
     else if (auto its = dyn_cast<PostOp>(op))
       post(its);
     else if (auto its = dyn_cast<CompleteOp>(op))
-      before.push_back(nodes.lookup(its.getRequest().getDefiningOp()));
+      llvm::append_range(before, nodes.lookup(its.getRequest().getDefiningOp()));
   }
 }
 

@@ -45,6 +45,15 @@ for schedule, more in (("zb_v", {}), ("weipipe_interleave", {}), ("fsdp", {}), (
                                                   **more))
     tally.check(code == 0 and "right" in out, f"{schedule}: {(out.splitlines() or [err])[-1]}")
 
+# Sizes that the program's mesh, its vocabulary's shards and the chunks of its MLP cannot cut are no smaller sizes: two
+# devices halve 86 columns and not 43, and three ranks need 48 tokens for chunks of eight.
+code, out, err = check(QUICKSTART, *define(**{"mesh.tensor": 2}))
+tally.check(code == 0 and "model.ffn 344 -> 86," in out and "right" in out,
+            f"sizes that a mesh can cut: {(out or err).splitlines()[-1]}")
+code, out, err = check(harness.TRAIN, *define(mlp_chunks=8, layers=4))
+tally.check(code == 0 and re.search(r"data\.(sequence|microbatch) \d+ -> ", out) and "right" in out,
+            f"tokens for every chunk of an MLP: {(out or err).splitlines()[-1]}")
+
 # A schedule alone, with the model that it would be drawn with.
 path = os.path.join(folder, "pairs.pipe")
 with open(path, "w") as file:

@@ -6,6 +6,8 @@
 #include "dialect/pipeline/Pipeline.h"
 #include "lowering/Lowering.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Pass/PassManager.h"
+#include "passes/Passes.h"
 #include "tools/Forms.h"
 #include "tools/FrontendFlags.h"
 #include "tools/judge/Gradients.h"
@@ -49,9 +51,11 @@ public:
 private:
   OwningOpRef<ModuleOp> import(MLIRContext &context, const FrontendOptions &how);
   bool elaborates(int64_t microbatches);
+  bool passes(ModuleOp module);
   bool isGiven(StringRef name) const;
   LogicalResult findSizes();
   void makeSmaller();
+  void halve();
   bool lower(Size &size);
   LogicalResult refuseLarge();
   FrontendOptions sized() const;
@@ -65,6 +69,7 @@ private:
   MakeExecutable make;
   llvm::raw_ostream &os;
   std::vector<Size> sizes;
+  bool asksPasses = false; ///< whether a size is taken; else the frontend alone is asked, which is faster
   std::string title;
   int64_t microbatches = 0, batch = 0, replicas = 1, sequence = 0;
   double parameters = 0; ///< of the model that was elaborated last
@@ -101,13 +106,22 @@ OwningOpRef<ModuleOp> Checker::import(MLIRContext &context, const FrontendOption
   return module;
 }
 
-/// Whether the frontend takes the sizes; nothing is said where it does not.
+/// Whether sizes can be cut over a mesh, over shards and in chunks is known to passes.
+bool Checker::passes(ModuleOp module) {
+  PassManager manager(module.getContext());
+  buildPipeline(manager, Until::Step, {}, {});
+  return succeeded(manager.run(module));
+}
+
+/// Whether the sizes are taken; nothing is said where they are not.
 bool Checker::elaborates(int64_t alone) {
   MLIRContext context;
+  loadLoweringDialects(context);
   ScopedDiagnosticHandler silent(&context, [](Diagnostic &) { return success(); });
   FrontendOptions how = sized();
-  how.aloneMicrobatches = alone;
-  return bool(import(context, how));
+  how.aloneMicrobatches = asksPasses ? 0 : alone;
+  OwningOpRef<ModuleOp> module = import(context, how);
+  return module && (!asksPasses || passes(*module));
 }
 
 /// Whether -D says it: by its own name, or by that of a parameter of `train` that it is probably made of.
@@ -182,12 +196,23 @@ bool Checker::lower(Size &size) {
   return size.chosen != before;
 }
 
-void Checker::makeSmaller() {
+void Checker::halve() {
   elaborates(microbatches); // counts the parameters
   for (bool changed = true; changed;) {
     changed = false;
     for (Size &size : sizes)
       changed |= lower(size);
+  }
+}
+
+/// Most programs can have any size that the frontend takes. If this one cannot, each size is tried with the passes.
+void Checker::makeSmaller() {
+  halve();
+  asksPasses = true;
+  if (!elaborates(0)) {
+    for (Size &size : sizes)
+      size.chosen = size.written, size.matters = true;
+    halve();
   }
   for (const Size &size : sizes)
     if (size.isData)
