@@ -6,12 +6,13 @@
 # docs/cluster.md explains it. What is started again gets `--resume` with the folder of its own `--save`. Code 1 (the
 # command line or a file is wrong) and 4 (a library is wrong) would come again, so they end the run at once. So does 5:
 # the program was told to end, and its checkpoint is written.
-import argparse, json, os, re, shlex, shutil, signal, subprocess, sys, tempfile, time
+import argparse, ipaddress, json, os, re, shlex, shutil, signal, stat, subprocess, sys, tempfile, time
 
 HOPELESS = (1, 4)
 TOLD = 5  # code of a program that was told to end, and has saved where it was
 TIMEOUT, SPARE = 600.0, 5.0  # of the program's own --timeout, and how long after it we look whether it has worked
 START = 60.0  # in which mpirun starts a rank, at least
+LARGEST = 1 << 24  # of a file that people write
 LONGEST_PAUSE = 30.0  # between two starts without progress: 1 s, 2 s, 4 s, ..
 # Options of a program that say where the first start begins, and which of them have a value.
 BEGINNINGS = {"load": True, "adapter": True, "init": False, "allow-unused": True, "shard-size": True, "grads": True}
@@ -67,15 +68,30 @@ def without_end_slash(path):
     return path.rstrip("/") or path
 
 
+def read_text(path, what):
+    """A file that people write, by whole lines."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8-sig") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise Refused(f"cannot read {what} `{path}`: it is not a regular file")
+            text = file.read(LARGEST + 1)
+    except OSError as error:
+        raise Refused(f"cannot read {what} `{path}`: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise Refused(f"cannot read {what} `{path}`: it is no text in UTF-8") from None
+    if len(text) > LARGEST:
+        raise Refused(f"cannot read {what} `{path}`: it has more than {LARGEST} characters")
+    return text
+
+
 def read_state(folder):
     """The step and the last step of a checkpoint, and which file says so; nothing: there is none."""
     path = os.path.join(folder, "state.json")
     try:
-        with open(path, encoding="utf-8") as file:
-            state = json.load(file)
+        state = json.loads(read_text(path, ""))
         info = os.stat(path)
         return int(state["step"]), int(state["steps"]), (info.st_ino, info.st_mtime_ns)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (Refused, OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -122,25 +138,37 @@ class Program:
         return bool(state) and state[0] >= (int(stop) if stop and stop.isdigit() else state[1])
 
 
+def is_host(name):
+    """A name or an address, which ssh and mpirun take for nothing else, maybe behind `user@`."""
+    user, at, host = name.rpartition("@")
+    if at and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", user):
+        return False
+    if ":" in host:
+        try:
+            return bool(ipaddress.IPv6Address(host))
+        except ValueError:
+            return False
+    word = r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?"
+    return bool(re.fullmatch(rf"{word}(\.{word})*", host))
+
+
 def read_hosts(path):
-    """Names and slots of a hosts file, as mpirun reads it: `name`, `name slots=4`."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except OSError as error:
-        raise Refused(f"cannot read the hosts file `{path}`: {error.strerror}") from None
-    hosts = []
-    for number, line in enumerate(lines, 1):
+    """Names and slots of a hosts file, as mpirun reads it: `name`, `name slots=4`. A name on several lines, as PBS
+    writes one for each slot, has the slots of all of them."""
+    hosts = {}
+    for number, line in enumerate(read_text(path, "the hosts file").splitlines(), 1):
         words = line.split("#")[0].split()
         if not words:
             continue
-        match = re.fullmatch(r"(\S+?)(?:\s+slots\s*=\s*(\d+))?", " ".join(words))
-        if not match or match[2] == "0":
+        match = re.fullmatch(r"(\S+?)(?:\s+slots\s*=\s*([0-9]{1,6}))?", " ".join(words))
+        if not match or match[2] and int(match[2]) == 0:
             raise Refused(f"`{path}`, line {number}: expected `name` or `name slots=N`, got `{line.strip()}`")
-        hosts.append((match[1], int(match[2] or 1)))
+        if not is_host(match[1]):
+            raise Refused(f"`{path}`, line {number}: expected the name or the address of a host, got `{match[1]}`")
+        hosts[match[1]] = hosts.get(match[1], 0) + int(match[2] or 1)
     if not hosts:
         raise Refused(f"the hosts file `{path}` names no host")
-    return hosts
+    return list(hosts.items())
 
 
 def answers(host, agent):
@@ -185,7 +213,7 @@ class Launch:
         self.options, self.hostfile, self.alive = options, None, []
         self.more = shlex.split(options.launch_with)
         self.agent = shlex.split(options.agent) if options.agent else ["ssh", "-o", "BatchMode=yes", "-o",
-                                                                       "ConnectTimeout=10"]
+                                                                       "ConnectTimeout=10", "--"]
 
     def command(self, program):
         count, path = self.options.n, program.path

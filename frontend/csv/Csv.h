@@ -64,8 +64,8 @@ struct CsvTable {
 /// The cells of the main buffer, exactly as the grammar has them; lines that begin with `#` are comments.
 mlir::FailureOr<CsvTable> readCells(Source &source, CsvDialect dialect);
 
-/// One element of the order over all ranks that respects every row: a unit, the units of one cell, or the messages that
-/// are posted together, each by its SEND cell.
+/// One element of the order over all ranks that respects every row: a unit, the units of one cell, or a message by its
+/// SEND cell.
 struct CsvStep {
   int64_t rank; ///< of units
   std::vector<const CsvAction *> actions;

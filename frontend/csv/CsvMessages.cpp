@@ -5,9 +5,10 @@
 //   rank 1 | 1RECV_F0 1F0 1RECV_F1 ..     ~~>
 //
 // PyTorch checks none of this: a pair that does not match hangs. Here a SEND and its RECV become one step of one order
-// over all ranks, so rows that can be merged cannot deadlock, however little is buffered. Cells of messages that follow
-// each other are posted one after the other without waiting; where two ranks do that towards each other in opposite
-// order, the messages are posted together.
+// over all ranks, so rows that can be merged cannot deadlock, however little is buffered. PyTorch posts a cell and goes
+// on, but the messages of a rank still go one after the other: NCCL runs them on one stream, and a large SEND ends when
+// its RECV runs. So two ranks that both post a SEND before the RECV of the other one's hang there, and are refused here.
+// PyTorch's own lowering appends both cells of a message at once; the rows that it writes can always be merged.
 #include "frontend/csv/Csv.h"
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/StringExtras.h"
@@ -215,14 +216,6 @@ private:
   }
   int64_t partnerRank(const CsvAction &message) const { return partner(message).rank; }
 
-  void post(ArrayRef<const CsvAction *> messages) {
-    CsvStep step{-1, {}};
-    for (const CsvAction *message : messages)
-      if (arrived.insert(cargoOf(*message)).second)
-        step.actions.push_back(&cell(sends[cargoOf(*message)]));
-    steps.push_back(std::move(step));
-  }
-
   bool advance(int64_t rank) {
     const CsvAction *next = head(rank);
     if (!next)
@@ -239,37 +232,9 @@ private:
     const CsvAction *other = head(partnerRank(*next));
     if (!other || !other->isMessage() || cargoOf(*other) != cargoOf(*next))
       return false;
-    post({next});
+    arrived.insert(cargoOf(*next));
+    steps.push_back({-1, {next->isSend() ? next : other}});
     return true;
-  }
-
-  /// The messages that a rank posts before its next unit, or before it waits for one of them.
-  std::vector<const CsvAction *> run(int64_t rank) {
-    std::vector<const CsvAction *> messages;
-    const std::vector<CsvAction> &actions = table.rows[rank].actions;
-    for (size_t i = heads[rank]; i < actions.size() && !actions[i].isUnit(); ++i) {
-      if (actions[i].isWait() && !arrived.contains(cargoOf(actions[i])))
-        break;
-      if (!skips(actions[i]))
-        messages.push_back(&actions[i]);
-    }
-    return messages;
-  }
-
-  /// Nothing moves one by one: all messages that both ends would post before their next unit go together.
-  bool postTogether() {
-    DenseMap<Cargo, int> ends;
-    for (int64_t rank = 0; rank < int64_t(table.rows.size()); ++rank)
-      for (const CsvAction *message : run(rank))
-        ++ends[cargoOf(*message)];
-    std::vector<const CsvAction *> both;
-    for (int64_t rank = 0; rank < int64_t(table.rows.size()); ++rank)
-      for (const CsvAction *message : run(rank))
-        if (message->isSend() && ends[cargoOf(*message)] == 2)
-          both.push_back(message);
-    if (!both.empty())
-      post(both);
-    return !both.empty();
   }
 
   LogicalResult merge() {
@@ -279,7 +244,6 @@ private:
       for (int64_t rank = 0; rank < int64_t(table.rows.size()); ++rank)
         while (advance(rank))
           moved = true;
-      moved = moved || postTogether();
     }
     for (int64_t rank = 0; rank < int64_t(table.rows.size()); ++rank)
       if (head(rank))
@@ -300,6 +264,8 @@ private:
       error.attachNote(source.location(waits->at)) << "rank " << next << " waits here for `"
                                                    << cell(partner(*waits)).text << "` of rank " << partnerRank(*waits);
     }
+    error.attachNote(source.location(first->at)) << "a send waits for its receive, as a large message does over NCCL; "
+                                                    "the messages of two ranks need one order in both rows";
     return error;
   }
 };

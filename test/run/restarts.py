@@ -76,6 +76,10 @@ class Restarts:
     def says(self):
         """What is wrong with a command line is said once; what would come again is not tried again."""
         write("hosts", "localhost slots=many\n")
+        write("option", "localhost\n-oProxyCommand=touch${IFS}PWNED slots=3\n")
+        for name in ("name", "user"):
+            write(name, f"{dict(name='a;b', user='-l@localhost')[name]} slots=1\n")
+        os.mkfifo("pipe")
         for words, options, code, said in (
                 (self.words("ck"), ["-n", "0"], 1, "`-n` expects a number from 1 on, got `0`"),
                 (self.words("ck"), ["--retry=2"], 1, "unrecognized arguments: --retry=2; see --help"),
@@ -83,11 +87,18 @@ class Restarts:
                 (self.words("ck"), ["--hosts", "none"], 1, "cannot read the hosts file `none`"),
                 (self.words("ck"), ["--hosts", "hosts"], 1,
                  "`hosts`, line 1: expected `name` or `name slots=N`, got `localhost slots=many`"),
+                (self.words("ck"), ["--hosts", "option"], 1,
+                 "`option`, line 2: expected the name or the address of a host, got `-oProxyCommand=touch${IFS}PWNED`"),
+                (self.words("ck"), ["--hosts", "name"], 1, "`name`, line 1: expected the name or the address"),
+                (self.words("ck"), ["--hosts", "user"], 1, "`user`, line 1: expected the name or the address"),
+                (self.words("ck"), ["--hosts", "pipe"], 1, "cannot read the hosts file `pipe`: it is not a regular"),
+                (self.words("ck"), ["--hosts", "/dev/zero"], 1, "file `/dev/zero`: it is not a regular file"),
                 (self.words("ck"), ["--srun", "--hosts", "hosts"], 1, "have no effect with `--srun`"),
                 (self.words("ck", "--step", "3"), [], 1, "unknown option `--step`")):
             done = self.run(*words, options=options)
             self.tally.check(done.returncode == code and said in done.stderr and "starts again" not in done.stderr,
                              f"{words[2:]} {options}: {done.returncode} {done.stderr[-200:]}")
+        self.tally.check(not os.path.exists("PWNED"), "no name of a host is an option of ssh")
         done = self.run("--data", self.text, "--steps", "3", options=["--retries", "0"])
         self.tally.check(done.returncode == 0 and "step 3/3" in done.stdout, "a run without a checkpoint")
 
@@ -138,6 +149,9 @@ class Restarts:
         self.tally.check(done.returncode == 0 and newest("fewer") == STEPS and made == 2 and "step 101/200" in
                          done.stdout and "`gone` does not answer" in done.stderr,
                          f"two of four ranks go on: {made} {done.stderr[-300:]}")
+        write("hosts", "localhost\n" * 4)  # as PBS writes them, a line for each slot
+        done = self.run("--data", self.text, "--steps", "3", options=["--retries", "0", "--launch-with=", *options])
+        self.tally.check(done.returncode == 0 and "step 3/3" in done.stdout, f"a line a slot: {done.stderr[-300:]}")
         write("hosts", "gone slots=4\n")
         done = self.run(*self.words("none"), options=options)
         self.tally.check(done.returncode == 1 and "the program needs 4 processes, 0 have a host" in done.stderr,
