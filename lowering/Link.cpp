@@ -7,6 +7,7 @@
 #include "mlir/IR/Diagnostics.h"
 #include "llvm/ADT/ScopeExit.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/BinaryFormat/Magic.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/Path.h"
@@ -100,6 +101,11 @@ LogicalResult pp::linkExecutable(ArrayRef<std::string> objects, StringRef target
                           << (status < 0 ? "did not run: " + why : "failed with status " + std::to_string(status))
                           << (said.empty() ? "" : "\n" + said);
   }
+  // A file with nothing in it was made above: something else than a linker may leave it so, and end with 0.
+  llvm::file_magic magic;
+  if (identify_magic(temporary, magic) || magic == llvm::file_magic::unknown || !fs::can_execute(temporary))
+    return emitError(loc) << "cannot link `" << output << "`: `" << *driver
+                          << "` ended with status 0 and wrote no program";
   if (std::error_code error = fs::rename(temporary, output))
     return emitError(loc) << "cannot write `" << output << "`: " << error.message();
   removeTemporary.release();

@@ -134,7 +134,9 @@ static LogicalResult run() {
   auto fill = [&](llvm::raw_pwrite_stream &os) { return translate(std::move(buffer), os); };
   if (succeeded(pp::writeOutput(output.empty() ? "-" : StringRef(output), why, fill)))
     return success();
-  return why.empty() ? failure() : pp::refuse("cannot write `" + output + "`: " + why);
+  return why.empty()
+             ? failure()
+             : pp::refuse("cannot write " + (output.empty() ? "standard output" : "`" + output + "`") + ": " + why);
 }
 
 int main(int argc, char **argv) {

@@ -45,7 +45,7 @@ READ_BY = {"--plan": set(ASKED), "--plan=high": set(ASKED),
 
 def call(*words, expect=0, **more):
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, cwd=folder,
-                          env=harness.ENVIRONMENT,
+                          env=harness.ENVIRONMENT | more.pop("environment", {}),
                           timeout=120, stdin=more.pop("stdin", subprocess.DEVNULL), **more)
     what = f"{' '.join(map(str, words))}: {done.returncode}, expected {expect}: {first(done.stderr)}"
     tally.check(expect is None or done.returncode == expect, what)
@@ -136,6 +136,29 @@ def outputs():
     tally.check(os.path.islink(path("dangling")) and "r0 |" in read("new"), "a link is followed")
     tally.check(not [name for name in os.listdir(folder) if name.startswith(("old.", "new.", "out.", "dangling."))],
                 "no temporaries are left")
+
+
+def links():
+    """What CXX names ends with 0 and links nothing: there is an error, and what was there is no new program."""
+    write("stale", "old")
+    for driver, output in (("/bin/true", "stale"), ("/bin/true", "fresh"), ("/bin/echo", "stale")):
+        said = call(compiler, "t.pipe", "-o", output, expect=1, environment=dict(CXX=driver)).stderr
+        tally.check(f"cannot link `{output}`: `{driver}` ended with status 0 and wrote no program" in said, said)
+    tally.check(read("stale") == "old" and not os.path.exists(path("fresh")), "no program is made")
+
+
+def full():
+    """Results that cannot be written are an error."""
+    call(compiler, "t.pipe", "-o", "trains")
+    with open("/dev/full", "w") as device:
+        for words in ([path("trains"), "--in-process", "--data", "random", "--steps", "1"], [path("trains"), "--info"],
+                      [path("trains"), "--help"], [compiler, "t.pipe", "--emit=timeline"], [compiler, "--version"],
+                      [translate, "--export-csv", "t.pipe"]):
+            done = subprocess.run(words, cwd=folder, env=harness.ENVIRONMENT, stdout=device, stderr=subprocess.PIPE,
+                                  text=True, timeout=60)
+            said = "No space left on device" in done.stderr or "cannot be written to standard output" in done.stderr
+            tally.check(done.returncode and said and "``" not in done.stderr,
+                        f"{words} > /dev/full: {done.returncode} {first(done.stderr)}")
 
 
 def streams():
@@ -297,6 +320,8 @@ def main():
     emitted()
     streams()
     outputs()
+    links()
+    full()
     return tally.close()
 
 
