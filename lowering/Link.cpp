@@ -75,18 +75,20 @@ LogicalResult pp::linkExecutable(ArrayRef<std::string> objects, StringRef target
   if (failed(driver) || failed(runtime))
     return failure();
 
-  // Linked beside the output, so that the rename at the end cannot cross file systems.
-  SmallString<256> temporary, messages;
-  if (std::error_code error = fs::createUniqueFile(output + ".%%%%%%", temporary))
+  // Linked beside the output, so that the rename at the end cannot cross file systems. Absolute paths do not begin with
+  // `-` or `@`, which the driver would take for an option or for a file of options.
+  SmallString<256> temporary(output), messages, library(*runtime);
+  std::error_code error = fs::make_absolute(temporary);
+  if (error || (error = fs::make_absolute(library)) || (error = fs::createUniqueFile(temporary + ".%%%%%%", temporary)))
     return emitError(loc) << "cannot write `" << output << "`: " << error.message();
   auto removeTemporary = llvm::make_scope_exit([&] { fs::remove(temporary); });
-  if (std::error_code error = fs::createTemporaryFile("pp-link", "txt", messages))
+  if ((error = fs::createTemporaryFile("pp-link", "txt", messages)))
     return emitError(loc) << "cannot write a temporary file: " << error.message();
   auto removeMessages = llvm::make_scope_exit([&] { fs::remove(messages); });
 
   SmallVector<StringRef> arguments = {*driver};
   arguments.append(objects.begin(), objects.end());
-  arguments.push_back(*runtime);
+  arguments.push_back(library);
   flags.split(arguments, ';', -1, /*KeepEmpty=*/false);
   arguments.append({"-o", temporary});
   std::optional<StringRef> redirects[] = {StringRef(""), StringRef(messages), StringRef(messages)};
@@ -98,7 +100,7 @@ LogicalResult pp::linkExecutable(ArrayRef<std::string> objects, StringRef target
                           << (status < 0 ? "did not run: " + why : "failed with status " + std::to_string(status))
                           << (said.empty() ? "" : "\n" + said);
   }
-  if (std::error_code error = fs::rename(temporary, output))
+  if ((error = fs::rename(temporary, output)))
     return emitError(loc) << "cannot write `" << output << "`: " << error.message();
   removeTemporary.release();
   return success();
