@@ -76,18 +76,20 @@ LogicalResult pp::linkExecutable(ArrayRef<std::string> objects, StringRef target
   if (failed(driver) || failed(runtime))
     return failure();
 
-  // Linked beside the output, so that the rename at the end cannot cross file systems.
-  SmallString<256> temporary, messages;
-  if (std::error_code error = fs::createUniqueFile(output + ".%%%%%%", temporary))
+  // Linked beside the output, so that the rename at the end cannot cross file systems. Absolute paths do not begin with
+  // `-` or `@`, which the driver would take for an option or for a file of options.
+  SmallString<256> temporary(output), messages, library(*runtime);
+  std::error_code error = fs::make_absolute(temporary);
+  if (error || (error = fs::make_absolute(library)) || (error = fs::createUniqueFile(temporary + ".%%%%%%", temporary)))
     return emitError(loc) << "cannot write `" << output << "`: " << error.message();
   auto removeTemporary = llvm::make_scope_exit([&] { fs::remove(temporary); });
-  if (std::error_code error = fs::createTemporaryFile("pp-link", "txt", messages))
+  if ((error = fs::createTemporaryFile("pp-link", "txt", messages)))
     return emitError(loc) << "cannot write a temporary file: " << error.message();
   auto removeMessages = llvm::make_scope_exit([&] { fs::remove(messages); });
 
   SmallVector<StringRef> arguments = {*driver};
   arguments.append(objects.begin(), objects.end());
-  arguments.push_back(*runtime);
+  arguments.push_back(library);
   flags.split(arguments, ';', -1, /*KeepEmpty=*/false);
   if (llvm::sys::findProgramByName("ld.lld")) // in a third of the time of GNU's
     arguments.push_back("-fuse-ld=lld");
@@ -106,7 +108,7 @@ LogicalResult pp::linkExecutable(ArrayRef<std::string> objects, StringRef target
   if (identify_magic(temporary, magic) || magic == llvm::file_magic::unknown || !fs::can_execute(temporary))
     return emitError(loc) << "cannot link `" << output << "`: `" << *driver
                           << "` ended with status 0 and wrote no program";
-  if (std::error_code error = fs::rename(temporary, output))
+  if ((error = fs::rename(temporary, output)))
     return emitError(loc) << "cannot write `" << output << "`: " << error.message();
   removeTemporary.release();
   return success();

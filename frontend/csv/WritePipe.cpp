@@ -1,6 +1,7 @@
 // Writes stages and actions as a `.pipe` file that a person can read and go on from.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/csv/Csv.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/StringExtras.h"
 #include <set>
 
@@ -77,18 +78,32 @@ private:
     return list + "]";
   }
 
-  /// How many layers each stage has, where they are not as many in all.
+  /// Whether a part only fills a stage that holds none.
+  bool passesOn(mlir::ArrayAttr part) {
+    auto module = program->getParentOfType<mlir::ModuleOp>();
+    auto function = module.lookupSymbol<mlir::func::FuncOp>(cast<mlir::StringAttr>(part[0]));
+    return function && function.front().without_terminator().empty();
+  }
+
+  /// How many layers each stage has, and parts behind them, where they are not as many in all. The last one holds the
+  /// parts that are left.
   std::string layers() {
-    std::vector<int64_t> counts;
+    std::vector<std::string> counts;
     for (auto piece : program.getOps<PieceOp>()) {
       std::set<int64_t> its;
-      for (mlir::Attribute part : piece.getParts())
-        if (auto layer = cast<mlir::IntegerAttr>(cast<mlir::ArrayAttr>(part)[1]).getInt(); layer >= 0)
-          its.insert(layer);
-      counts.push_back(its.size());
+      size_t behind = 0;
+      for (auto part : piece.getParts().getAsRange<mlir::ArrayAttr>())
+        if (auto layer = cast<mlir::IntegerAttr>(part[1]).getInt(); layer >= 0)
+          its.insert(layer), behind = 0;
+        else
+          behind += !passesOn(part);
+      bool isEnd = counts.empty() ? its.empty() : counts.size() + 1 == places.size();
+      counts.push_back(behind && !isEnd ? "[" + std::to_string(its.size()) + ", " + std::to_string(behind) + "]"
+                                        : std::to_string(its.size()));
     }
-    return all_of(counts, [&](int64_t count) { return count == counts.front(); }) ? ""
-                                                                                  : " layers " + listOf(counts) + "[s]";
+    return all_of(counts, [&](auto &count) { return count == counts.front(); })
+               ? ""
+               : " layers [" + join(counts, ", ") + "][s]";
   }
 
   /// The stages that forget; the schedule's language puts R before their backwards.

@@ -5,7 +5,7 @@
 //   item   = ( "E" | "t" | "m" | "L" | "|" ) [ "*" N ]     L loss, | the end of a stage; commas are for the eye only
 //
 // A stage of E or L alone has no layers and gets its part from its place: `stage` gives embed to the first, head to the
-// last. The parts of `m` stand in the stage of L, too, so they are counted and no more.
+// last. A stage may be empty: it passes on. Where `m` stands before the stage of L, its stage is [layers, how many m].
 #include "frontend/evaluate/Evaluator.h"
 #include "llvm/ADT/StringExtras.h"
 
@@ -97,7 +97,7 @@ private:
 
   /// The layers of each stage; E begins the first, L ends the last.
   bool count(Value::List &layers) {
-    int64_t inStage = 0, parts = 0;
+    int64_t inStage = 0, behind = 0;
     for (auto [i, letter] : enumerate(letters)) {
       bool first = i == 0, last = i + 1 == letters.size();
       if ((letter.letter == 'E') != first)
@@ -105,20 +105,19 @@ private:
                                                : Twine("the embedding `E` comes first, and once"));
       if (letter.letter == 'L' && !last)
         return complain(letters[i + 1].position, "nothing comes after the loss `L`");
-      if (letter.letter == '|' && furtherTokens > 0)
-        return complain(*further, "`m`, a layer that predicts a further token, stands in the stage of `L`");
-      if (letter.letter == '|' && inStage + parts == 0)
-        return complain(letter.position, "stage " + Twine(layers.size()) + " is empty; it needs at least one layer");
       if (letter.letter == 't' && furtherTokens > 0)
         return complain(letter.position, "no layer `t` comes after `m`");
       if (letter.letter == 'm' && furtherTokens++ == 0)
         further = letter.position;
       inStage += letter.letter == 't';
-      parts += letter.letter == 'E' || letter.letter == 'L';
-      if (letter.letter == '|' || last) {
+      behind += letter.letter == 'm';
+      if (letter.letter == '|' && behind > 0)
+        layers.push_back(Value(Value::List{Value(inStage), Value(behind)}));
+      else if (letter.letter == '|' || last)
         layers.push_back(Value(inStage));
-        inStage = parts = 0;
-      }
+      else
+        continue;
+      inStage = behind = 0;
     }
     if (letters.empty() || letters.back().letter != 'L')
       return complain(text.size(), "the layout ends without the loss `L`");

@@ -71,6 +71,7 @@ private:
     mlir::Location location;
     pipeline::PlaceAttr at, homes, owner;
     int64_t firstLayer = 0, layers = 0;
+    int64_t behind = 0;                 ///< how many parts behind all layers it holds, where the schedule says so
     bool exists = true;                 ///< false: its layer has none of the family's parts
     bool recomputed = false;            ///< R before every backward, of the whole piece
     llvm::SmallVector<StringRef> again; ///< the same, of these parts of the model
@@ -111,7 +112,11 @@ private:
   void recomputeDeclared(const Family &family);
   Piece &addPiece(PieceName name, mlir::Location location);
   mlir::LogicalResult placePiece(const CutStatement *statement, Piece &piece, Scope &scope);
+  mlir::LogicalResult readLayers(const Clause &clause, Piece &piece, Scope &scope);
   mlir::LogicalResult checkLayers(const CutStatement *statement, const Family &family, bool given);
+  bool isBehind(unsigned part);
+  std::optional<unsigned> stageBehind(unsigned part);
+  mlir::LogicalResult checkBehind();
   mlir::FailureOr<Piece *> findPiece(const Expr *expr, Scope &scope);
   mlir::FailureOr<Piece *> pieceAt(SMLoc at, unsigned family, int64_t index);
   mlir::FailureOr<pipeline::PlaceAttr> evaluatePlace(const Place *place, Scope &scope);
@@ -121,6 +126,7 @@ private:
   std::tuple<int64_t, unsigned, int64_t> positionOf(const Piece &piece);
   void collectUndeclared(llvm::ArrayRef<unsigned> order);
   llvm::SmallVector<mlir::Attribute> entriesOf(unsigned number);
+  mlir::Attribute passOn(mlir::Attribute before, mlir::Location location);
   mlir::ArrayAttr recomputedOf(const Piece &piece);
   llvm::SmallVector<unsigned> piecesInModelOrder();
   void emitPieces();

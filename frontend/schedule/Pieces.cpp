@@ -1,7 +1,9 @@
 // Stages and parts: what the schedule cuts the model into, and where each piece lives.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/nn/Nn.h"
 #include "frontend/Cluster.h"
 #include "frontend/schedule/Elaborator.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/Support/MathExtras.h"
 
 using namespace llvm;
@@ -173,12 +175,8 @@ LogicalResult Elaborator::placePiece(const CutStatement *statement, Piece &piece
   piece.location = location(statement->at);
   for (const Clause &clause : statement->clauses) {
     if (clause.layers) {
-      FailureOr<int64_t> layers = evaluateInt(clause.layers, inner, "after `layers`");
-      if (failed(layers))
+      if (failed(readLayers(clause, piece, inner)))
         return failure();
-      if (*layers < 0)
-        return fail(clause.word.at, "a stage cannot hold " + Twine(*layers) + " layers");
-      piece.layers = *layers;
       continue;
     }
     FailureOr<PlaceAttr> place = evaluatePlace(clause.place, inner);
@@ -196,6 +194,24 @@ LogicalResult Elaborator::placePiece(const CutStatement *statement, Piece &piece
   if (!piece.owner)
     piece.owner = piece.at;
   loops.truncate(outer);
+  return success();
+}
+
+/// `layers 2`, or `layers [2, 1]`: with so many of the parts that stand behind all layers.
+LogicalResult Elaborator::readLayers(const Clause &clause, Piece &piece, Scope &scope) {
+  FailureOr<Value> value = evaluate(clause.layers, scope);
+  if (failed(value))
+    return failure();
+  Value::List counts = value->asList() ? *value->asList() : Value::List{*value};
+  if (counts.empty() || counts.size() > 2 || any_of(counts, [](const Value &count) { return !count.asInt(); }))
+    return fail(clause.layers->at, "expected an int after `layers`, or a list of layers and parts behind them, got " +
+                                       value->type() + " " + value->text());
+  for (const Value &count : counts)
+    if (*count.asInt() < 0)
+      return fail(clause.word.at, "a stage cannot hold " + Twine(*count.asInt()) +
+                                      (&count == counts.data() ? " layers" : " parts behind the layers"));
+  piece.layers = *counts[0].asInt();
+  piece.behind = counts.size() > 1 ? *counts[1].asInt() : 0;
   return success();
 }
 
@@ -257,8 +273,10 @@ bool Elaborator::holds(const Piece &piece, unsigned part) {
   if (model.parts[part].kind || !family.indexed)
     return false;
   int64_t before = model.layersBefore(part);
-  if (before == 0 || before == model.layers)
-    return &piece - pieces.data() == (before == 0 ? family.first : family.first + family.count - 1);
+  if (before == 0 || before == model.layers) {
+    unsigned last = stageBehind(part).value_or(family.first + family.count - 1);
+    return &piece - pieces.data() == (before == 0 ? family.first : last);
+  }
   auto *first =
       find_if(model.parts, [&](const ModelOutline::Part &other) { return other.kind == model.kindOf[before]; });
   return has(before) && is_contained(family.parts, first - model.parts.begin());
@@ -312,6 +330,44 @@ LogicalResult Elaborator::checkLayers(const CutStatement *statement, const Famil
   }
   if (given && layers != model.layers)
     return fail(statement->at, "the stages hold " + Twine(layers) + " layers; the model has " + Twine(model.layers));
+  for (Piece &piece : MutableArrayRef(pieces).slice(family.first, family.count))
+    if (piece.behind > 0 && piece.firstLayer + piece.layers < layers)
+      return fail(statement->at, str(piece) + " holds a part behind all layers, and layer " +
+                                     Twine(piece.firstLayer + piece.layers) + " stands in a later stage");
+  return success();
+}
+
+/// Whether the part stands behind all layers and is no piece of its own.
+bool Elaborator::isBehind(unsigned part) {
+  return !model.parts[part].kind && model.layersBefore(part) == model.layers && !isDeclared(part);
+}
+
+/// The stage whose `layers` says that it holds this part behind all layers. The last piece holds those that none says.
+std::optional<unsigned> Elaborator::stageBehind(unsigned part) {
+  if (!isBehind(part))
+    return std::nullopt;
+  int64_t number = count_if(seq(0u, part), [&](unsigned other) { return isBehind(other); });
+  for (auto [i, piece] : enumerate(pieces)) {
+    if (number < piece.behind)
+      return i;
+    number -= piece.behind;
+  }
+  return std::nullopt;
+}
+
+/// The last part makes the loss, so it stands in the last piece.
+LogicalResult Elaborator::checkBehind() {
+  int64_t held = 0,
+          there = count_if(seq<unsigned>(0, model.parts.size()), [&](unsigned part) { return isBehind(part); });
+  for (const Piece &piece : pieces) {
+    held += piece.behind;
+    bool isLast = &piece == &pieces.back() ||
+                  families[piece.family].first + families[piece.family].count == unsigned(&piece - pieces.data() + 1);
+    if (piece.behind > 0 && held > there - !isLast)
+      return fail(families[piece.family].at, "the stages up to " + str(piece) + " hold " + Twine(held) +
+                                                 " of the parts behind the layers; the model has " + Twine(there) +
+                                                 ", and the last one belongs to the last stage");
+  }
   return success();
 }
 
@@ -401,7 +457,7 @@ LogicalResult Elaborator::checkCoverage(const Schedule &schedule) {
   for (const Family &family : families)
     if (!family.indexed && failed(checkBetween(family)))
       return failure();
-  return success();
+  return checkBehind();
 }
 
 /// A declared part that stands between layers is a piece of its own: no stage may hold layers on both sides.
@@ -446,7 +502,7 @@ void Elaborator::collectUndeclared(ArrayRef<unsigned> order) {
       return positionOf(pieces[piece]) > std::make_tuple(before > 0 ? before : -1, part, int64_t(0));
     };
     auto *next = find_if(order, isBehind);
-    undeclared.push_back({part, before, before == 0 ? *next : next[-1]});
+    undeclared.push_back({part, before, stageBehind(part).value_or(before == 0 ? *next : next[-1])});
   }
 }
 
@@ -489,15 +545,47 @@ void Elaborator::emitPieces() {
   builder.setInsertionPointToStart(program);
   SmallVector<unsigned> order = piecesInModelOrder();
   collectUndeclared(order);
+  mlir::Attribute last; // the part before a piece
   for (unsigned number : order) {
     const Piece &piece = pieces[number];
     SmallVector<mlir::Attribute> parts = entriesOf(number);
+    if (parts.empty() && last)
+      parts.push_back(passOn(last, piece.location));
+    last = parts.empty() ? last : parts.back();
     auto coord = CoordAttr::get(context, builder.getStringAttr(piece.name.part), piece.name.index, -1, -1);
     auto op =
         builder.create<PieceOp>(piece.location, coord, builder.getArrayAttr(parts), piece.at, piece.homes, piece.owner);
     if (!piece.recomputed && !piece.again.empty())
       op.setRecomputeAttr(recomputedOf(piece));
   }
+}
+
+/// Whether the function returns what it takes, and does nothing else.
+static bool passesOn(mlir::func::FuncOp function) {
+  mlir::Block &block = function.front();
+  return block.without_terminator().empty() && block.getTerminator()->getOperands() == block.getArguments();
+}
+
+/// A part for a stage that holds none: it returns what the part before it hands on.
+mlir::Attribute Elaborator::passOn(mlir::Attribute before, mlir::Location location) {
+  auto module = program->getParentOp()->getParentOfType<mlir::ModuleOp>();
+  auto maker = module.lookupSymbol<mlir::func::FuncOp>(cast<mlir::StringAttr>(cast<mlir::ArrayAttr>(before)[0]));
+  auto skips = maker->getAttrOfType<mlir::ArrayAttr>(nn::kSkipsAttr);
+  SmallVector<mlir::Type> types(maker.getResultTypes().drop_back(skips ? skips.size() : 0));
+  mlir::OpBuilder::InsertionGuard guard(builder);
+  std::string name = "pass";
+  for (int number = 2; auto known = module.lookupSymbol(name); ++number) {
+    auto function = dyn_cast<mlir::func::FuncOp>(known);
+    if (function && passesOn(function) && function.getArgumentTypes() == ArrayRef(types))
+      return builder.getArrayAttr({builder.getStringAttr(name), builder.getI64IntegerAttr(-1)});
+    name = "pass" + std::to_string(number);
+  }
+  builder.setInsertionPoint(program->getParentOp());
+  auto made = builder.create<mlir::func::FuncOp>(location, name, builder.getFunctionType(types, types));
+  made.setPrivate();
+  builder.setInsertionPointToStart(made.addEntryBlock());
+  builder.create<mlir::func::ReturnOp>(location, made.getArguments());
+  return builder.getArrayAttr({builder.getStringAttr(name), builder.getI64IntegerAttr(-1)});
 }
 
 /// The functions of the parts that R runs again, in every kind of layers of the piece.

@@ -218,7 +218,11 @@ Value PartSplitter::converted(Value value, const DeviceLayout &wanted, Location 
       return form;
   }
   auto neighbours = wanted.copies > 1 ? builder.getI64IntegerAttr(wanted.copies) : IntegerAttr();
-  form = builder.create<nn::SpreadOp>(loc, form, axes, neighbours);
+  // The linear behind a transposed table takes the table itself, so that is what is spread.
+  auto transpose = form.getDefiningOp<nn::TransposeOp>();
+  form = builder.create<nn::SpreadOp>(loc, transpose ? transpose.getW() : form, axes, neighbours);
+  if (transpose)
+    form = builder.create<nn::TransposeOp>(transpose.getLoc(), form);
   known.push_back({wanted, form});
   return form;
 }

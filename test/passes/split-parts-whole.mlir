@@ -62,3 +62,23 @@ func.func private @rows(%x: !x, %w: !w {nn.weight = #nn.weight<"w">}) -> !x attr
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1, sequence, again inputs>} {
   pipeline.piece @s0 <stage 0> parts [["rows", 0]] at <[0]>
 }
+
+// -----
+
+!x = tensor<2x8x16xf32>
+!w = tensor<16x32xf32>
+
+// Of a tied table that is whole the table itself is spread, for the linear takes it transposed.
+// CHECK-LABEL: func.func private @head(
+// CHECK-SAME: %[[X:[^:]*]]: tensor<1x8x16xf32> {nn.rows}, %[[W:[^:]*]]: tensor<32x16xf32>
+// CHECK-NEXT: %[[S:.*]] = nn.spread %[[W]] over <tensor> : (tensor<32x16xf32>) -> tensor<32x16xf32>
+// CHECK-NEXT: %[[T:.*]] = nn.transpose %[[S]]
+// CHECK-NEXT: nn.linear %[[X]], %[[T]]
+func.func private @head(%x: !x, %w: tensor<32x16xf32> {nn.weight = #nn.weight<"wte" shared>}) -> tensor<2x8x32xf32> attributes {nn.whole} {
+  %t = nn.transpose %w : (tensor<32x16xf32>) -> !w
+  %z = nn.linear %x, %t : (!x, !w) -> tensor<2x8x32xf32>
+  return %z : tensor<2x8x32xf32>
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1, sequence, again inputs>} {
+  pipeline.piece @s0 <stage 0> parts [["head", -1]] at <[0]>
+}

@@ -302,6 +302,14 @@ def also():
     tally.check("standard input can be read once" in said, first(said))
 
 
+def names():
+    """A name is no option of the command that links, nor a file of options."""
+    library = harness.RUNTIME[1:] or [os.path.join(os.path.dirname(compiler), "..", "lib", "libpp-runtime.a")]
+    os.symlink(os.path.abspath(library[0]), path("-library.a"))
+    call(compiler, "t.pipe", "--runtime=-library.a", "-o", "@program")
+    tally.check("schedule    pipe on 2 rank" in call("./@program", "--info").stdout, "names that begin like options")
+
+
 def main():
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
@@ -315,6 +323,7 @@ def main():
                 "profile and trace say what they were made from")
     options()
     also()
+    names()
     codes()
     colours()
     emitted()

@@ -125,6 +125,7 @@ WHOLE = (("1f1b", "head", dict(tensor=2), {}), ("zb_v", "qkv", dict(tensor=2), {
          ("1f1b", "embed, qkv", dict(tensor=2, sequence="true"), {}),
          ("zb_v", "post", dict(tensor=2, sequence="true"), {}),
          ("1f1b/model=gpt2", "embed, head", dict(tensor=2, data=2, zero=1), {}),
+         ("1f1b/model=gpt2", "embed, head", dict(tensor=2, sequence="true"), {}),
          ("1f1b/model=gpt2", "attn", HEADS | dict(tensor=2), {"model.attention_rate": 0.2}),
          ("1f1b/kv_heads=4", "attn", HEADS | dict(tensor=2, sequence="true"), {"model.sinks": "true"}))
 ALL_WHOLE = WHOLE + tuple(

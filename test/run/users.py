@@ -15,12 +15,13 @@ FILES = [("ZBVZeroBubble-2-4-comms.csv", 2, 4, 4), ("DualPipeV-2-4.csv", 2, 4, 4
          ("Interleaved1F1B-3-6-comms.csv", 3, 6, 9), ("LoopedBFS-2-3.csv", 2, 3, 4)]
 LISTS = [("tasks_two", 2, 4, 6), ("tasks_three", 3, 3, 3), ("tasks_four", 4, 6, 6)]
 LAYOUTS = [("E|tt,t|t|L", 4, 3, 4), ("Et*2|t|L,", 3, 4, 3),
-           ("E|t|tt|L", 2, 4, 3)]  # layout, ranks, microbatches, layers
+           ("E|t|tt|L", 2, 4, 3), ("E||tt|tL", 4, 4, 3), ("Et||t|t||L", 3, 3, 3),
+           ("Et|t|tm|L", 4, 4, 3), ("Et|tt|m|L", 2, 4, 3)]  # layout, ranks, microbatches, layers
 TRAIN = """# The schedule {what}, on the model that every case here trains.
-import "std/models/llama.pipe"
+import "std/models/{model}.pipe"
 import "{file}"
 train user {{
-  model     llama(layers = {layers}, hidden = 32, heads = 4, kv_heads = 2, ffn = 48, vocab = 256)
+  model     {model}(layers = {layers}, hidden = 32, heads = 4, kv_heads = 2, ffn = 48, vocab = 256)
   schedule  {schedule}
   data      microbatch = 2, sequence = 24
   optimizer adamw(lr = 3e-3, clip = 1.0)
@@ -30,10 +31,10 @@ train user {{
 
 
 class Users(gradients.Runner):
-    def train(self, name, file, schedule, layers):
+    def train(self, name, file, schedule, layers, model="llama"):
         path = os.path.join(self.folder, name)
         with open(path + ".pipe", "w") as text:
-            text.write(TRAIN.format(what=name, file=file, schedule=schedule, layers=layers))
+            text.write(TRAIN.format(what=name, file=file, schedule=schedule, layers=layers, model=model))
         harness.call([self.compiler, path + ".pipe", "-o", path])
         return path
 
@@ -82,17 +83,18 @@ def main():
     os.makedirs(folder, exist_ok=True)
     users, tally, references, draw = Users(compiler, folder), harness.Tally(), {}, random.Random(4)
     for number, (name, ranks, microbatches, stages) in enumerate(FILES + LISTS + LAYOUTS):
-        key = (microbatches, stages)
+        model = "llama_mtp" if "m" in name and "|" in name else "llama"
+        key = (microbatches, stages, model)
         if key not in references:
-            single = users.train(f"single_{microbatches}_{stages}", "std/single.pipe",
-                                 f"single(microbatches = {microbatches})", stages)
+            single = users.train(f"single_{microbatches}_{stages}_{model}", "std/single.pipe",
+                                 f"single(microbatches = {microbatches})", stages, model)
             references[key] = users.run(single, 1, "threads", "rendezvous")
         if name.endswith(".csv"):
             program = users.csv(name, stages)
         elif "|" in name:
             program = users.train(f"layout_{number}", "std/megatron.pipe",
                                   f'megatron(ranks = {ranks}, microbatches = {microbatches}, layout = "{name}")',
-                                  stages)
+                                  stages, model)
         else:
             program = users.tasks(name, ranks, microbatches, stages, draw)
         for transport, sends in [("threads", "rendezvous"), ("mpi", "rendezvous" if number % 2 else "buffered")]:
