@@ -165,9 +165,11 @@ Deadline::Deadline(const char *what, double seconds) : watch(std::make_unique<Wa
     if (its->ended.wait_for(lock, std::chrono::duration<double>(std::min(seconds, longest)),
                             [its] { return its->isOver; }))
       return;
-    const std::string others = hasTable() ? describeOthers() : describeMissing();
+    std::string others = hasTable() ? describeOthers() : describeMissing();
     if (!hasTable() && its->ended.wait_for(lock, turnOf(!others.empty()), [its] { return its->isOver; }))
       return;
+    if (!hasTable() && others.empty())
+      others = "; the ranks of this machine have come";
     if (claimReport())
       fprintf(stderr, "pp: error: %s%s is overdue after %g s%s\n", hasTable() ? (nameOfOwn() + ": ").c_str() : "", what,
               seconds, others.c_str());
