@@ -353,7 +353,7 @@ private:
       std::swap(weight, loss);
     if (isTensor(weight) || !isTensor(loss))
       return evaluator.fail(expr->at, "`*` multiplies a loss by a number in a model, got `" + expr->text +
-                                          "`; OPERATIONS.md has the operations of tensors");
+                                          "`; frontend/OPERATIONS.md has the operations of tensors");
     FailureOr<mlir::Value> value = tensor(loss);
     FailureOr<double> factor = failed(value) ? FailureOr<double>() : evaluator.evaluateNumber(weight, parameters);
     if (failed(value) || failed(factor))

@@ -107,7 +107,7 @@ LogicalResult ModelOptions::failUnknown(const Expr *expr) {
     return evaluator.fail(expr->at, "`" + expr->name + "` is a function of numbers; an operation of models is expected",
                           expr->at, thereAre(names));
   return evaluator.fail(expr->at, "`" + expr->name + "` is not an operation of models" + didYouMean(expr->name, names),
-                        expr->at, thereAre(names) + "; OPERATIONS.md says what each takes");
+                        expr->at, thereAre(names) + "; frontend/OPERATIONS.md says what each takes");
 }
 
 FailureOr<mlir::Attribute> ModelOptions::read(const Expr *call, Name label, const Expr *expr) {

@@ -11,7 +11,7 @@
 # --quick: a schedule runs once, on 4 ranks with 8 microbatches, in two of the six modes. Models, types and pairs of
 # modes take turns from schedule to schedule. --both: it also runs on 2 ranks, in the other model and the last type.
 # --matrix: 2, 4, 6 ranks, 1, 2, 4 rounds of microbatches, 1, 2 layers a rank, f64 and f32, and `groups=all` in a
-# schedule for every divisor of the ranks; threads and mpi in turn, all with rendezvous sends. --sizes keeps one of them.
+# schedule for every divisor of the ranks; threads and mpi in turn, all with rendezvous sends. --sizes keeps one.
 import argparse, glob, itertools, os, re, shlex, shutil, sys
 import harness
 
@@ -187,8 +187,8 @@ class Rows:
                 ours = runner.run(program, sizes["ranks"], transport, sends, row.steps)
                 good, far = agreement(ours, wanted, sizes["precision"])
                 first = first or ours
-                self.tally.check(good and ours == first, f"{name} " + " ".join(
-                    f"{its} {value}" for its, value in sizes.items()) + f" {schedule:28} {transport:10} {sends:10} {far}"
+                said = " ".join(f"{its} {value}" for its, value in sizes.items())
+                self.tally.check(good and ours == first, f"{name} {said} {schedule:28} {transport:10} {sends:10} {far}"
                     + ("" if good and ours == first else f", bits as in the first mode: {ours == first}"))
             if row.matrix:
                 runner.clean(program)

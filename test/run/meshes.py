@@ -536,7 +536,8 @@ class Meshes:
         """`mesh of PART tensor = 1`: by turns the parts of a layer and around it; also with rows, replicas, zero."""
         for number, (schedule, parts, mesh, values) in enumerate(ALL_WHOLE if every else WHOLE):
             if self.wants("whole"):
-                self.schedule(schedule, mesh, modes(every, number)[:1 + every], dict(ranks=2) | values, self.with_parts(f"{parts}  tensor = 1"),
+                self.schedule(schedule, mesh, modes(every, number)[:1 + every], dict(ranks=2) | values,
+                              self.with_parts(f"{parts}  tensor = 1"),
                               f", {parts} whole")
 
     def owns(self):
