@@ -1,4 +1,4 @@
-"""Prints Chakra execution traces as text, and checks that they can run: no cycle, sends have receives, nodes are known."""
+"""Prints Chakra execution traces as text, and checks that they can run: no cycle, sends have receives."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: chakra.py PREFIX DEVICES
