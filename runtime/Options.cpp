@@ -94,12 +94,12 @@ Status readNames(const std::string &value, Options &options) {
 Status readChanged(const std::string &value, Options &options) {
   std::istringstream all(value);
   for (std::string name; std::getline(all, name, ',');)
-    if (name != "data" && name != "optimizer" && name != "config")
-      return invalid("`--changed` expects `data`, `optimizer` or `config`, with commas between them, got `", value,
-                     "`");
+    if (name != "data" && name != "optimizer" && name != "shape" && name != "config")
+      return invalid("`--changed` expects `data`, `optimizer`, `shape` or `config`, with commas between them, got `",
+                     value, "`");
     else
       options.changed.push_back(name);
-  return options.changed.empty() ? invalid("`--changed` expects `data`, `optimizer` or `config`, got nothing")
+  return options.changed.empty() ? invalid("`--changed` expects `data`, `optimizer`, `shape` or `config`, got nothing")
                                  : Status();
 }
 
@@ -189,10 +189,10 @@ const std::vector<OptionSpec> &allOptions() {
        "read are kept as they are",
        readShardSize},
       wholeOption("stop-at", "end after step N, although --steps says more", 1, &Options::stopAt),
-      pathOption("resume", "DIR", "continue from a checkpoint, bit for bit; seed, lr and steps come from it",
+      pathOption("resume", "DIR", "continue from a checkpoint, bit for bit; seed, lr, and steps or epochs come from it",
                  &Options::resume),
       {"changed", "NAME,..",
-       "what may differ: data or optimizer from the resumed run,\n"
+       "what may differ: data, optimizer or shape (of steps) from the resumed run,\n"
        "config from the folder that the program was made from",
        readChanged},
       pathOption("grads", "FILE", "write all gradients of the first step, .safetensors", &Options::grads),

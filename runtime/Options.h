@@ -26,7 +26,7 @@ struct Options {
   std::optional<int64_t> epochs; ///< instead of steps
   bool shuffle = false;
   std::optional<Packing> packing;
-  std::vector<std::string> changed; ///< what may differ from the resumed run: `data`, `optimizer`
+  std::vector<std::string> changed; ///< what may differ from the resumed run: `data`, `optimizer`, `shape`
   std::optional<double> peakFlops;  ///< FLOP/s of a rank at best
   std::optional<uint64_t> seed;
   int64_t saveEvery = 0, keep = 1;      ///< keep: checkpoints, the newest among them

@@ -283,8 +283,8 @@ int32_t pp_round(pp_rank_t *, int32_t op, const void *x, void *y);
 int32_t pp_sum_squares(pp_rank_t *, int32_t op, const void *grad, double *sum);
 /// AdamW in place: m, v, master in acc, w = round(master). Learning rate, step number, betas, epsilon, weight decay and
 /// the clip norm are scalars of the rank, set before the step; `norm2` (f64) is the squared global gradient norm, null:
-/// no clipping. Gradients and norm2 are those of loss scale times the loss; in f16 nothing changes if norm2 is not
-/// finite. For e f32 and f64 master is null and w itself is the master. dims n. flags: "decay" (weight decay). params:
+/// no clipping. Gradients and norm2 are those of loss scale times the loss; nothing changes if norm2 is not finite.
+/// For e f32 and f64 master is null and w itself is the master. dims n. flags: "decay" (weight decay). params:
 /// none, or what the rate and the weight decay are multiplied by here; so for all updates, behind the params they have.
 int32_t pp_adamw(pp_rank_t *, int32_t op, const void *grad, const double *norm2, void *w, void *m, void *v,
                  void *master);

@@ -359,8 +359,10 @@ struct Program {
   [[nodiscard]] int64_t sequencesPerStep() const { return microbatches * batch * replicas(); }
   /// `8 microbatches of 4 x 128 tokens`, and `on each of 2 replicas`.
   [[nodiscard]] std::string stepText() const;
-  /// Gradients of f16 are those of a multiple of the loss, and a step whose gradients overflow is skipped.
+  /// Gradients of f16 are those of a multiple of the loss.
   [[nodiscard]] bool scalesLoss() const { return precision == "f16"; }
+  /// Updates read the norm, and a step whose gradients are not finite is skipped. Else the norm is for people alone.
+  [[nodiscard]] bool readsNorm() const { return scalesLoss() || optimizer.clip > 0; }
 };
 
 /// Reads pp_program_json; a text that does not hold what it must is PP_INTERNAL.

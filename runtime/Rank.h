@@ -34,7 +34,6 @@ struct OptimizerScalars {
   double lossScale = 1; ///< what the loss is multiplied by before its gradient is taken; AdamW divides by it
   double divisor = 1;   ///< of the loss, where the op says that it counts its targets
   bool holds = false;   ///< no update changes anything: the step is only run for its loss
-  bool skips = false;   ///< an update by a norm that is not finite leaves everything as it is
   double momentum = 0;  ///< SGD's and Muon's
   double matrixRate = 0, matrixDecay = 0; ///< Muon's learning rate and weight decay; those above are AdamW's beside it
   uint64_t seed = 0;                      ///< of dropout's masks
@@ -42,6 +41,9 @@ struct OptimizerScalars {
   /// `step` needs new scalars.
   double correction1 = 1 / (1 - std::pow(beta1, double(step))), correction2 = 1 / (1 - std::pow(beta2, double(step)));
 };
+
+/// A sum of up to 4096 squares in f32 between these two has lost nothing by overflow or underflow.
+constexpr float leastSquares = 0x1p-90f, mostSquares = 0x1.fffffep127f;
 
 /// What the routers of a rank have done in a step: their two losses, summed over layers and microbatches; and the rows
 /// of experts, of each in each layer and microbatch, and how many choices had no row.

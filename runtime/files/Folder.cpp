@@ -8,10 +8,12 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <sstream>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace pp {
@@ -19,8 +21,9 @@ namespace {
 
 constexpr uintmax_t maxCopiedBytes = 64 << 20;
 
-/// The files that our mark in this folder lists; nothing: there is none. What a mark says decides, not its name.
-std::optional<std::set<std::string>> filesOfOurs(const std::string &folder) {
+/// The files that our mark in this folder lists, with their checksums, as far as it has them; nothing: there is no mark.
+/// What a mark says decides, not its name.
+std::optional<std::map<std::string, std::string>> filesOfOurs(const std::string &folder) {
   for (const char *mark : {stateFile, mergeFile}) {
     std::string body;
     if (std::error_code none;
@@ -30,13 +33,52 @@ std::optional<std::set<std::string>> filesOfOurs(const std::string &folder) {
       auto root = parseJson(body);
       if (root.at("format") != 1 || !root.at("made_by").at("schedule").is_string())
         continue;
-      auto names = root.at("files").get<std::set<std::string>>();
-      names.insert(mark);
-      return names;
+      std::map<std::string, std::string> files, sums;
+      for (const auto &name : root.at("files").get<std::set<std::string>>())
+        files[name];
+      for (const auto &[name, sum] : root.value("crc32", sums))
+        files[name] = sum;
+      files[mark];
+      return files;
     } catch (const std::exception &) { // somebody else's, or cut
     }
   }
   return {};
+}
+
+/// Whether each file that would be removed with the folder is the one that its mark knows. A folder that is being written
+/// has no checksums yet, and drafts.
+Status checkOurs(const std::string &folder, bool isRead) {
+  const auto ours = filesOfOurs(folder);
+  const bool isUnfinished = folder.ends_with(".tmp");
+  if (!ours)
+    return {};
+  const bool hasSums = std::any_of(ours->begin(), ours->end(), [](const auto &file) { return !file.second.empty(); });
+  if (!hasSums && isRead) // of a version that wrote none
+    return {};
+  std::error_code error;
+  for (const auto &entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    auto found = ours->find(name);
+    const std::string sum = found == ours->end() ? "" : found->second;
+    if (name == stateFile || name == mergeFile || (isUnfinished && sum.empty()))
+      continue;
+    const Status status = sum.empty() ? invalid("`", entry.path().string(), "` has no checksum in its mark")
+                          : isRead    ? Status()
+                                      : checkSum(entry.path().string(), sum);
+    if (!status.ok())
+      return {status.code(), text("cannot save to `", folder, "`: a checkpoint replaces its whole folder, and ",
+                                  status.message(), "; name a new one")};
+  }
+  return error ? refused("cannot save to `", folder, "`: ", error.message()) : Status();
+}
+
+/// A folder cannot be exchanged if another file system is mounted there.
+bool isMounted(const std::string &folder) {
+  struct stat its, parents;
+  const std::string parent = std::filesystem::path(folder).parent_path().string();
+  return stat(folder.c_str(), &its) == 0 && stat(parent.empty() ? "." : parent.c_str(), &parents) == 0 &&
+         its.st_dev != parents.st_dev;
 }
 
 /// Removes a folder of ours, the marks last: what is left of it if we are killed is still ours.
@@ -74,6 +116,8 @@ Status setAside(const std::string &old, const std::string &folder, const Keeping
   }
   const std::string kept = keptFolder(folder, its);
   PP_TRY(checkReplaceable(kept));
+  if (!keeping.own.contains(its))
+    PP_TRY(checkOurs(kept, /*isRead=*/false));
   removeOurs(kept);
   return rename(old.c_str(), kept.c_str()) == 0 ? Status()
                                                 : refused("cannot keep `", old, "` as `", kept, "`: ", strerror(errno));
@@ -85,7 +129,8 @@ void removeOlder(const std::string &folder, const Keeping &keeping) {
     return; // they are of another run, with --keep
   std::error_code none;
   for (const auto &[its, kept] : keptBeside(folder)) // an empty one is what a run left that was killed here
-    if ((its >= keeping.below || std::filesystem::is_empty(kept, none) || --left < 0) && kept != keeping.read)
+    if ((its >= keeping.below || std::filesystem::is_empty(kept, none) || --left < 0) && kept != keeping.read &&
+        (keeping.own.contains(its) || checkOurs(kept, /*isRead=*/false).ok())) // else it stays
       removeOurs(kept);
 }
 
@@ -107,6 +152,8 @@ std::string withoutEndSlash(std::string path) {
 
 Status checkReplaceable(const std::string &folder) {
   std::error_code error;
+  if (std::filesystem::is_symlink(folder, error)) // its end is not found
+    return invalid("cannot save to `", folder, "`: it is a link that leads to itself");
   if (!std::filesystem::exists(folder, error))
     return {};
   if (!std::filesystem::is_directory(folder, error))
@@ -129,6 +176,46 @@ Status checkReplaceable(const std::string &folder) {
                      "` there is not part of a checkpoint; name a new one");
   }
   return error ? refused("cannot save to `", folder, "`: ", error.message()) : Status();
+}
+
+bool isFileName(const std::string &name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+Status checkSum(const std::string &path, const std::string &expected) {
+  if (std::error_code none; !std::filesystem::is_regular_file(path, none))
+    return refused("`", path, "` is damaged: it is no file");
+  std::unique_ptr<FILE, int (*)(FILE *)> file(fopen(path.c_str(), "rb"), fclose);
+  if (!file)
+    return refused("`", path, "` cannot be read: ", strerror(errno));
+  Checksum sum;
+  std::vector<char> block(1 << 18);
+  while (size_t bytes = fread(block.data(), 1, block.size(), file.get()))
+    sum.add(block.data(), bytes);
+  if (ferror(file.get()))
+    return refused("`", path, "` cannot be read: ", strerror(errno));
+  return sum.text() == expected
+             ? Status()
+             : invalid("`", path, "` is damaged: its checksum is ", sum.text(), ", expected ", expected);
+}
+
+Status checkTarget(const std::string &folder, const Keeping &keeping, bool isRead) {
+  PP_TRY(checkReplaceable(folder));
+  PP_TRY(checkOurs(folder, isRead));
+  if (isMounted(folder))
+    return invalid("cannot save to `", folder,
+                   "`: a checkpoint replaces its whole folder, and a file system is mounted "
+                   "there; name a folder in it");
+  std::string fresh;
+  for (const char *beside : {".tmp", ".old"}) {
+    PP_TRY(checkReplaceable(folder + beside));
+    PP_TRY(checkOurs(folder + beside, /*isRead=*/false));
+  }
+  PP_TRY(makeFresh(folder, keeping, fresh));
+  std::error_code error;
+  std::filesystem::remove(fresh, error);
+  return {};
 }
 
 std::string keptFolder(const std::string &folder, int64_t step) { return text(folder, ".step-", step); }
@@ -226,9 +313,9 @@ Status readText(const std::string &path, std::string &body) {
   return file.bad() ? refused("cannot read `", path, "`") : Status();
 }
 
-Status filesBeside(const WeightFiles &model, std::vector<std::string> &names, std::vector<std::string> &tooLarge) {
+Status filesBeside(const std::string &model, std::vector<std::string> &names, std::vector<std::string> &tooLarge) {
   std::error_code error, ignored;
-  for (const auto &entry : std::filesystem::directory_iterator(model.path(), error)) {
+  for (const auto &entry : std::filesystem::directory_iterator(model, error)) {
     std::string name = entry.path().filename().string();
     if (!entry.is_regular_file(ignored) || hasWeights(name) || name.ends_with(".py") || name.ends_with(".tmp") ||
         name == stateFile || name == mergeFile)
@@ -236,7 +323,7 @@ Status filesBeside(const WeightFiles &model, std::vector<std::string> &names, st
     (entry.file_size(ignored) > maxCopiedBytes ? tooLarge : names).push_back(name);
   }
   if (error)
-    return refused("cannot read `", model.path(), "`: ", error.message());
+    return refused("cannot read `", model, "`: ", error.message());
   std::sort(names.begin(), names.end());
   std::sort(tooLarge.begin(), tooLarge.end());
   return {};

@@ -4,6 +4,7 @@
 #define PP_RUNTIME_FOLDER_H
 
 #include "runtime/files/WeightFiles.h"
+#include <set>
 
 namespace pp {
 
@@ -17,12 +18,20 @@ inline constexpr const char *mergeFile = "pp_merge.json"; ///< the mark of a fol
 /// Refuses a folder that exists unless it is empty or all in it is ours: what our mark in it, `state.json` or
 /// `pp_merge.json`, lists as `files`, and what a save that was killed left.
 Status checkReplaceable(const std::string &folder);
+/// Whether a name that a file says is one of a file in its own folder.
+[[nodiscard]] bool isFileName(const std::string &name);
+/// Reads the file to its end. A wrong checksum is an error.
+Status checkSum(const std::string &path, const std::string &expected);
 /// Which older checkpoints stay beside the newest one, as `<folder>.step-N`.
 struct Keeping {
-  int64_t most = 1;  ///< checkpoints, the newest among them
-  int64_t below = 0; ///< only those of steps before this one: later ones are of a run that was given up
-  std::string read;  ///< this one stays in any case: the run reads it
+  int64_t most = 1;      ///< checkpoints, the newest among them
+  int64_t below = 0;     ///< only those of steps before this one: later ones are of a run that was given up
+  std::string read;      ///< this one stays in any case: the run reads it
+  std::set<int64_t> own; ///< steps of which this run has written checkpoints
 };
+/// Before a run: whether the folder can be written and replaced, and whether what would be removed is what its mark
+/// says, to the checksum. `isRead`: the run resumes from it, and what is damaged there has been said.
+Status checkTarget(const std::string &folder, const Keeping &keeping, bool isRead);
 /// The older checkpoints of ours beside the folder, with their steps, newest first.
 [[nodiscard]] std::vector<std::pair<int64_t, std::string>> keptBeside(const std::string &folder);
 [[nodiscard]] std::string keptFolder(const std::string &folder, int64_t step);
@@ -41,7 +50,7 @@ Status readText(const std::string &path, std::string &body);
 
 /// What a folder with a model has beside its weights: config.json, the tokenizer's files and the like, but no code and
 /// no weights of other formats. `tooLarge` gets the files that are too large to be such.
-Status filesBeside(const WeightFiles &model, std::vector<std::string> &names, std::vector<std::string> &tooLarge);
+Status filesBeside(const std::string &model, std::vector<std::string> &names, std::vector<std::string> &tooLarge);
 /// Whether such a file belongs to the tokenizer.
 bool isOfTokenizer(const std::string &name);
 /// The text of a config.json whose `dtype` and `torch_dtype`, where it has them, are this one. No other byte changes.

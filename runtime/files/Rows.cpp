@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/files/Rows.h"
 #include "runtime/files/Random.h"
+#include <algorithm>
 
 namespace pp {
 namespace {
@@ -32,7 +33,9 @@ Status Rows::open(const Tokens &data, const std::string &path, int64_t rowLength
 Rows::Epoch Rows::pack(int64_t number, int64_t firstRow) const {
   const std::vector<int64_t> &begins = tokens->documents();
   const int64_t count = int64_t(begins.size()) - 1;
+  const Place begin = number == start.epoch ? start : Place{number};
   Epoch epoch;
+  epoch.number = number;
   epoch.firstRow = firstRow;
   epoch.rows = {0};
   int64_t used = 0; // places of the row that is being filled
@@ -40,9 +43,9 @@ Rows::Epoch Rows::pack(int64_t number, int64_t firstRow) const {
     epoch.rows.push_back(epoch.pieces.size());
     used = 0;
   };
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = begin.document; i < count; ++i) {
     const int64_t document = order ? shuffled(*order, number, i, count) : i, end = begins[size_t(document) + 1];
-    for (int64_t at = begins[size_t(document)]; at < end;) {
+    for (int64_t at = begins[size_t(document)] + (i == begin.document ? begin.token : 0); at < end;) {
       int64_t size = std::min(length, end - at);
       if (packing == Packing::Split)
         size = std::min(size, length - used);
@@ -61,29 +64,75 @@ Rows::Epoch Rows::pack(int64_t number, int64_t firstRow) const {
   return epoch;
 }
 
-int64_t Rows::rowsOf(int64_t epochs, int64_t most) {
+void Rows::startAt(const Place &place) {
+  start = place;
+  packed.clear();
+  nextEpoch = start.epoch;
+}
+
+int64_t Rows::firstWindows() const {
+  // A shuffled epoch lacks as many rows as have been read; another one goes on at the token.
+  const int64_t left = order ? windows - start.token / length : (tokens->count() - 1 - start.token) / length;
+  return std::max<int64_t>(left, 0);
+}
+
+Rows::Place Rows::placeOfWindow(int64_t row) const {
+  if (tokens->isRandom())
+    return {0, 0, start.token + row * (length + 1)};
+  const int64_t first = firstWindows();
+  if (row >= first)
+    return {start.epoch + 1 + (row - first) / windows, 0, (row - first) % windows * length};
+  return {start.epoch, 0, (order ? (windows - first) * length : start.token) + row * length};
+}
+
+Rows::Place Rows::placeOf(int64_t row) {
   if (packing == Packing::Stream)
-    return epochs > INT64_MAX / std::max<int64_t>(windows, 1) ? INT64_MAX : epochs * windows;
+    return placeOfWindow(row);
+  cover(row, row + 1);
+  auto epoch = std::find_if(packed.begin(), packed.end(),
+                            [row](const Epoch &each) { return row >= each.firstRow && row < each.end(); });
+  const Piece &piece = epoch->pieces[epoch->rows[size_t(row - epoch->firstRow)]];
+  const std::vector<int64_t> &begins = tokens->documents();
+  const int64_t count = int64_t(begins.size()) - 1,
+                document = std::upper_bound(begins.begin(), begins.end(), piece.begin) - begins.begin() - 1;
+  int64_t place = order ? 0 : document;
+  while (order && shuffled(*order, epoch->number, place, count) != document)
+    ++place;
+  return {epoch->number, place, piece.begin - begins[size_t(document)]};
+}
+
+int64_t Rows::rowsPerEpoch() const {
+  if (packing == Packing::Stream)
+    return windows;
+  const int64_t whole = start == Place() ? 0 : start.epoch + 1;
+  return pack(whole, 0).end();
+}
+
+int64_t Rows::rowsOf(int64_t epochs, int64_t most) const {
+  const bool packsAnew = order && packing == Packing::Whole; // every epoch
+  const int64_t further = epochs - start.epoch - 1;          // epochs behind the one in which row 0 lies
+  if (further < 0)
+    return 0;
+  auto exceeds = [further](int64_t each) { return further > INT64_MAX / 2 / std::max<int64_t>(each, 1); };
+  if (packing == Packing::Stream)
+    return exceeds(windows) ? INT64_MAX : firstWindows() + further * windows;
   const int64_t full = std::max<int64_t>(tokens->documents().back() / length, 1); // an epoch has at least as many
-  const bool packsAnew = order && packing == Packing::Whole;                      // every epoch
-  if (epochs > most / full || (packsAnew && epochs > most / std::max<int64_t>(int64_t(tokens->documents().size()), 1)))
+  if (further > most / full ||
+      (packsAnew && further > most / std::max<int64_t>(int64_t(tokens->documents().size()), 1)))
     return INT64_MAX;
-  int64_t rows = 0;
-  for (int64_t number = 0; number < epochs; ++number) {
-    if (number > 0 && !packsAnew) // every epoch has as many
-      return epochs > INT64_MAX / rows ? INT64_MAX : epochs * rows;
+  int64_t rows = pack(start.epoch, 0).end();
+  if (further > 0 && !packsAnew)
+    return exceeds(rowsPerEpoch()) ? INT64_MAX : rows + further * rowsPerEpoch();
+  for (int64_t number = start.epoch + 1; number < epochs; ++number)
     rows = pack(number, rows).end();
-  }
   return rows;
 }
 
 void Rows::cover(int64_t begin, int64_t end) {
   if (packing == Packing::Stream)
     return;
-  if (!packed.empty() && begin < packed.front().firstRow) {
-    packed.clear();
-    nextEpoch = 0;
-  }
+  if (!packed.empty() && begin < packed.front().firstRow)
+    startAt(start);
   end = std::min(end, last);
   for (int64_t row = packed.empty() ? 0 : packed.back().end(); row < end; row = packed.back().end()) {
     packed.push_back(pack(nextEpoch++, row));
@@ -93,14 +142,15 @@ void Rows::cover(int64_t begin, int64_t end) {
 }
 
 Rows::Piece Rows::window(int64_t n, bool before) const {
+  const Place place = placeOfWindow(n);
   if (tokens->isRandom())
-    return {(n - before) * (length + 1), uint32_t(length), 0, 1};
-  int64_t window = n % windows;
+    return {place.token - before * (length + 1), uint32_t(length), 0, 1};
+  int64_t begin = place.token;
   if (order)
-    window = shuffled(*order, n / windows, window, windows);
+    begin = shuffled(*order, place.epoch, begin / length, windows) * length;
   if (before)
-    window = (window + windows - 1) % windows;
-  return {window * length, uint32_t(length), 0, 1};
+    begin = begin >= length ? begin - length : (windows - 1) * length;
+  return {begin, uint32_t(length), 0, 1};
 }
 
 template <class Use> void Rows::forPieces(int64_t n, Use use) const {

@@ -23,11 +23,22 @@ public:
   Status open(const Tokens &tokens, const std::string &path, int64_t length, Packing packing, int32_t pad = 0);
   /// From now on the documents, or the rows of a stream, of each epoch come in an order of this seed.
   void shuffle(uint64_t seed) { order = seed; }
+  /// Where a row begins: a token of the document that is `document`-th in the order of its epoch. Of a stream, a token
+  /// of the file; of a stream that is shuffled, the number of tokens of the rows before it in the epoch.
+  struct Place {
+    int64_t epoch = 0, document = 0, token = 0;
+    bool operator==(const Place &) const = default;
+  };
+  /// Row 0 begins here, and not with the data. A place that these data do not have is the begin of the next epoch.
+  void startAt(const Place &place);
+  [[nodiscard]] Place placeOf(int64_t row);
   /// Rows from number `rows` on are empty.
   void endAt(int64_t rows) { last = rows; }
 
-  /// Rows of the first `epochs` epochs; INT64_MAX: surely more than `most`, or as many documents to pack.
-  [[nodiscard]] int64_t rowsOf(int64_t epochs, int64_t most = INT64_MAX);
+  /// Rows up to the end of epoch number `epochs`; INT64_MAX: surely more than `most`, or as many documents to pack.
+  [[nodiscard]] int64_t rowsOf(int64_t epochs, int64_t most = INT64_MAX) const;
+  /// Rows of one epoch, from its begin on.
+  [[nodiscard]] int64_t rowsPerEpoch() const;
   /// Makes ready to read the rows from `begin` on, before `end`. To go back costs all epochs before.
   void cover(int64_t begin, int64_t end);
 
@@ -48,7 +59,7 @@ private:
     uint32_t column : 31, goesOn : 1; ///< where in its row; whether the next token is of the same document
   };
   struct Epoch {
-    int64_t firstRow = 0;
+    int64_t number = 0, firstRow = 0;
     std::vector<Piece> pieces;
     std::vector<size_t> rows; ///< the first piece of each row, and the number of pieces
     [[nodiscard]] int64_t end() const { return firstRow + int64_t(rows.size()) - 1; }
@@ -56,6 +67,9 @@ private:
   [[nodiscard]] Epoch pack(int64_t number, int64_t firstRow) const;
   /// Calls `use(piece)` for the pieces of a row.
   template <class Use> void forPieces(int64_t n, Use use) const;
+  /// Of a stream: rows of the epoch in which row 0 lies.
+  [[nodiscard]] int64_t firstWindows() const;
+  [[nodiscard]] Place placeOfWindow(int64_t n) const;
   [[nodiscard]] Piece window(int64_t n, bool before) const;
   [[nodiscard]] int32_t targetAt(const Piece &piece, int64_t place) const;
 
@@ -64,10 +78,24 @@ private:
   Packing packing = Packing::Stream;
   int32_t pad = 0;
   std::optional<uint64_t> order;
+  Place start;
   int64_t last = INT64_MAX;
   int64_t windows = 0;      ///< rows of a stream before it begins again; 0: it never does
   int64_t nextEpoch = 0;    ///< the first one that is not packed yet
   std::deque<Epoch> packed; ///< those that are read now
+};
+
+/// Tokens of a row, and rows of a step.
+struct StepShape {
+  int64_t sequence = 0, rows = 0;
+};
+
+/// Where the steps of this shape begin: what the run has read before in steps of other shapes, and where in the data it
+/// goes on. All are 0 if there were none.
+struct ShapeBegin {
+  int64_t step = 0, rows = 0, tokens = 0;
+  std::vector<Rows::Place> data; ///< of each of its files
+  Rows::Place source;            ///< of the encoder's own
 };
 
 } // namespace pp

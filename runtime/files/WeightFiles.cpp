@@ -20,7 +20,7 @@ Status readIndex(const std::string &path, std::string &body, std::map<std::strin
     return invalid("`", path, "` is corrupt: ", error.what());
   }
   for (const auto &[tensor, its] : fileOf)
-    if (its.empty() || its == ".." || its.find('/') != std::string::npos || !its.ends_with(".safetensors"))
+    if (!isFileName(its) || !its.ends_with(".safetensors"))
       return invalid("`", path, "`: `", tensor, "` is said to be in `", its,
                      "`, which is no name of a safetensors file in this folder");
   if (fileOf.empty())

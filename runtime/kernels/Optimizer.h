@@ -8,27 +8,36 @@
 namespace {
 using namespace pp;
 
+/// The sum of at most 4096 squares: in f64 where f32 cannot hold it, or loses small squares.
+template <class A> double squaresOf(const A *grad, int64_t n) {
+  A part = 0;
+#pragma omp simd reduction(+ : part)
+  for (int64_t i = 0; i < n; ++i)
+    part += grad[i] * grad[i];
+  if (sizeof(A) == sizeof(double) || (part >= leastSquares && part <= mostSquares))
+    return double(part);
+  double wide = 0;
+#pragma omp simd reduction(+ : wide)
+  for (int64_t i = 0; i < n; ++i)
+    wide += double(grad[i]) * double(grad[i]);
+  return wide;
+}
+
 template <class E> pp_status_t sum_squares(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   const A *grad = in<A>(arguments[0]);
   double *sum = out<double>(arguments[1]);
   int64_t n = op.dims[0];
   double total = op.has(Accumulate) ? *sum : 0.0;
-  for (int64_t block = 0; block < n; block += 4096) {
-    int64_t end = block + 4096 < n ? block + 4096 : n;
-    A part = 0;
-#pragma omp simd reduction(+ : part)
-    for (int64_t i = block; i < end; ++i)
-      part += grad[i] * grad[i];
-    total += double(part);
-  }
+  for (int64_t block = 0; block < n; block += 4096)
+    total += squaresOf(grad + block, n - block < 4096 ? n - block : 4096);
   *sum = total;
   return PP_OK;
 }
 
 /// Whether an update leaves everything as it is: the gradients overflowed, or nothing may change.
 inline bool skips(const OptimizerScalars &scalars, const double *norm2) {
-  return scalars.holds || (scalars.skips && norm2 && !__builtin_isfinite(*norm2));
+  return scalars.holds || (norm2 && !__builtin_isfinite(*norm2));
 }
 
 /// What gradients are multiplied by: they are those of loss scale times the loss, and their norm is clipped.

@@ -52,7 +52,7 @@ bool isList(const PreparedOp &op) { return op.kernel == Kernel::adamw_all || op.
 int64_t countOf(const PreparedOp &op) { return isList(op) ? op.chunkCount : 1; }
 int64_t sizeOf(const PreparedOp &op, int64_t i) { return isList(op) ? op.chunks[i].length : op.dims[0]; }
 
-// --- Sum of squares: blocks in acc, then all blocks in f64, always in the same order ---
+// --- Sum of squares: blocks in acc, or in f64 where that is too narrow; then all blocks in f64, in the same order ---
 
 template <class A> __global__ void squaresKernel(const __grid_constant__ TensorList<const A *> list, double *parts) {
   A sum[1] = {0};
@@ -63,8 +63,16 @@ template <class A> __global__ void squaresKernel(const __grid_constant__ TensorL
   for (int64_t i = first + threadIdx.x; i < end; i += blockDim.x)
     sum[0] += grad[i] * grad[i];
   blockSum(sum, sharedMemory<A>());
+  double wide[1] = {double(sum[0])};
+  if (sizeof(A) < sizeof(double) &&
+      !(sum[0] >= leastSquares && sum[0] <= mostSquares)) { // all threads have the same sum
+    wide[0] = 0;
+    for (int64_t i = first + threadIdx.x; i < end; i += blockDim.x)
+      wide[0] += double(grad[i]) * double(grad[i]);
+    blockSum(wide, sharedMemory<double>());
+  }
   if (threadIdx.x == 0)
-    parts[blockIdx.x] = double(sum[0]);
+    parts[blockIdx.x] = wide[0];
 }
 
 __global__ void sumKernel(const double *parts, int64_t n, double *total, bool adds) {
@@ -90,7 +98,7 @@ template <class E> pp_status_t sum_squares(const PreparedOp &op, void *const *ar
         blocks += list.blocks;
         if (list.blocks == 0) // other devices count them
           return PP_OK;
-        return launch(op, squaresKernel<A>, {list.blocks}, 256, blockSumEntries * sizeof(A), list, its);
+        return launch(op, squaresKernel<A>, {list.blocks}, 256, blockSumEntries * sizeof(double), list, its);
       });
   if (status != PP_OK)
     return status;
@@ -109,7 +117,7 @@ template <class A> struct AdamFactors {
 template <class A>
 PP_DEVICE AdamFactors<A> factorsOf(const OptimizerScalars &scalars, const double *norm2, double rate, double shrink) {
   AdamFactors<A> f;
-  f.skips = scalars.holds || (scalars.skips && norm2 && !(*norm2 < -minusInfinity<double>)); // a NaN too
+  f.skips = scalars.holds || (norm2 && !(*norm2 < -minusInfinity<double>)); // a NaN too
   double gamma = 1 / scalars.lossScale;
   if (scalars.clip > 0 && norm2) {
     double ratio = scalars.clip / (sqrt(*norm2) / scalars.lossScale + 1e-6);

@@ -16,9 +16,7 @@ struct StepScalars {
     takeScalars(op, given);
   }
   /// Gradients that overflowed, a NaN too, or nothing may change.
-  PP_DEVICE bool skips() const {
-    return scalars->holds || (scalars->skips && norm2 && !(*norm2 < -minusInfinity<double>));
-  }
+  PP_DEVICE bool skips() const { return scalars->holds || (norm2 && !(*norm2 < -minusInfinity<double>)); }
   PP_DEVICE double gamma() const {
     double gamma = 1 / scalars->lossScale;
     if (scalars->clip > 0 && norm2) {

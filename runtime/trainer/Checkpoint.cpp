@@ -156,6 +156,11 @@ Status makePlan(RankMemory &memory, const WeightLayout &layout, Plan &plan) {
     plan.names.push_back(WeightFiles::indexName);
   plan.names.push_back(optimizerFile);
   plan.names.push_back(stateFile);
+  std::set<std::string> names; // those of the origin's files come from its index
+  for (const std::string &name : plan.names)
+    if (!names.insert(name).second)
+      return invalid("cannot save: `", layout.origin ? layout.origin->path() : "", "` has weights in `", name,
+                     "`, where a checkpoint has something else; rename that file, and in the index");
   return {};
 }
 
@@ -244,9 +249,9 @@ Status writeFile(RankMemory &memory, const std::string &folder, const OutFile &o
 
 /// What is copied from the model's folder.
 Status copiedFiles(const WeightLayout &layout, std::vector<std::string> &names, std::vector<std::string> &tooLarge) {
-  if (!layout.beside)
+  if (layout.beside.empty())
     return {};
-  PP_TRY(filesBeside(*layout.beside, names, tooLarge));
+  PP_TRY(filesBeside(layout.beside, names, tooLarge));
   if (layout.adapters)
     for (std::vector<std::string> *list : {&names, &tooLarge})
       std::erase_if(*list, [](const std::string &name) { return !isOfTokenizer(name); });
@@ -258,18 +263,30 @@ Status writeSummed(const std::string &folder, const std::string &name, const std
   return writeText(folder + "/" + name, body);
 }
 
+/// The type that config.json names: that of most weights; nothing: it is right, for it stood beside these files.
+std::optional<Type> typeOf(const Plan &plan, const WeightLayout &layout) {
+  if (layout.type || (layout.origin && layout.origin->path() == layout.beside))
+    return layout.type;
+  std::map<std::string, int64_t> elements;
+  for (const OutFile &file : plan.files)
+    for (const OutTensor &tensor : file.tensors)
+      elements[tensor.entry.type] += tensor.entry.elements();
+  auto most = std::max_element(elements.begin(), elements.end(),
+                               [](const auto &a, const auto &b) { return a.second < b.second; });
+  return most == elements.end() ? std::nullopt : typeOfFile(most->first);
+}
+
 /// Copies what the model has beside its weights, and writes the index.
-Status writeBeside(const std::string &fresh, const WeightLayout &layout, const std::string &index,
-                   Checksums &checksums) {
+Status writeBeside(const std::string &fresh, const WeightLayout &layout, std::optional<Type> dtype,
+                   const std::string &index, Checksums &checksums) {
+  static constexpr const char *torchNames[] = {"float32", "bfloat16", "float64", "float16"}; // in the order of Type
   std::vector<std::string> beside, tooLarge;
   PP_TRY(copiedFiles(layout, beside, tooLarge));
   for (const std::string &name : beside) {
     std::string body;
-    PP_TRY(readText(layout.beside->path() + "/" + name, body));
-    if (name == "config.json" && layout.type)
-      body = withDtype(body, *layout.type == Type::F32   ? "float32"
-                             : *layout.type == Type::F16 ? "float16"
-                                                         : "bfloat16");
+    PP_TRY(readText(layout.beside + "/" + name, body));
+    if (name == "config.json" && dtype)
+      body = withDtype(body, torchNames[size_t(*dtype)]);
     PP_TRY(writeSummed(fresh, name, body, checksums));
   }
   return index.empty() ? Status() : writeSummed(fresh, WeightFiles::indexName, index, checksums);
@@ -287,7 +304,8 @@ Status writeOthers(RankMemory &memory, const std::string &fresh, const RunState 
     PP_TRY(adapterConfig(memory, state.origin, config));
     PP_TRY(work.add([=] { return writeSummed(fresh, adapterConfigFile, config, *checksums); }));
   }
-  return work.add([=, index = plan.index] { return writeBeside(fresh, layout, index, *checksums); });
+  const std::optional<Type> dtype = layout.adapters ? std::nullopt : typeOf(plan, layout);
+  return work.add([=, index = plan.index] { return writeBeside(fresh, layout, dtype, index, *checksums); });
 }
 
 Status writeAll(RankMemory &memory, const std::string &fresh, const RunState &state, const WeightLayout &layout,
@@ -341,7 +359,8 @@ Status makeMergePlan(RankMemory &memory, const WeightLayout &layout, Plan &plan)
 Status writeMerged(RankMemory &memory, const std::string &fresh, const WeightLayout &layout, FileWork &work) {
   Plan plan;
   PP_TRY(makeMergePlan(memory, layout, plan));
-  auto checksums = std::make_shared<Checksums>(); // nobody resumes from it
+  auto checksums = std::make_shared<Checksums>();
+  ordered_json mark;
   if (memory.program.device == 0) {
     std::vector<std::string> names, tooLarge;
     PP_TRY(copiedFiles(layout, names, tooLarge));
@@ -350,14 +369,16 @@ Status writeMerged(RankMemory &memory, const std::string &fresh, const WeightLay
     if (!plan.index.empty())
       names.push_back(WeightFiles::indexName);
     const Program &program = memory.emitted.program();
-    const ordered_json mark = {
-        {"format", 1}, {"made_by", {{"schedule", program.schedule}, {"ranks", program.ranks}}}, {"files", names}};
+    mark = {{"format", 1}, {"made_by", {{"schedule", program.schedule}, {"ranks", program.ranks}}}, {"files", names}};
     PP_TRY(writeMark(fresh + "/" + mergeFile, mark.dump(2) + "\n"));
-    PP_TRY(writeBeside(fresh, layout, plan.index, *checksums));
+    PP_TRY(writeBeside(fresh, layout, typeOf(plan, layout), plan.index, *checksums));
   }
   for (const OutFile &file : plan.files)
     PP_TRY(writeFile(memory, fresh, file, {{"format", "pt"}}, work, checksums));
-  return {};
+  if (memory.program.device != 0)
+    return {};
+  mark["crc32"] = *checksums;
+  return writeMark(fresh + "/" + mergeFile, mark.dump(2) + "\n");
 }
 
 /// Lets `write` fill a folder beside this one, and exchanges the two.
@@ -480,14 +501,13 @@ Status findWhole(const std::string &path, int64_t &kept, std::string &damage) {
 }
 
 Status checkFolder(RankMemory &memory, const std::string &path, const WeightLayout &layout, const Keeping &keeping,
-                   std::string &remark) {
-  std::string folder = withoutEndSlash(followLinks(path)), fresh;
-  PP_TRY(checkReplaceable(folder));
-  PP_TRY(makeFresh(folder, keeping, fresh));
+                   bool isRead, std::string &remark) {
+  const std::string folder = withoutEndSlash(followLinks(path)),
+                    parent = std::filesystem::path(folder).parent_path().string();
+  PP_TRY(checkTarget(folder, keeping, isRead));
   struct statvfs room;
-  bool known = statvfs(fresh.c_str(), &room) == 0;
+  bool known = statvfs(parent.empty() ? "." : parent.c_str(), &room) == 0;
   std::error_code error;
-  std::filesystem::remove(fresh, error);
   Plan plan;
   PP_TRY(makePlan(memory, layout, plan));
   uint64_t needed = 1 << 20;
@@ -500,10 +520,9 @@ Status checkFolder(RankMemory &memory, const std::string &path, const WeightLayo
   std::vector<std::string> beside, tooLarge;
   PP_TRY(copiedFiles(layout, beside, tooLarge));
   for (const std::string &name : beside)
-    needed += std::filesystem::file_size(layout.beside->path() + "/" + name, error);
+    needed += std::filesystem::file_size(layout.beside + "/" + name, error);
   if (!tooLarge.empty())
-    remark = text("`", layout.beside->path(), "/", tooLarge[0], "` has more than 64 MiB and is not copied to `", folder,
-                  "`");
+    remark = text("`", layout.beside, "/", tooLarge[0], "` has more than 64 MiB and is not copied to `", folder, "`");
   if (known && uint64_t(room.f_bavail) * room.f_frsize < needed)
     return refused("cannot save to `", folder, "`: a checkpoint needs ", needed, " bytes, ",
                    uint64_t(room.f_bavail) * room.f_frsize, " are free");
@@ -557,7 +576,7 @@ Status loadCheckpoint(RankMemory &memory, const std::string &path, const WeightF
     FilePlace place = stored(each.name);
     if (!place)
       return invalid("`", optimizer.path(), "` lacks `", each.name, "`");
-    PP_TRY(fromFile(each.tensor, place, memory.device, vanished));
+    PP_TRY(fromFile(each.tensor, place, /*isFinite=*/false, memory.device, vanished));
   }
   return {};
 }

@@ -17,8 +17,9 @@ namespace pp {
 
 /// Where a run stands.
 struct RunState {
-  int64_t step = 0;  ///< done
-  int64_t steps = 0; ///< the last one, towards which the learning rate decays
+  int64_t step = 0;   ///< done
+  int64_t steps = 0;  ///< the last one, towards which the learning rate decays
+  int64_t epochs = 0; ///< the last step is the one that ends this epoch of the data; 0: they do not say
   uint64_t seed = 1;
   double lr = 0;
   // Of a program that scales its loss:
@@ -26,6 +27,9 @@ struct RunState {
   int64_t goodSteps = 0, skipped = 0; ///< since the scale changed last; of all steps done
   bool shuffle = false;
   std::optional<Packing> packing; ///< of the documents; absent: not known
+  bool asksPacking = false;       ///< the command line has said so, of --eval, too
+  ShapeBegin began;               ///< the steps of this shape
+  std::optional<StepShape> was;   ///< of the steps of the checkpoint that was read, if they had another
   std::string data;               ///< its fingerprint
   std::string origin;             ///< the folder whose weights the run began with, if there was one
 };
@@ -34,7 +38,7 @@ struct RunState {
 struct WeightLayout {
   const WeightFiles *origin = nullptr; ///< the folder that was read: its files, names, order and types are kept
   const WeightMatch *match = nullptr;  ///< of the origin
-  const WeightFiles *beside = nullptr; ///< the folder whose other files are copied; with adapters, its tokenizer alone
+  std::string beside;                  ///< the folder whose other files are copied; with adapters, its tokenizer alone
   bool adapters = false;               ///< of the adapters alone, as a folder of peft
   std::optional<Type> type;            ///< of all weights; absent: the origin's, or the program's
   int64_t shardBytes = 5'000'000'000;  ///< without an origin: at most so many in a file
@@ -66,10 +70,10 @@ private:
   std::function<void()> undoes;
 };
 
-/// Rank 0, before training: can a checkpoint be written to `folder`, is it safe to replace, and is there room? `remark`
-/// says which files of the origin are not copied.
+/// Rank 0, before training: can a checkpoint be written to `folder`, is it safe to replace, and is there room? `isRead`:
+/// the run resumes from it. `remark` says which files of the origin are not copied.
 Status checkFolder(RankMemory &memory, const std::string &folder, const WeightLayout &layout, const Keeping &keeping,
-                   std::string &remark);
+                   bool isRead, std::string &remark);
 /// Bytes of the weights and the state of a checkpoint in their own types: rank 0 has a copy of them from the first
 /// time on that they are written behind the steps.
 Status copyBytes(Emitted &emitted, int64_t &bytes);
@@ -89,9 +93,14 @@ Status saveMerged(RankMemory &memory, const std::string &folder, const WeightLay
 Status checkWhole(const std::string &folder);
 /// The newest checkpoint that is whole: `folder`, or one that is kept beside it. `damage`: why it is not `folder`.
 Status findWhole(const std::string &folder, int64_t &kept, std::string &damage);
-/// Reads where the run stood and refuses a checkpoint of another program. `changes` says where the optimizer differs.
+/// What differs from the program of a checkpoint: the name that `--changed` takes for it, and a sentence.
+struct StateChange {
+  const char *name;
+  std::string what;
+};
+/// Reads where the run stood and refuses a checkpoint of another program. `changes`: what may differ if it is named.
 Status readRunState(const Program &program, const std::string &folder, RunState &state,
-                    std::vector<std::string> &changes);
+                    std::vector<StateChange> &changes);
 /// Reads this rank's weights and state; `files` and `match` are those of `folder`.
 Status loadCheckpoint(RankMemory &memory, const std::string &folder, const WeightFiles &files, const WeightMatch &match,
                       const RunState &state);

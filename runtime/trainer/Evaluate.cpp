@@ -25,7 +25,7 @@ Status Trainer::openEvaluation() {
     return invalid("`--eval` needs a file: random tokens have no end");
   if (!options.source.empty())
     return invalid("`--eval` and `--source`: the encoder's text of the rows of `--eval` is not known");
-  PP_TRY(evalInputs.open(options.eval, "", state.seed, options.packing, speaks()));
+  PP_TRY(evalInputs.open(options.eval, "", state.seed, state.asksPacking ? state.packing : std::nullopt, speaks()));
   evalSteps = evalInputs.readOnce();
   return {};
 }

@@ -17,7 +17,7 @@ constexpr size_t unsaidSteps = 16;
 
 /// Whether an update that assumed a finite norm that needs no clipping was right: as gammaOf and skips of the kernels.
 bool isRight(const OptimizerScalars &scalars, double norm2) {
-  if (scalars.skips && !std::isfinite(norm2))
+  if (!std::isfinite(norm2))
     return false;
   double ratio = scalars.clip / (std::sqrt(norm2) / scalars.lossScale + 1e-6);
   return scalars.clip <= 0 || !(ratio < 1);
@@ -41,7 +41,7 @@ pp_status_t Trainer::judge(double norm2) {
   summary.hasNorm = true;
   summary.norm = std::sqrt(norm2) / summary.lossScale;
   isWrong = !isRight(judged, norm2);
-  if (whole.scalesLoss() && !std::isfinite(summary.norm)) {
+  if (!std::isfinite(summary.norm)) {
     summary.skipped = true;
     state.lossScale = before.lossScale;
     state.goodSteps = before.goodSteps;
@@ -82,8 +82,7 @@ Status Trainer::endLate(int64_t step, bool must, bool &isJudged, StepSummary &su
   judged = rank.optimizer;
   before = state;
   isPending = true;
-  if (whole.scalesLoss())
-    PP_TRY(adaptScale(step, /*skipped=*/false, summary.lossScale));
+  PP_TRY(adaptScale(step, /*skipped=*/false, summary.lossScale));
   if (must)
     PP_TRY(judgeNow(step));
   if (!must && unsaid.size() <= unsaidSteps)

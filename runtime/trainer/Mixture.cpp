@@ -95,6 +95,24 @@ void Mixture::shuffle(uint64_t seed) {
     source.rows.shuffle(seed++);
 }
 
+std::vector<Rows::Place> Mixture::placesAt(int64_t n) {
+  if (isOne())
+    return {rows().placeOf(n)};
+  cover(n, n);
+  std::vector<Rows::Place> out;
+  for (Source &source : sources)
+    out.push_back(source.rows.placeOf(source.drawn));
+  return out;
+}
+
+void Mixture::startAt(const std::vector<Rows::Place> &its) {
+  for (size_t i = 0; i < sources.size(); ++i) // where a run has other files, they are read from their begins
+    sources[i].rows.startAt(i < its.size() ? its[i] : Rows::Place());
+  places.clear();
+  restart(0);
+  first = 0;
+}
+
 bool Mixture::hasCounted() const {
   return std::any_of(sources.begin(), sources.end(), [](const Source &its) { return its.tokens.hasCounted(); });
 }
@@ -125,9 +143,10 @@ std::string Mixture::describe(int64_t rowsPerStep) {
   for (Source &source : sources) {
     char line[160];
     const double share = double(source.weight) / double(total);
-    snprintf(
-        line, sizeof line, "data: %5.1f %% of the rows are from %lld tokens, read once every %.1f steps: ", 100 * share,
-        static_cast<long long>(source.tokens.count()), double(source.rows.rowsOf(1)) / (share * double(rowsPerStep)));
+    snprintf(line, sizeof line,
+             "data: %5.1f %% of the rows are from %lld tokens, read once every %.1f steps: ", 100 * share,
+             static_cast<long long>(source.tokens.count()),
+             double(source.rows.rowsPerEpoch()) / (share * double(rowsPerStep)));
     out += line + source.data + "\n";
   }
   return out;

@@ -35,6 +35,9 @@ public:
   /// The first file, which is all of it where `isOne`.
   [[nodiscard]] const Tokens &tokens() const { return sources.front().tokens; }
   [[nodiscard]] Rows &rows() { return sources.front().rows; }
+  /// Each file's next row at row `n` of the run; and a run that begins there, in the order in which weights begin.
+  [[nodiscard]] std::vector<Rows::Place> placesAt(int64_t n);
+  void startAt(const std::vector<Rows::Place> &places);
   [[nodiscard]] bool hasCounted() const;
   /// Whether all files have documents; some do and some do not: false, and an error where `isAsked`.
   Status findDocuments(bool isAsked, bool &all) const;

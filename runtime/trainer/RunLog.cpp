@@ -106,7 +106,9 @@ void RunLog::print(int64_t step, int64_t steps, double left, const StepSummary &
   }
   if (options.peakFlops)
     snprintf(peak, sizeof peak, "  %.1f %% of peak", 100 * share(summary.seconds));
-  std::string scale = whole.scalesLoss() ? text("  scale ", summary.lossScale, summary.skipped ? ", skipped" : "") : "";
+  std::string scale = whole.scalesLoss() ? text("  scale ", summary.lossScale) : "";
+  if (summary.skipped)
+    scale += scale.empty() ? "  skipped" : ", skipped";
   constexpr double worthSaying = 10;
   std::string rest = left >= worthSaying ? "  " + roughly(left) + " left" : "";
   printf("step %*lld/%lld  loss %.5f%s%s  grad norm %s  lr %.3e%s  %.0f tokens/s  %.2f GFLOP/s%s%s\n",
@@ -129,9 +131,8 @@ Status RunLog::writeLine(int64_t step, double left, const StepSummary &summary) 
                          : "",
       ", \"grad_norm\": ", exactOrNull(summary.hasNorm, summary.norm), ", \"lr\": ", exact(summary.lr),
       groupRates(whole.optimizer, summary.lr),
-      whole.scalesLoss()
-          ? text(", \"loss_scale\": ", exact(summary.lossScale), ", \"skipped\": ", summary.skipped ? "true" : "false")
-          : "",
+      whole.scalesLoss() ? text(", \"loss_scale\": ", exact(summary.lossScale)) : "",
+      summary.hasNorm ? text(", \"skipped\": ", summary.skipped ? "true" : "false") : "",
       ", \"tokens\": ", summary.tokens, ", \"tokens_per_s\": ", exact(whole.tokensPerStep / summary.seconds),
       ", \"flop_per_s\": ", exact(whole.flopsPerStep / summary.seconds),
       ", \"mfu\": ", exactOrNull(options.peakFlops.has_value(), share(summary.seconds)),

@@ -13,7 +13,8 @@ namespace pp {
 /// What one step did.
 struct StepSummary {
   double loss = 0, norm = 0, lr = 0, seconds = 0, lossScale = 1;
-  int64_t tokens = 0; ///< targets that count
+  int64_t tokens = 0;           ///< targets that count
+  std::vector<int64_t> targets; ///< of each update of a step that trains
   double evalLoss = 0;
   int64_t evalTokens = 0;
   double further = 0;                      ///< the loss that is told apart

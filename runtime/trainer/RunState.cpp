@@ -4,9 +4,6 @@
 #include "runtime/files/Folder.h"
 #include "runtime/trainer/Checkpoint.h"
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -15,15 +12,15 @@ using nlohmann::ordered_json;
 namespace pp {
 namespace {
 
-constexpr double mostSteps = 1e9; ///< as of --steps
+constexpr double mostSteps = 1e9;                                                    ///< as of --steps
+constexpr double mostEpochs = 1e6;                                                   ///< as of --epochs
+constexpr double mostTokens = 0x1p53;                                                ///< of all steps
+constexpr const char *sequenceField = "sequence", *rowsField = "sequences_per_step"; ///< the shape of a step
 
 ordered_json programFacts(const Program &program) {
-  ordered_json facts = {{"model", program.model},
-                        {"precision", program.precision},
-                        {"vocab", program.vocab},
-                        {"sequence", program.sequence},
-                        {"sequences_per_step", program.sequencesPerStep()},
-                        {"parameters", program.parameters}};
+  ordered_json facts = {
+      {"model", program.model},          {"precision", program.precision},        {"vocab", program.vocab},
+      {sequenceField, program.sequence}, {rowsField, program.sequencesPerStep()}, {"parameters", program.parameters}};
   if (program.updates > 1)
     facts["updates_per_step"] = program.updates;
   if (!program.function.empty())
@@ -59,26 +56,20 @@ ordered_json optimizerFacts(const OptimizerSpec &optimizer) {
   return facts;
 }
 
+ordered_json placeFacts(const Rows::Place &place) { return {place.epoch, place.document, place.token}; }
+
+/// Where the steps of this shape begin.
+ordered_json beginFacts(const ShapeBegin &began) {
+  ordered_json facts = {{"step", began.step}, {"sequences", began.rows}, {"tokens", began.tokens}};
+  for (const Rows::Place &place : began.data)
+    facts["places"].push_back(placeFacts(place));
+  if (began.source != Rows::Place())
+    facts["source"] = placeFacts(began.source);
+  return facts;
+}
+
 /// The last line but one of state.json begins so: the checksum of all that is before it.
 constexpr std::string_view ownSum = ",\n  \"crc32_before\": \"";
-
-/// Reads the file to its end.
-Status checkFile(const std::string &path, const std::string &expected) {
-  if (std::error_code none; !std::filesystem::is_regular_file(path, none))
-    return refused("`", path, "` is damaged: it is no file");
-  std::unique_ptr<FILE, int (*)(FILE *)> file(fopen(path.c_str(), "rb"), fclose);
-  if (!file)
-    return refused("`", path, "` cannot be read: ", strerror(errno));
-  Checksum sum;
-  std::vector<char> block(1 << 18);
-  while (size_t bytes = fread(block.data(), 1, block.size(), file.get()))
-    sum.add(block.data(), bytes);
-  if (ferror(file.get()))
-    return refused("`", path, "` cannot be read: ", strerror(errno));
-  return sum.text() == expected
-             ? Status()
-             : invalid("`", path, "` is damaged: its checksum is ", sum.text(), ", `", stateFile, "` says ", expected);
-}
 
 /// A field of state.json, in its range. Throws what is wrong.
 template <typename Number> Number fieldOf(const nlohmann::json &object, const char *name, double low, double high) {
@@ -90,10 +81,66 @@ template <typename Number> Number fieldOf(const nlohmann::json &object, const ch
   return value.get<Number>();
 }
 
+Rows::Place placeOf(const nlohmann::json &facts) {
+  Rows::Place place;
+  const char *const names[] = {"epoch", "document", "token"};
+  int64_t *const values[] = {&place.epoch, &place.document, &place.token};
+  for (size_t i = 0; i < 3; ++i)
+    *values[i] = fieldOf<int64_t>({{names[i], facts.at(i)}}, names[i], 0, mostTokens);
+  return place;
+}
+
+/// What the steps before have read, and their shape if it was another.
+void readShape(const nlohmann::json &root, const Program &program, RunState &state, std::vector<StateChange> &changes) {
+  nlohmann::json its = {{sequenceField, program.sequence}, {rowsField, program.sequencesPerStep()}};
+  its.update(root.at("program"));
+  const StepShape was{fieldOf<int64_t>(its, sequenceField, 1, 1e9), fieldOf<int64_t>(its, rowsField, 1, 1e9)};
+  if (double(state.step) * double(was.rows) * double(was.sequence) > mostTokens)
+    throw std::out_of_range(text(state.step, " steps of ", was.rows, " sequences of ", was.sequence, " tokens"));
+  for (auto [before, now, what] : {std::tuple(was.sequence, program.sequence, "tokens a sequence"),
+                                   {was.rows, program.sequencesPerStep(), "sequences a step"}})
+    if (before != now) {
+      state.was = was;
+      changes.push_back({"shape", text(what, " were ", before, " and are ", now)});
+    }
+  if (!root.contains("/data/began"_json_pointer))
+    return;
+  const auto &began = root.at("/data/began"_json_pointer);
+  state.began.step = fieldOf<int64_t>(began, "step", 1, double(state.step));
+  state.began.rows = fieldOf<int64_t>(began, "sequences", 1, mostTokens);
+  state.began.tokens = fieldOf<int64_t>(began, "tokens", 1, mostTokens);
+  for (const auto &place : began.at("places"))
+    state.began.data.push_back(placeOf(place));
+  if (began.contains("source"))
+    state.began.source = placeOf(began.at("source"));
+}
+
+void readData(const nlohmann::json &root, RunState &state) {
+  state.data = root.value("/data/fingerprint"_json_pointer, std::string());
+  state.shuffle = root.value("/data/shuffle"_json_pointer, false);
+  state.asksPacking = root.value("/data/pack_asked"_json_pointer, false);
+  const auto packing = root.value("/data/pack"_json_pointer, std::string());
+  for (Packing known : {Packing::Stream, Packing::Whole, Packing::Split})
+    if (packing == nameOf(known))
+      state.packing = known;
+}
+
+void compareOptimizer(const nlohmann::json &root, const OptimizerSpec &spec, std::vector<StateChange> &changes) {
+  const ordered_json optimizer = optimizerFacts(spec), theirs = root.value("optimizer", optimizer);
+  auto add = [&](const auto &...words) { changes.push_back({"optimizer", text("the optimizer's ", words...)}); };
+  for (auto &[key, value] : optimizer.items())
+    if (ordered_json was = theirs.value(key, ordered_json()); was != value)
+      add(key, " was ", was.dump(), " and is ", value.dump());
+  for (const char *list : {"no_decay", "lr_scale", "decay_scale"})
+    if (theirs.contains(list) && !optimizer.contains(list))
+      add(list, " was ", theirs[list].dump(), " and is []");
+}
+
 } // namespace
 
 std::string stateText(const Program &program, const RunState &state, const std::vector<std::string> &files,
                       const std::map<std::string, std::string> &checksums) {
+  const int64_t rows = (state.step - state.began.step) * program.sequencesPerStep();
   ordered_json root = {{"format", 1},
                        {"step", state.step},
                        {"steps", state.steps},
@@ -101,15 +148,24 @@ std::string stateText(const Program &program, const RunState &state, const std::
                        {"lr", state.lr},
                        {"data", {{"fingerprint", state.data}, {"shuffle", state.shuffle}}},
                        {"optimizer", optimizerFacts(program.optimizer)},
-                       {"sequences", state.step * program.sequencesPerStep()},
+                       {"sequences", state.began.rows + rows},
+                       {"tokens", state.began.tokens + rows * program.sequence},
                        {"program", programFacts(program)},
                        {"made_by", {{"schedule", program.schedule}, {"ranks", program.ranks}}}};
   if (program.mesh.devicesOfRank() > 1)
     root["made_by"]["mesh"] = program.mesh.describe();
+  if (state.epochs)
+    root["epochs"] = state.epochs;
   if (program.documents && state.packing)
     root["data"]["pack"] = nameOf(*state.packing);
+  if (state.asksPacking)
+    root["data"]["pack_asked"] = true;
+  if (state.began.step)
+    root["data"]["began"] = beginFacts(state.began);
   if (program.scalesLoss())
     root["loss_scale"] = {{"now", state.lossScale}, {"good_steps", state.goodSteps}, {"skipped_steps", state.skipped}};
+  else if (state.skipped)
+    root["skipped_steps"] = state.skipped;
   if (!state.origin.empty())
     root["origin"] = state.origin;
   root["files"] = files;
@@ -140,15 +196,15 @@ Status checkWhole(const std::string &folder) {
     return invalid("`", path, "` is damaged: the checksum of what is before its last field is ", sum,
                    ", which that field does not say");
   for (const auto &[name, expected] : checksums) {
-    if (name.empty() || name == ".." || name.find('/') != std::string::npos)
+    if (!isFileName(name))
       return invalid("`", path, "` has the checksum of `", name, "`, which is no name of a file in its folder");
-    PP_TRY(checkFile(folder + "/" + name, expected));
+    PP_TRY(checkSum(folder + "/" + name, expected));
   }
   return {};
 }
 
 Status readRunState(const Program &program, const std::string &folder, RunState &state,
-                    std::vector<std::string> &changes) {
+                    std::vector<StateChange> &changes) {
   std::string path = withoutEndSlash(folder) + "/" + stateFile;
   std::string body;
   if (Status read = readText(path, body); !read.ok())
@@ -166,7 +222,7 @@ Status readRunState(const Program &program, const std::string &folder, RunState 
         return invalid("cannot resume from `", folder,
                        "`: the model of that run computes something else with weights of "
                        "these sizes; heads, rotary base, epsilon, activation or window differ");
-      else if (theirs != value)
+      else if (theirs != value && key != sequenceField && key != rowsField)
         return invalid("cannot resume from `", folder, "`: it was made with ", key, " ", theirs.dump(),
                        ", this program has ", value.dump());
     state.step = fieldOf<int64_t>(root, "step", 1, mostSteps);
@@ -174,22 +230,16 @@ Status readRunState(const Program &program, const std::string &folder, RunState 
     state.seed = fieldOf<uint64_t>(root, "seed", 0, double(INT64_MAX));
     state.lr = fieldOf<double>(root, "lr", 0, std::numeric_limits<double>::max());
     state.origin = root.value("origin", std::string());
-    state.data = root.value("/data/fingerprint"_json_pointer, std::string());
-    state.shuffle = root.value("/data/shuffle"_json_pointer, false);
-    const auto packing = root.value("/data/pack"_json_pointer, std::string());
-    for (Packing known : {Packing::Stream, Packing::Whole, Packing::Split})
-      if (packing == nameOf(known))
-        state.packing = known;
-    const ordered_json optimizer = optimizerFacts(program.optimizer);
-    const ordered_json theirs = root.value("optimizer", optimizer);
-    for (auto &[key, value] : optimizer.items())
-      if (ordered_json was = theirs.value(key, ordered_json()); was != value)
-        changes.push_back(text(key, " was ", was.dump(), " and is ", value.dump()));
-    for (const char *list : {"no_decay", "lr_scale", "decay_scale"})
-      if (theirs.contains(list) && !optimizer.contains(list))
-        changes.push_back(text(list, " was ", theirs[list].dump(), " and is []"));
-    if (!program.scalesLoss())
+    if (root.contains("epochs"))
+      state.epochs = fieldOf<int64_t>(root, "epochs", 1, mostEpochs);
+    readData(root, state);
+    readShape(root, program, state, changes);
+    compareOptimizer(root, program.optimizer, changes);
+    if (!program.scalesLoss()) {
+      state.skipped =
+          root.contains("skipped_steps") ? fieldOf<int64_t>(root, "skipped_steps", 0, double(state.step)) : 0;
       return {};
+    }
     const auto &scale = root.at("loss_scale");
     state.lossScale =
         fieldOf<double>(scale, "now", std::numeric_limits<double>::min(), std::numeric_limits<double>::max());

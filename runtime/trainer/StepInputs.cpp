@@ -34,7 +34,7 @@ Status StepInputs::open(const std::string &name, const std::string &sourceData, 
 }
 
 Status StepInputs::shuffle(uint64_t seed) {
-  if (const int64_t mine = rowsPerEpoch(), others = hasSource && !source.isRandom() ? sourceRows.rowsOf(1) : mine;
+  if (const int64_t mine = rowsPerEpoch(), others = hasSource && !source.isRandom() ? sourceRows.rowsPerEpoch() : mine;
       mine != others)
     return invalid("`--shuffle`: `--data` has ", mine, " sequences and `--source` ", others,
                    "; they are read in one order, so they need as many");
@@ -43,7 +43,29 @@ Status StepInputs::shuffle(uint64_t seed) {
   return {};
 }
 
-Status StepInputs::endAfter(int64_t epochs, int64_t &steps) {
+Status StepInputs::goOn(int64_t number, const std::optional<StepShape> &was, ShapeBegin &before) {
+  auto start = [&] {
+    data.startAt(before.data);
+    sourceRows.startAt(before.source);
+  };
+  start();
+  if (was) {
+    const int64_t row = (number - before.step) * was->rows;
+    PP_TRY(data.cut(was->sequence, packed, whole.pad));
+    if (hasSource)
+      PP_TRY(sourceRows.open(source, "--source", was->sequence, Packing::Stream));
+    before = {number, before.rows + row, before.tokens + row * was->sequence, data.placesAt(row),
+              hasSource ? sourceRows.placeOf(row) : Rows::Place()};
+    PP_TRY(data.cut(whole.sequence, packed, whole.pad));
+    if (hasSource)
+      PP_TRY(sourceRows.open(source, "--source", whole.sequence, Packing::Stream));
+    start();
+  }
+  began = before;
+  return {};
+}
+
+Status StepInputs::endAfter(int64_t epochs, int64_t &last) {
   const int64_t perStep = whole.sequencesPerStep(), most = mostSteps * perStep,
                 count = data.rows().rowsOf(epochs, most);
   if (count > most)
@@ -52,7 +74,7 @@ Status StepInputs::endAfter(int64_t epochs, int64_t &steps) {
                    ", or as many documents where each epoch packs them anew");
   if (whole.documents)
     data.rows().endAt(count);
-  steps = (count + perStep - 1) / perStep;
+  last = began.step + (count + perStep - 1) / perStep;
   return {};
 }
 
@@ -65,7 +87,7 @@ int64_t StepInputs::readOnce() {
 
 void StepInputs::begin(int64_t number) {
   step = number;
-  const int64_t first = (step - 1) * whole.sequencesPerStep();
+  const int64_t first = rowOf(step);
   data.cover(first, first + whole.sequencesPerStep());
   targets.assign(size_t(whole.updates), rowsPerUpdate() * whole.sequence);
   for (size_t update = 0; counts && update < targets.size(); ++update) {
@@ -101,11 +123,12 @@ Status StepInputs::fill(const std::vector<InputSpec> &specs, Device &device) {
     const bool own = its.kind == InputSpec::Kind::Source && hasSource;
     const Rows::What what = own ? Rows::What::Tokens : whats[size_t(its.kind)];
     for (int64_t row = 0; row < whole.batch; ++row) {
-      const int64_t number = (step - 1) * whole.sequencesPerStep() + firstRow(its.microbatch) + row;
+      const int64_t number = rowOf(step) + firstRow(its.microbatch) + row;
       if (its.kind == InputSpec::Kind::Rows) {
-        if (number > INT32_MAX)
-          return invalid("step ", step, " reads sequence ", number, "; dropout knows ", INT32_MAX, " of them");
-        std::fill_n(begin + row * its.length, its.length, int32_t(number));
+        if (began.rows + number > INT32_MAX)
+          return invalid("step ", step, " reads sequence ", began.rows + number, "; dropout knows ", INT32_MAX,
+                         " of them");
+        std::fill_n(begin + row * its.length, its.length, int32_t(began.rows + number));
         continue;
       }
       int32_t *next = begin + row * its.length;
@@ -166,7 +189,7 @@ Status StepInputs::write(const std::string &path, int64_t done, int64_t last) {
       PP_TRY(file.write(&by, sizeof by));
     }
   }
-  PP_TRY(writeRows(file, done * perStep, last * perStep));
+  PP_TRY(writeRows(file, rowOf(done + 1), rowOf(last + 1)));
   return file.finish();
 }
 

@@ -29,9 +29,12 @@ public:
               bool check);
   /// From now on each epoch has an order of this seed.
   Status shuffle(uint64_t seed);
-  /// Steps that it takes to read the data so often; what is left of the last one is empty where the program reads
+  /// The run goes on behind `step`, which `before` says where to find. If steps had another shape until then, `before`
+  /// is from now on where those of this shape begin.
+  Status goOn(int64_t step, const std::optional<StepShape> &was, ShapeBegin &before);
+  /// The last step of those that it takes to read the data so often; what is left of the last one is empty where the program reads
   /// documents, and else the begin of the next epoch.
-  Status endAfter(int64_t epochs, int64_t &steps);
+  Status endAfter(int64_t epochs, int64_t &last);
 
   /// How many steps read the data once, in its order; what is left of the last one is empty. Targets are counted even
   /// where the program does not divide by them.
@@ -41,6 +44,8 @@ public:
   void begin(int64_t step);
   /// What the loss of an update is divided by: the targets that count, or 1.
   [[nodiscard]] double divisor(int64_t update) const { return std::max(double(targets[size_t(update)]), 1.0); }
+  /// Targets that count, by update of the step.
+  [[nodiscard]] const std::vector<int64_t> &targetsOfUpdates() const { return targets; }
   /// The same of a step that evaluates, where no update cuts it.
   [[nodiscard]] double divisor() const { return std::max(double(counted()), 1.0); }
   /// What the loss of a step that evaluates has been divided by.
@@ -72,7 +77,9 @@ public:
   [[nodiscard]] std::string describeMixture() { return data.isOne() ? "" : data.describe(whole.sequencesPerStep()); }
   [[nodiscard]] int64_t sourceCount() const { return source.count(); }
   /// Rows of the first epoch; 0: random tokens have no end, nor have mixtures.
-  [[nodiscard]] int64_t rowsPerEpoch() { return !data.isOne() || data.tokens().isRandom() ? 0 : data.rows().rowsOf(1); }
+  [[nodiscard]] int64_t rowsPerEpoch() {
+    return !data.isOne() || data.tokens().isRandom() ? 0 : data.rows().rowsPerEpoch();
+  }
 
 private:
   struct Run {
@@ -80,6 +87,8 @@ private:
   };
   [[nodiscard]] std::array<Run, 2> runsOf(const InputSpec &its) const;
   Status writeRows(SafeTensorsWriter &file, int64_t begin, int64_t end);
+  /// The first row of a step among those of this shape.
+  [[nodiscard]] int64_t rowOf(int64_t number) const { return (number - 1 - began.step) * whole.sequencesPerStep(); }
   [[nodiscard]] int64_t rowsPerUpdate() const { return whole.sequencesPerStep() / whole.updates; }
 
   const Program &whole;
@@ -87,6 +96,7 @@ private:
   Mixture data;             ///< what the model reads
   Tokens source;            ///< an encoder's file of its own
   Rows sourceRows;
+  ShapeBegin began;
   Packing packed = Packing::Stream;
   bool hasSource = false;
   bool counts; ///< targets, row by row

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <numeric>
 
 namespace pp {
 namespace {
@@ -135,23 +136,26 @@ Status Trainer::resolveState() {
   state.lossScale = whole.scalesLoss() ? whole.optimizer.lossScale : 1;
   state.steps = defaultSteps;
   if (!options.resume.empty()) {
-    std::vector<std::string> changes;
+    std::vector<StateChange> changes;
     PP_TRY(readRunState(whole, resumed, state, changes));
-    for (const std::string &change : changes)
-      PP_TRY(accept("optimizer", text("the optimizer's ", change)));
+    for (const auto &[name, what] : changes)
+      PP_TRY(accept(name, what));
     if (options.seed && *options.seed != state.seed)
       return invalid("`--seed ", *options.seed, "` differs from the resumed run's ", state.seed, "; leave it out");
-    if (options.steps && *options.steps != state.steps && whole.optimizer.decaySteps == 0)
-      remarks.push_back(text("the resumed run's learning rate decayed towards step ", state.steps,
-                             ", this one's towards ", *options.steps));
   }
   state.seed = options.seed.value_or(state.seed);
   state.lr = options.lr.value_or(state.lr);
-  return options.epochs ? Status() : endAt(options.steps.value_or(state.steps));
+  skippedBefore = state.skipped;
+  state.epochs = options.epochs.value_or(options.steps ? 0 : state.epochs);
+  state.asksPacking = state.asksPacking || options.packing;
+  return state.epochs ? Status() : endAt(options.steps.value_or(state.steps));
 }
 
 /// The last step is number `steps`, if the command line does not say an earlier one.
 Status Trainer::endAt(int64_t steps) {
+  if (!options.resume.empty() && steps != state.steps && whole.optimizer.decaySteps == 0)
+    remarks.push_back(
+        text("the resumed run's learning rate decayed towards step ", state.steps, ", this one's towards ", steps));
   state.steps = steps;
   if (options.stopAt && *options.stopAt > state.steps)
     return invalid("`--stop-at ", *options.stopAt, "` has no effect: the last step is ", state.steps);
@@ -194,10 +198,15 @@ Status Trainer::openData() {
   state.shuffle = state.shuffle || options.shuffle;
   if (state.shuffle)
     PP_TRY(inputs.shuffle(state.seed));
-  int64_t steps = 0;
-  if (options.epochs)
-    PP_TRY(inputs.endAfter(*options.epochs, steps));
-  return options.epochs ? endAt(steps) : Status();
+  PP_TRY(inputs.goOn(state.step, state.was, state.began));
+  if (!state.epochs)
+    return {};
+  if (inputs.rowsPerEpoch() == 0)
+    return invalid("`--resume ", options.resume, "`: that run ends after ", state.epochs,
+                   " epochs, and this data has no end; say `--steps N`");
+  int64_t last = 0;
+  PP_TRY(inputs.endAfter(state.epochs, last));
+  return endAt(last);
 }
 
 Status Trainer::checkOutputs() {
@@ -211,15 +220,20 @@ Status Trainer::checkOutputs() {
       PP_TRY(checkFile(option, *path));
   if (!options.merge.empty()) {
     PP_TRY(merges.take(options.merge));
-    PP_TRY(checkReplaceable(withoutEndSlash(followLinks(options.merge))));
+    PP_TRY(checkTarget(withoutEndSlash(followLinks(options.merge)), {}, /*isRead=*/false));
   }
   if (options.save.empty())
     return {};
   PP_TRY(saves.take(options.save));
   std::string remark;
-  PP_TRY(checkFolder(view, options.save, layout(), keeping(state.step), remark));
+  std::error_code none;
+  const bool isRead = !options.resume.empty() && std::filesystem::equivalent(options.resume, options.save, none);
+  PP_TRY(checkFolder(view, options.save, layout(), keeping(state.step), isRead, remark));
   if (!remark.empty())
     remarks.push_back(remark);
+  if (!whole.folder.empty() && besides().empty())
+    remarks.push_back(text("`", whole.folder, "`, from which the program was made, has no config.json any more: `",
+                           options.save, "` will have weights alone"));
   int64_t bytes = 0;
   if (options.saveEvery && !options.saveSync) {
     PP_TRY(copyBytes(emitted, bytes));
@@ -279,23 +293,34 @@ Status Trainer::openAdapted() {
   return matchAdapters(view, adapters, match);
 }
 
+/// Where a saved folder has its configuration and tokenizer from: what was read, or the folder that the program was made
+/// from, where the run began with random weights, a file of weights, or a checkpoint of such a run.
+std::string Trainer::besides() const {
+  auto hasConfig = [](const std::string &folder) {
+    std::error_code none;
+    return !folder.empty() && std::filesystem::exists(folder + "/config.json", none);
+  };
+  const std::string read = files.isFolder() ? files.path() : "";
+  return hasConfig(read) || !hasConfig(whole.folder) ? read : whole.folder;
+}
+
 WeightLayout Trainer::layout() const {
   if (!whole.adapts())
     return modelLayout();
   WeightLayout out;
   out.adapters = true;
   out.type = options.saveType;
-  if (files.isFolder())
-    out.beside = &files;
+  out.beside = besides();
   return out;
 }
 
 WeightLayout Trainer::modelLayout() const {
   WeightLayout out;
   if (files.isFolder()) {
-    out.origin = out.beside = &files;
+    out.origin = &files;
     out.match = &match;
   }
+  out.beside = besides();
   out.type = options.saveType;
   out.shardBytes = options.shardBytes.value_or(out.shardBytes);
   return out;
@@ -354,7 +379,7 @@ void Trainer::endEarly(int64_t step, bool mayEndHere) {
 /// Beside a checkpoint of this step. The first one gives up all that is later than where the run began.
 Keeping Trainer::keeping(int64_t step) const {
   return {options.keep, savedStep == 0 ? state.step + 1 : step,
-          step < lastStep ? withoutEndSlash(followLinks(resumed)) : std::string()};
+          step < lastStep ? withoutEndSlash(followLinks(resumed)) : std::string(), ownSteps};
 }
 
 /// Writes a checkpoint behind the steps that follow, but for the last one: nothing follows it.
@@ -366,6 +391,7 @@ Status Trainer::save(int64_t step) {
   RankMemory view = memory();
   const Keeping its = keeping(step);
   savedStep = step;
+  ownSteps.insert(step);
   if (!later || !speaks()) {
     FileWork work(/*later=*/false);
     PP_TRY(notWritten(saveCheckpoint(view, options.save, done, layout(), its, work)));
@@ -419,7 +445,6 @@ void Trainer::setScalars(int64_t step, StepSummary &summary) {
                       state.lossScale,
                       inputs.divisor(update - (step - 1) * whole.updates - 1),
                       /*holds=*/false,
-                      whole.scalesLoss(),
                       given.momentum,
                       summary.lr,
                       given.weightDecay,
@@ -436,6 +461,7 @@ void Trainer::setScalars(int64_t step, StepSummary &summary) {
 Status Trainer::trainStep(int64_t step, StepSummary &summary) {
   double start = transport.now();
   inputs.begin(step);
+  summary.targets = inputs.targetsOfUpdates();
   setScalars(step, summary);
   PP_TRY(runStep(step, inputs, summary));
   if (isLate())
@@ -445,9 +471,11 @@ Status Trainer::trainStep(int64_t step, StepSummary &summary) {
   if (isLate())
     return {};
   PP_TRY(checkLoss(step, summary));
-  if (whole.scalesLoss())
-    summary.skipped = !std::isfinite(summary.norm);
-  return whole.scalesLoss() ? adaptScale(step, summary.skipped, summary.lossScale) : Status();
+  summary.skipped = !std::isfinite(summary.norm);
+  if (summary.skipped && !whole.readsNorm())
+    return settle(invalid("the gradients of step ", step, " are not finite, and without `clip` its update has taken ",
+                          "them; a smaller --lr may help"));
+  return adaptScale(step, summary.skipped, summary.lossScale);
 }
 
 Status Trainer::checkLoss(int64_t step, const StepSummary &summary) {
@@ -509,9 +537,9 @@ Status Trainer::endAudit(int64_t step) {
   return clean ? Status() : settle(audit->find(step));
 }
 
-/// All ranks know the norm, so all choose the next step's scale alike.
+/// All ranks know the norm, so all choose the next step's scale alike, if there is one.
 Status Trainer::adaptScale(int64_t step, bool skipped, double scale) {
-  bool adapts = whole.optimizer.scaleWindow > 0;
+  bool adapts = whole.scalesLoss() && whole.optimizer.scaleWindow > 0;
   if (skipped) {
     ++state.skipped;
     state.goodSteps = 0;
@@ -588,9 +616,13 @@ Status Trainer::summarize(StepSummary &summary) {
                *routed = further + whole.microbatches;
   PP_TRY(transport.sum(sums));
   sumRouters(routed, summary);
+  // A loss is divided by the targets of its update, that of the step by the targets of all updates.
+  const double targets = double(std::accumulate(summary.targets.begin(), summary.targets.end(), int64_t(0)));
   for (int64_t i = 0; i < whole.microbatches; ++i) {
-    summary.loss += sums[i] / double(rank.forward ? 1 : whole.updates);
-    summary.further += further[i] / double(rank.forward ? 1 : whole.updates);
+    const double its = targets > 0 ? double(summary.targets[size_t(i / (whole.microbatches / whole.updates))]) : 0;
+    const double parts = its > 0 ? targets / its : 1; // of even ones as many as there are updates, exactly
+    summary.loss += sums[i] / parts;
+    summary.further += further[i] / parts;
   }
   summary.hasFurther = sums[sums.size() - 2] > 0;
   told |= sums.back() > 0;
@@ -713,6 +745,9 @@ Status Trainer::finish() {
     if (audit)
       printf("audits: %lld steps, %.0f messages and %.0f copies of weights and states compared\n",
              static_cast<long long>(audit->audited), messages, copies);
+    if (state.skipped > skippedBefore)
+      printf("steps skipped: %lld of %lld, whose gradients were not finite\n",
+             static_cast<long long>(state.skipped - skippedBefore), static_cast<long long>(lastStep - state.step));
     if (isLate())
       printf("updates done over: %lld of %lld\n", static_cast<long long>(redone),
              static_cast<long long>(lastStep - state.step));

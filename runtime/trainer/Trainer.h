@@ -95,6 +95,7 @@ private:
   Status settle(Status mine);
   [[nodiscard]] Status checkScratch() const;
   Status printHeader();
+  [[nodiscard]] std::string besides() const;
   /// How weights are saved: as in the folder that was read, if there was one.
   [[nodiscard]] WeightLayout layout() const;
   /// Of the model, whether it has adapters or not.
@@ -119,6 +120,7 @@ private:
   int64_t evalSteps = 0;
   RunState state;
   int64_t lastStep = 0;                ///< of this run; before state.steps with --stop-at
+  int64_t skippedBefore = 0;           ///< this run: steps whose gradients were not finite
   int64_t received = 0, stepBytes = 0; ///< bytes of messages so far, and of one step
   /// Losses by microbatch, each device's norm, further losses, what routers did, whether there are further losses, and
   /// whether a rank was told to end.
@@ -142,6 +144,7 @@ private:
   // Of rank 0; the last members, for their end waits for what reads the others:
   FileWork behind{/*later=*/true}; ///< the steps
   int64_t savedStep = 0;           ///< of the last checkpoint; 0: there is none
+  std::set<int64_t> ownSteps;      ///< of all checkpoints
   std::future<Status> saved;
 };
 

@@ -359,7 +359,38 @@ Status convert(const std::string &name, SafeTensors::Reader read, const char *fr
   return {};
 }
 
-Status fromFile(const TensorSpec &tensor, FilePlace place, Device &device, int64_t &vanished) {
+namespace {
+
+/// Infinities and NaN have all bits of the exponent.
+template <typename Bits> bool hasFullExponent(const char *data, int64_t count, Bits exponent) {
+  Bits found = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    Bits bits;
+    memcpy(&bits, data + i * int64_t(sizeof bits), sizeof bits);
+    found |= Bits((bits & exponent) == exponent);
+  }
+  return found != 0;
+}
+
+Status checkFinite(const std::string &name, Type type, const char *data, int64_t count) {
+  const bool isWrong = type == Type::F64 ? hasFullExponent<uint64_t>(data, count, 0x7ffULL << 52)
+                       : type == Type::F32
+                           ? hasFullExponent<uint32_t>(data, count, 0x7f800000)
+                           : hasFullExponent<uint16_t>(data, count, type == Type::F16 ? 0x7c00 : 0x7f80);
+  const auto read = SafeTensors::readerOf(fileType(type));
+  for (int64_t i = 0; isWrong && i < count; ++i)
+    if (double value = read(data, i); !std::isfinite(value))
+      return invalid("`", name, "` holds ",
+                     std::isnan(value) ? "NaN"
+                     : value > 0       ? "Inf"
+                                       : "-Inf",
+                     "; weights must be finite");
+  return {};
+}
+
+} // namespace
+
+Status fromFile(const TensorSpec &tensor, FilePlace place, bool isFinite, Device &device, int64_t &vanished) {
   const FileTensor &entry = *place.tensor;
   const std::string name = text(place.file->path(), "`: `", entry.name);
   std::optional<Type> type = typeOfFile(entry.type);
@@ -392,6 +423,8 @@ Status fromFile(const TensorSpec &tensor, FilePlace place, Device &device, int64
       if (range->here + range->count > first + count)
         break; // the next block goes on with it
     }
+    if (isFinite)
+      PP_TRY(checkFinite(name, *type, ours, count));
     return converts ? convert(name, SafeTensors::readerOf(entry.type), ours, count, tensor.type, out, vanished)
                     : Status();
   });
@@ -452,7 +485,7 @@ Status loadWeights(RankMemory &memory, const WeightMatch &match, uint64_t seed, 
     }
     TensorSpec its = place;
     its.transposed = weight.transposed;
-    return fromFile(its, found->second, memory.device, vanished);
+    return fromFile(its, found->second, /*isFinite=*/true, memory.device, vanished);
   };
   for (const WeightSpec &weight : memory.program.weights)
     PP_TRY(load(weight, weight));

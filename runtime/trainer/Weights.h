@@ -44,8 +44,8 @@ Status convert(const std::string &name, SafeTensors::Reader read, const char *fr
 
 /// Which element of the file's tensor an element of the whole tensor is.
 [[nodiscard]] int64_t placeInFile(const TensorSpec &tensor, int64_t element);
-/// Reads from the file what of a tensor lies in the arena.
-Status fromFile(const TensorSpec &tensor, FilePlace place, Device &device, int64_t &vanished);
+/// Reads from the file what of a tensor lies in the arena. `isFinite`: a number that is not finite is an error.
+Status fromFile(const TensorSpec &tensor, FilePlace place, bool isFinite, Device &device, int64_t &vanished);
 
 /// The shape a file has for a tensor.
 [[nodiscard]] std::vector<int64_t> fileShape(const TensorSpec &tensor);

@@ -63,7 +63,7 @@ void readState(std::string_view bytes) {
   Program program;
   program.precision = bytes.size() % 2 == 0 ? "f16" : "f32";
   RunState state;
-  std::vector<std::string> changes;
+  std::vector<StateChange> changes;
   (void)readRunState(program, file.folder.string(), state, changes);
 }
 

@@ -199,6 +199,49 @@ def drawn(weights, count):
     return out
 
 
+def check_shape(compiler, folder, text):
+    """Other sequences and more of them: a stream goes on at its next token, a shuffled epoch without as many rows as
+    have been read; of a mixture each file does so."""
+    with open(text, "rb") as file:
+        body = file.read()
+    short = compiled(compiler, folder, "short", schedule="single", microbatches=3)
+    longer = compiled(compiler, folder, "longer", schedule="single", microbatches=4, sequence=12)
+    saved, out = os.path.join(folder, "shaped"), os.path.join(folder, "shaped.batches")
+    parts = [write(folder, f"shape{i}.txt", part) for i, part in enumerate((body[:70], body[70:]))]
+    mix = "mix:" + write(folder, "shape.mix", b"3 shape0.txt\n2 shape1.txt\n")
+
+    def rest(part, seed, rows):
+        """The rows of 12 tokens behind so many of 8, until the second epoch ends."""
+        windows, every = (len(part) - 1) // 8, (len(part) - 1) // 12
+        epoch, read = rows // windows, rows % windows * 8
+        if seed is None:
+            begins = [*range(read, len(part) - 12, 12), *range(0, every * 12, 12)]
+        else:
+            begins = [12 * shuffled(seed, epoch + (i >= every), i % every, every) for i in range(read // 12, 2 * every)]
+        return [list(part[begin:begin + 12]) for begin in begins]
+
+    for path, seed, steps in ((text, None, 2), (text, None, 9), (text, 5, 2), (text, 5, 9), (mix, None, 3),
+                              (mix, 5, 3)):
+        shuffle = ["--seed", "5", *([] if seed is None else ["--shuffle"])]
+        harness.call([short, "--in-process", "--data", path, *shuffle, "--steps", "12", "--stop-at", str(steps),
+                      "--save", saved])
+        harness.call([longer, "--in-process", "--data", path, "--resume", saved, "--changed", "shape", "--batches",
+                      out])
+        shape, values = harness.read_safetensors(out)["tokens"]
+        got = [list(values[i:i + 12]) for i in range(0, len(values), 12)]
+        if path == text:
+            expected = rest(body, seed, 3 * steps)
+        else:
+            before = drawn(("3", "2"), 3 * steps)
+            files = [rest(part, seed and seed + i, sum(source == i for source, _ in before))
+                     for i, part in enumerate((body[:70], body[70:]))]
+            expected = [files[source][row] for source, row in drawn(("3", "2"), 8)]
+        count = min(len(got), len(expected))
+        assert shape[0] == 4 * (12 - steps) and count >= 8 and got[:count] == expected[:count], (path, seed, steps)
+    done = harness.call([longer, "--in-process", "--data", text, "--resume", saved], expect=1)
+    assert "with `--changed shape` the run goes on" in done.stderr, done.stderr
+
+
 def check_mixture(compiler, folder, text):
     """Rows of three files by weight, as listed here; resuming; and lists that are wrong."""
     with open(text, "rb") as file:
@@ -265,7 +308,7 @@ def main():
     with open(licence, "rb") as file:
         text = write(folder, "short.txt", file.read()[9000:9000 + WINDOWS * SIZES["sequence"] + 3])
     tally = harness.Tally()
-    for check in (check_shuffle, check_formats, check_refused, check_resume, check_mixture):
+    for check in (check_shuffle, check_formats, check_refused, check_resume, check_shape, check_mixture):
         tally.attempt(check.__name__, check, compiler, folder, text)
     return tally.close()
 

@@ -37,22 +37,28 @@ def pack(documents, packing, length):
 
 def expected_rows(documents, counted, packing, length, seed, epochs, pad=0):
     """All rows of some epochs: tokens, targets and starts."""
+    return [row for epoch in range(epochs)
+            for row in rows_of(documents, counted, order_of(documents, seed, epoch), packing, length, pad)]
+
+
+def order_of(documents, seed, epoch):
+    order = range(len(documents))
+    return list(order) if seed is None else [data.shuffled(seed, epoch, i, len(documents)) for i in order]
+
+
+def rows_of(documents, counted, order, packing, length, pad=0):
     out = []
-    for epoch in range(epochs):
-        order = range(len(documents))
-        if seed is not None:
-            order = [data.shuffled(seed, epoch, i, len(documents)) for i in order]
-        for row in pack([(i, len(documents[i])) for i in order], packing, length):
-            tokens, targets, starts = [], [], []
-            for number, first, count in row:
-                document, mask, begin = documents[number], counted[number], len(tokens)
-                for t in range(first, first + count):
-                    ends = t + 1 == len(document) or (packing == "whole" and t + 1 == first + count)
-                    tokens.append(document[t])
-                    targets.append(-100 if ends or not mask[t + 1] else document[t + 1])
-                    starts.append(begin)
-            rest = length - len(tokens)
-            out.append((tokens + [pad] * rest, targets + [-100] * rest, starts + [len(tokens)] * rest))
+    for row in pack([(i, len(documents[i])) for i in order], packing, length):
+        tokens, targets, starts = [], [], []
+        for number, first, count in row:
+            document, mask, begin = documents[number], counted[number], len(tokens)
+            for t in range(first, first + count):
+                ends = t + 1 == len(document) or (packing == "whole" and t + 1 == first + count)
+                tokens.append(document[t])
+                targets.append(-100 if ends or not mask[t + 1] else document[t + 1])
+                starts.append(begin)
+        rest = length - len(tokens)
+        out.append((tokens + [pad] * rest, targets + [-100] * rest, starts + [len(tokens)] * rest))
     return out
 
 
@@ -311,6 +317,88 @@ def check_resume(compiler, folder, path):
             assert a.read() == b.read(), name
 
 
+def rows_behind(documents, counted, seed, packing, length, count, longer, epochs):
+    """The rows of `longer` tokens that follow `count` rows of `length` until the end of an epoch: documents go on at
+    the token that is next."""
+    for epoch in range(epochs):
+        order = order_of(documents, seed, epoch)
+        rows = pack([(i, len(documents[i])) for i in order], packing, length)
+        if count < len(rows):
+            break
+        count -= len(rows)
+    number, at, _ = rows[count][0]
+    left = [len(documents), *order[order.index(number) + 1:]]
+    out = rows_of(documents + [documents[number][at:]], counted + [counted[number][at:]], left, packing, longer)
+    for following in range(epoch + 1, epochs):
+        out += rows_of(documents, counted, order_of(documents, seed, following), packing, longer)
+    return out
+
+
+def check_shape(compiler, folder):
+    """A run goes on with longer sequences and more of them, at the next token of its data, and so when it resumes."""
+    program = os.path.join(folder, "rows")  # 3 sequences of 16 tokens a step
+    longer = compiled(compiler, folder, "longer", schedule="single", microbatches=2, microbatch=2, layers=1,
+                      sequence=24)
+    saved, out = os.path.join(folder, "shape"), os.path.join(folder, "shape.batches")
+    documents, counted = random_documents(4, 31, 60)
+    path = write_dataset(folder, "shape.safetensors", documents, counted)
+
+    def batches(expected, what):
+        got = read_batches(out)
+        expected = expected + [([0] * 24, [-100] * 24, [0] * 24)] * 4
+        for column, name in enumerate(("tokens", "targets", "starts")):
+            assert got[name] == [row[column] for row in expected[:len(got[name])]], f"{what}: {name}"
+        return len(got["tokens"])
+
+    for packing, shuffle, steps in itertools.product(("whole", "split"), (False, True), (2, 7)):
+        seed, what = 5 if shuffle else None, f"{packing} {shuffle} {steps}"
+        harness.call([program, "--in-process", "--data", path, "--pack", packing, "--steps", "9", "--stop-at",
+                      str(steps), "--seed", "5", *(["--shuffle"] if shuffle else []), "--save", saved])
+        common = [longer, "--in-process", "--data", path, "--resume", saved]
+        done = harness.call(common, expect=1)
+        assert "tokens a sequence were 16 and are 24; with `--changed shape`" in done.stderr, done.stderr
+        expected = rows_behind(documents, counted, seed, packing, 16, 3 * steps, 24, 4)
+        harness.call([*common, "--changed", "shape", "--epochs", "4", "--batches", out])
+        assert batches(expected, what) == -(-len(expected) // 4) * 4, what
+        harness.call([*common, "--changed", "shape", "--stop-at", str(steps + 1), "--save", saved])
+        harness.call([*common, "--epochs", "4", "--batches", out])
+        batches(expected[4:], what + ", resumed again")
+        with open(os.path.join(saved, "state.json")) as file:
+            state = json.load(file)
+        assert (state["sequences"], state["tokens"]) == (3 * steps + 4, 3 * steps * 16 + 4 * 24), state
+
+
+def check_end(compiler, folder):
+    """`--epochs` is the checkpoint's: the last step of a run that resumes has no rows of the next epoch."""
+    documents = [[97 + (7 * i + j) % 26 for j in range(16)] for i in range(13)]
+    path = write_dataset(folder, "end.safetensors", documents)
+    program = compiled(compiler, folder, "end", schedule="single", microbatches=2, microbatch=2, layers=1, sequence=16)
+    logs, saved = [], os.path.join(folder, "end.saved")
+    for number, options in enumerate((["--epochs", "1"], ["--epochs", "1", "--stop-at", "2", "--save", saved],
+                                      ["--resume", saved])):
+        log = os.path.join(folder, f"end{number}.log")
+        if os.path.exists(log):
+            os.remove(log)
+        harness.call([program, "--in-process", "--data", path, "--log", log, *options])
+        logs.append([[line[key] for key in ("step", "tokens", "loss", "lr", "grad_norm")]
+                     for line in harness.read_log(log)])
+    assert [line[1] for line in logs[0]] == [60, 60, 60, 15] and logs[1] + logs[2] == logs[0], logs
+
+
+def check_updates(compiler, folder):
+    """The loss of a step with two updates is that of all its targets, also if one update has none."""
+    tokens = [97 + i * i % 26 for i in range(65)]
+    counted = [int(i < 20 and i % 3 > 0) for i in range(65)]
+    path = write_parts(folder, "updates.safetensors", {"tokens": ("U16", "H", tokens), "counted": ("U8", "B", counted)})
+    losses = []
+    for name, values in (("updates", dict(schedule="pipedream_2bw", ranks=2)), ("one_update", dict(schedule="single"))):
+        program = compiled(compiler, folder, name, layers=2, microbatches=4, microbatch=1, sequence=16, **values)
+        log = program + ".jsonl"
+        harness.call([program, "--in-process", "--data", path, "--steps", "1", "--lr", "0", "--log", log])
+        losses += [(line["loss"], line["tokens"]) for line in harness.read_log(log)]
+    assert losses[0][1] == losses[1][1] == sum(counted[1:]) and abs(losses[0][0] / losses[1][0] - 1) < 1e-12, losses
+
+
 def check_refused(compiler, folder, text):
     program = compiled(compiler, folder, "refused", schedule="1f1b", ranks=2, microbatches=2, microbatch=1, layers=2,
                        sequence=8)
@@ -352,7 +440,7 @@ def main():
     os.makedirs(folder, exist_ok=True)
     text = harness.write_text(folder)
     tally = harness.Tally()
-    for check in (check_rows, check_mixture, check_stream, check_sums):
+    for check in (check_rows, check_shape, check_end, check_updates, check_mixture, check_stream, check_sums):
         tally.attempt(check.__name__, check, compiler, folder)
     documents, counted = random_documents(11, 60, 30)
     path = write_dataset(folder, "trained.safetensors", documents, counted)

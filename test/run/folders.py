@@ -454,6 +454,15 @@ class Folders:
             read_shard(self.path("allowed", two))[bias[0]] == ("F32", [1], bytes(4)), "an allowed tensor is copied"
         )
         case(
+            "an index that names a file of ours",
+            {"optimizer.safetensors" if name == two else name: tensors for name, tensors in self.shards.items()},
+            "has weights in `optimizer.safetensors`, where a checkpoint has something else",
+        )
+        for what in ("nan", "-inf"):
+            odd = pack(kind, [float(what), *[0.5] * (len(raw) // len(pack(kind, [0.5])) - 1)])
+            case(f"a weight that holds {what}", first(lambda n, k, s, r: (n, k, s, odd)), two, f"`{victim}` holds",
+                 "NaN" if what == "nan" else "-Inf")
+        case(
             "two models",
             self.shards,
             "two models",
@@ -530,6 +539,95 @@ class Folders:
         self.tally.check(files(self.path("half16")) == before, "the folder that is read stays")
 
 
+    def foreign(self):
+        """What a mark lists is not ours if its checksum is another; a link that leads to itself is no place."""
+        mine = self.path("foreign")
+        shutil.copytree(self.path("half16"), mine)
+        os.rename(os.path.join(mine, "state.json"), self.path("state"))
+        with open(self.path("state")) as file:
+            state = json.load(file)
+        state["files"].append("thesis.txt")
+        with open(os.path.join(mine, "thesis.txt"), "w") as file:
+            file.write("ten years")
+        for what, sums in (("no checksum", state["crc32"]), ("another checksum", state["crc32"] | {"thesis.txt": "0"}),
+                           ("none at all", {})):
+            with open(os.path.join(mine, "state.json"), "w") as file:
+                json.dump(state | {"crc32": sums}, file)
+            before = files(mine)
+            for option in ("--save", "--resume") if sums else ("--save",):
+                words = ["--save", mine, *(["--resume", mine] if option == "--resume" else [])]
+                done = self.run(self.llama, "--steps", "3", *words, expect=1)
+                named = option == "--resume" or "/thesis.txt`" in done.stderr or not sums
+                self.tally.check("step 1/" not in done.stdout and files(mine) == before and named,
+                                 f"{what}: {done.stderr.strip()}")
+        link = self.path("link")
+        os.symlink(link, link)
+        done = self.run(self.llama, "--steps", "1", "--save", link, expect=1)
+        self.tally.check("is a link that leads to itself" in done.stderr and "step 1/" not in done.stdout,
+                         f"a link to itself: {done.stderr.strip()}")
+
+    def overflow(self):
+        """Gradients whose squares f32 cannot hold have the norm that f64 finds, and are clipped by it."""
+        norms, moved = {}, {}
+        wide = self.compile("llama.f64", precision="f64")
+        made = read_shard(self.path("plain", "model.safetensors"))
+        tensors = []
+        for name, (kind, shape, raw) in made.items():
+            factor = 1e11 if name in ("model.norm.weight", "lm_head.weight") else 1
+            values = struct.unpack(f"<{len(raw) // 4}f", raw)
+            tensors.append((name, kind, shape, pack(kind, [factor * value for value in values])))
+        write_shard(self.path("large.safetensors"), tensors)
+        for program in (wide, self.llama):
+            log, out = program + ".log", program + ".large"
+            self.run(program, "--steps", "1", "--load", self.path("large.safetensors"), "--log", log, "--save", out)
+            (line,) = harness.read_log(log)
+            norms[program], kind = line["grad_norm"], "d" if program == wide else "f"
+            self.tally.check(line["skipped"] is False, "a step whose norm is finite is not skipped")
+            raw = read_shard(os.path.join(out, "model.safetensors"))["model.embed_tokens.weight"][2]
+            moved[program] = struct.unpack(f"<{len(raw) // (8 if program == wide else 4)}{kind}", raw)
+        old = struct.unpack("<4096f", made["model.embed_tokens.weight"][2])
+        far = max(abs(a - b) for a, b in zip(moved[wide], moved[self.llama]))
+        most = max(abs(a - b) for a, b in zip(moved[wide], old))
+        alike = abs(norms[self.llama] / norms[wide] - 1) < 1e-3
+        self.tally.check(norms[wide] > 1e20 and alike and far < 1e-2 * most,
+                         f"norms {norms.values()}, a step of {most} differs by {far}")
+
+    def made_from(self):
+        """A checkpoint has config.json and the tokenizer, wherever its weights began."""
+        made = self.path("made")
+        write_folder(made, self.shards)
+        config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 256, "hidden_size": 16,
+                  "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 24,
+                  "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,
+                  "max_position_embeddings": 64, "torch_dtype": "bfloat16"}
+        for name, body in (("config.json", config), ("generation_config.json", {"eos_token_id": 2})):
+            with open(os.path.join(made, name), "w") as file:
+                json.dump(body, file)
+        program = self.path("made.program")
+        harness.call([self.compiler, f"--from-hf={made}", "--schedule=std/1f1b.pipe", "-D", "ranks=2",
+                      "-D", "microbatches=4", "-D", "data.sequence=16", "-D", "precision=f32", *harness.RUNTIME, "-o",
+                      program])
+        begun, gone = self.path("made.out"), self.path("made.gone")
+        self.run(program, "--init", "--steps", "2", "--stop-at", "1", "--save", begun)
+        for name in {"config.json", "tokenizer.json"} & set(os.listdir(begun)):
+            os.remove(os.path.join(begun, name))
+        with open(os.path.join(begun, "state.json")) as file:
+            state = {key: value for key, value in json.load(file).items() if not key.startswith("crc32")}
+        with open(os.path.join(begun, "state.json"), "w") as file:
+            json.dump(state, file)
+        self.run(program, "--resume", begun, "--save", self.path("made.resumed"))  # as of an older version
+        shutil.rmtree(begun)
+        self.run(program, "--init", "--steps", "1", "--save", begun)
+        for out in (begun, self.path("made.resumed")):
+            found = files(out)
+            self.tally.check({"config.json", "generation_config.json", "tokenizer.json", "vocab.txt"} <= found.keys()
+                             and json.loads(found["config.json"]) == config | {"torch_dtype": "float32"},
+                             f"{os.path.basename(out)}: {sorted(found)}")
+        os.rename(made, gone)
+        done = self.run(program, "--init", "--steps", "1", "--save", self.path("made.alone"))
+        self.tally.check("has no config.json any more" in done.stdout, "a folder that is gone is said")
+
+
 def main():
     folders = Folders(*sys.argv[1:3])
     folders.as_read()
@@ -540,6 +638,9 @@ def main():
     folders.bad()
     folders.configs()
     folders.replaced()
+    folders.foreign()
+    folders.overflow()
+    folders.made_from()
     return folders.tally.close()
 
 

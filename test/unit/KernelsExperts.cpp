@@ -551,7 +551,6 @@ TEST(KernelsExperts, LoadAndSteer) {
     for (double norm : {2.0, double(INFINITY)}) {
       const Type acc = accOf(type);
       OneOp op("steer", type, {4}, {0.125});
-      op.rank.optimizer.skips = true; // as f16 has it
       op.rank.optimizer.lr = 1e6, op.rank.optimizer.weightDecay = 0.1, op.rank.optimizer.clip = 1e-3;
       Values w = {1, -2, 0.5, 4}, next = {1.125, -2.125, 0.5, 3.875};
       Array weights(type, w), master(acc, w);

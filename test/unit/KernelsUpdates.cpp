@@ -220,8 +220,7 @@ TEST(KernelsUpdates, WhatOverflowedIsSkipped) {
     OneOp sgd("sgd", Type::F16, {9}, {}, {"decay"}), muon("muon", Type::F16, {9}, {1}, {"decay"});
     OneOp momentum("muon_momentum", Type::F32, {9});
     for (OneOp *op : {&sgd, &muon, &momentum})
-      op->rank.optimizer.lr = op->rank.optimizer.matrixRate = 1, op->rank.optimizer.skips = true,
-      op->rank.optimizer.holds = norm2 == 9;
+      op->rank.optimizer.lr = op->rank.optimizer.matrixRate = 1, op->rank.optimizer.holds = norm2 == 9;
     sgd(pp_sgd, gradient, norm, w, u, master);
     momentum(pp_muon_momentum, gradient, norm, u, way);
     muon(pp_muon, gradient, norm, w, master);
