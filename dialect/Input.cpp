@@ -79,9 +79,7 @@ std::unique_ptr<llvm::MemoryBuffer> pp::readInput(StringRef path, std::string &w
 
 static constexpr size_t kDeepestJson = 100, kDeepestIr = 64;
 
-static std::string nestedTooDeep(size_t limit) {
-  return "this is nested more than " + std::to_string(limit) + " deep";
-}
+static std::string nestedTooDeep(size_t limit) { return "this is nested more than " + std::to_string(limit) + " deep"; }
 
 /// Where the string that begins here ends: at its second quote, or at the text's end.
 static size_t endOfString(StringRef text, size_t at) {
