@@ -44,10 +44,10 @@ public:
       return source.error(import.at) << "`" << import.text << "` imports itself, through the files between";
     if (!read.insert(full).second)
       return success();
-    std::string included;
-    unsigned buffer = source.manager.AddIncludeFile(full.str().str(), SMLoc(), included);
+    std::string why;
+    unsigned buffer = source.addFile(full, why);
     if (!buffer)
-      return source.error(import.at) << "cannot open `" << import.text << "`"
+      return source.error(import.at) << "cannot open `" << import.text << "`: " << why
                                      << (library ? "; the library is in `" + options.stdlibDir + "`" : "");
     open.push_back(full.str().str());
     LogicalResult loaded = load(buffer);

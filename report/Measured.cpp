@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "report/Measured.h"
 #include "analysis/Fingerprint.h"
-#include "analysis/costs/JsonFile.h"
+#include "dialect/Input.h"
 #include "report/Names.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/MemoryBuffer.h"
@@ -80,12 +80,13 @@ LogicalResult Reader::parse() {
     return error() << "is of a program with " << mesh.devicesOfRank()
                    << " devices a rank; expected one, for a plan has "
                    << "one row a rank";
-  auto buffer = llvm::MemoryBuffer::getFile(path);
+  std::string why;
+  std::unique_ptr<llvm::MemoryBuffer> buffer = readInput(path, why);
   if (!buffer)
-    return error() << "cannot be read: " << buffer.getError().message();
-  auto json = parseJson((*buffer)->getBuffer());
-  if (!json)
-    return error() << llvm::toString(json.takeError());
+    return error() << "cannot be read: " << why;
+  auto json = parseJsonFile(path, buffer->getBuffer(), program.getContext());
+  if (failed(json))
+    return failure();
   const llvm::json::Object *whole = json->getAsObject();
   const llvm::json::Array *events = whole ? whole->getArray("traceEvents") : nullptr;
   if (!events)

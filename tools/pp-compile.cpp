@@ -1,12 +1,12 @@
 // pp-compile: from a `.pipe` file to an executable, or to any form in between.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/Input.h"
 #include "dialect/nn/Nn.h"
 #include "frontend/model/Family.h"
 #include "lowering/Lowering.h"
 #include "mlir/IR/AsmState.h"
 #include "mlir/Parser/Parser.h"
 #include "mlir/Pass/PassManager.h"
-#include "mlir/Support/FileUtilities.h"
 #include "mlir/Support/ToolUtilities.h"
 #include "passes/Memory.h"
 #include "passes/Passes.h"
@@ -176,6 +176,14 @@ LogicalResult write(ModuleOp module, const std::optional<pp::ProvedModule> &prov
                  succeeded(pp::writeForm(module, proved ? &*proved : nullptr, input, os)));
 }
 
+/// Of a .mlir file.
+OwningOpRef<ModuleOp> parseModule(const std::shared_ptr<llvm::SourceMgr> &manager, MLIRContext *context) {
+  const llvm::MemoryBuffer &text = *manager->getMemoryBuffer(manager->getMainFileID());
+  if (failed(pp::checkNesting(text.getBufferIdentifier(), text.getBuffer(), context)))
+    return nullptr;
+  return parseSourceFile<ModuleOp>(manager, context);
+}
+
 /// One file, or one part of a split file.
 LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, FailureOr<pp::FrontendOptions> options,
                       llvm::raw_ostream &os) {
@@ -211,7 +219,7 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, FailureOr<pp::
   }
   auto run = [&] {
     OwningOpRef<ModuleOp> module =
-        isPipe ? pp::importPipe(*manager, &context, *options) : parseSourceFile<ModuleOp>(manager, &context);
+        isPipe ? pp::importPipe(*manager, &context, *options) : parseModule(manager, &context);
     pp::PassTimes times;
     std::optional<pp::ProvedModule> proved;
     bool done = module && succeeded(prepareModule(*module)) && succeeded(checkRequest(*module, *manager, isPipe)) &&
@@ -243,10 +251,10 @@ LogicalResult compileFolder() {
     return pp::usage("--from-hf needs a schedule: --schedule=std/zb_v.pipe, or --schedule=FILE.pipe:NAME");
   llvm::SmallString<128> path(fromFolder);
   llvm::sys::path::append(path, "config.json");
-  std::string message;
-  std::unique_ptr<llvm::MemoryBuffer> config = openInputFile(path, &message);
+  std::string why;
+  std::unique_ptr<llvm::MemoryBuffer> config = pp::readInput(path, why);
   if (!config)
-    return pp::refuse(message + "; a folder of a model has a config.json");
+    return pp::refuse("cannot read `" + path.str() + "`: " + why + "; a folder of a model has a config.json");
   MLIRContext context;
   context.printOpOnDiagnostic(false);
   llvm::SourceMgr manager;
@@ -284,10 +292,10 @@ static LogicalResult runOnce() {
     return failure();
   if (!fromFolder.empty())
     return compileFolder();
-  std::string message;
-  std::unique_ptr<llvm::MemoryBuffer> buffer = openInputFile(input, &message);
+  std::string why;
+  std::unique_ptr<llvm::MemoryBuffer> buffer = pp::readInput(input, why);
   if (!buffer)
-    return pp::refuse(message);
+    return pp::refuse("cannot read `" + input + "`: " + why);
   auto one = [&](std::unique_ptr<llvm::MemoryBuffer> part, llvm::raw_ostream &os) {
     return compile(std::move(part), pp::frontendOptions(), os);
   };

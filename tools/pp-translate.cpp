@@ -1,8 +1,8 @@
 // pp-translate: schedules of other systems to `.pipe` files, and our schedules to theirs.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/Input.h"
 #include "frontend/csv/Csv.h"
 #include "mlir/Pass/PassManager.h"
-#include "mlir/Support/FileUtilities.h"
 #include "mlir/Support/ToolUtilities.h"
 #include "passes/Passes.h"
 #include "report/Output.h"
@@ -126,9 +126,9 @@ static LogicalResult run() {
   if (failed(checkRequest()))
     return failure();
   std::string why;
-  std::unique_ptr<llvm::MemoryBuffer> buffer = openInputFile(input, &why);
+  std::unique_ptr<llvm::MemoryBuffer> buffer = pp::readInput(input, why);
   if (!buffer)
-    return pp::refuse(why);
+    return pp::refuse("cannot read `" + input + "`: " + why);
   if (splitInput.getNumOccurrences())
     return splitAndProcessBuffer(std::move(buffer), translate, llvm::outs(), splitInput, splitInput);
   auto fill = [&](llvm::raw_pwrite_stream &os) { return translate(std::move(buffer), os); };

@@ -1,8 +1,7 @@
 // Reads how the choices of routers fall on experts.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/costs/ExpertLoad.h"
-#include "analysis/costs/JsonFile.h"
-#include "llvm/Support/MemoryBuffer.h"
+#include "dialect/Input.h"
 #include <cmath>
 #include <numeric>
 
@@ -18,18 +17,18 @@ FailureOr<ExpertLoad> ExpertLoad::read(StringRef text, Location loc) {
       return emitError(loc) << "`--expert-load=zipf=S` expects a number of at least 0, got `" << text << "`";
     return load;
   }
-  auto file = llvm::MemoryBuffer::getFile(text);
+  std::string why;
+  std::unique_ptr<llvm::MemoryBuffer> file = readInput(text, why);
   if (!file)
-    return emitError(loc) << "`--expert-load` expects zipf=S or a file; cannot open `" << text
-                          << "`: " << file.getError().message();
-  auto json = parseJson((*file)->getBuffer());
-  const llvm::json::Array *list = json ? json->getAsArray() : nullptr;
+    return emitError(loc) << "`--expert-load` expects zipf=S or a file; cannot open `" << text << "`: " << why;
+  auto json = parseJsonFile(text, file->getBuffer(), loc.getContext());
+  if (failed(json))
+    return failure();
+  const llvm::json::Array *list = json->getAsArray();
   for (const llvm::json::Value &item : list ? *list : llvm::json::Array())
     if (auto number = item.getAsNumber(); isQuantity(number))
       load.listed.push_back(*number);
   double sum = std::accumulate(load.listed.begin(), load.listed.end(), 0.0);
-  if (!json)
-    llvm::consumeError(json.takeError());
   if (!list || load.listed.size() != list->size() || !(sum > 0) || !std::isfinite(sum))
     return emitError(loc) << "`" << text << "` must be a JSON list of numbers of at least 0, one for each expert, that "
                           << "are not all 0";

@@ -5,11 +5,8 @@
 // posts last copies, so that a post takes the rank's time; under MPI a message is there some time after its last post.
 #include "analysis/Fingerprint.h"
 #include "analysis/costs/Costs.h"
-#include "analysis/costs/JsonFile.h"
-#include "mlir/Support/FileUtilities.h"
+#include "dialect/Input.h"
 #include "llvm/Support/FormatVariadic.h"
-#include "llvm/Support/JSON.h"
-#include "llvm/Support/MemoryBuffer.h"
 #include <map>
 
 using namespace mlir;
@@ -184,9 +181,9 @@ LogicalResult MeasuredCosts::readNumbers(ProgramOp program, const llvm::json::Ob
 }
 
 LogicalResult MeasuredCosts::readText(ProgramOp program, StringRef text) {
-  llvm::Expected<llvm::json::Value> value = parseJson(text);
-  if (!value)
-    return program.emitError() << "`" << path << "` " << llvm::toString(value.takeError());
+  FailureOr<llvm::json::Value> value = parseJsonFile(path, text, program.getContext());
+  if (failed(value))
+    return failure();
   auto *root = value->getAsObject();
   if (!root || !root->getArray("tasks") || !root->getArray("messages"))
     return program.emitError() << "`" << path << "` is not a profile; an emitted program writes one with `--profile`";
@@ -211,10 +208,10 @@ LogicalResult MeasuredCosts::check(ProgramOp program) {
 }
 
 LogicalResult MeasuredCosts::read(ProgramOp program) {
-  std::string message;
-  std::unique_ptr<llvm::MemoryBuffer> buffer = openInputFile(path, &message);
+  std::string why;
+  std::unique_ptr<llvm::MemoryBuffer> buffer = readInput(path, why);
   if (!buffer)
-    return program.emitError() << "costs are units, cluster or a profile: " << message;
+    return program.emitError() << "costs are units, cluster or a profile; cannot read `" << path << "`: " << why;
   return success(succeeded(readText(program, buffer->getBuffer())) && succeeded(check(program)));
 }
 

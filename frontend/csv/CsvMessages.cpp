@@ -7,7 +7,7 @@
 // PyTorch checks none of this: a pair that does not match hangs. Here a SEND and its RECV become one step of one order
 // over all ranks, so rows that can be merged cannot deadlock, however little is buffered. PyTorch posts a cell and goes
 // on, but the messages of a rank still go one after the other: NCCL runs them on one stream, and a large SEND ends when
-// its RECV runs. So two ranks that both post a SEND before the RECV of the other one's hang there and are refused here.
+// its RECV runs. Two ranks that both post a SEND before the RECV of the other one hang there, and are refused here.
 // PyTorch's own lowering appends both cells of a message at once; the rows that it writes can always be merged.
 #include "frontend/csv/Csv.h"
 #include "llvm/ADT/DenseMap.h"

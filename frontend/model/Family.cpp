@@ -50,10 +50,10 @@ private:
   //===-- What is there -----------------------------------------------------------------------------------------===//
 
   FailureOr<File> parseFile(const std::string &path) {
-    std::string included;
-    unsigned buffer = source.manager.AddIncludeFile(path, SMLoc(), included);
+    std::string why;
+    unsigned buffer = source.addFile(path, why);
     if (!buffer)
-      return source.error(config.begin) << "cannot open `" << path << "`";
+      return source.error(config.begin) << "cannot open `" << path << "`: " << why;
     return parse(source, source.manager.getMemoryBuffer(buffer)->getBuffer());
   }
 

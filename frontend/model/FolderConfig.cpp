@@ -1,6 +1,7 @@
 // Parses a config.json, and finds where its fields stand, so that an error can point at one.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/model/FolderConfig.h"
+#include "dialect/Input.h"
 
 using namespace llvm;
 using namespace pp;
@@ -11,13 +12,20 @@ FolderConfig::FolderConfig(Source &source)
 }
 
 LogicalResult FolderConfig::read() {
-  Expected<json::Value> parsed = json::parse(text);
-  if (!parsed)
-    return source.error(begin) << "this is no JSON: " << toString(parsed.takeError());
+  TextError wrong;
+  std::optional<json::Value> parsed = parseJson(text, wrong);
+  if (!parsed) {
+    auto at = [&](size_t byte) { return SMLoc::getFromPointer(text.data() + byte); };
+    mlir::InFlightDiagnostic error = source.error(at(wrong.at)) << wrong.what;
+    if (wrong.first)
+      error.attachNote(source.location(at(*wrong.first))) << "first here";
+    return error;
+  }
   if (!parsed->getAsObject())
     return source.error(begin) << "expected an object of fields";
   fields = std::move(*parsed->getAsObject());
-  return findKeys();
+  findKeys();
+  return success();
 }
 
 SMLoc FolderConfig::at(StringRef name) const {
@@ -26,7 +34,7 @@ SMLoc FolderConfig::at(StringRef name) const {
 }
 
 /// The strings of the outermost object that a colon follows.
-LogicalResult FolderConfig::findKeys() {
+void FolderConfig::findKeys() {
   int64_t depth = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '"') {
@@ -38,20 +46,7 @@ LogicalResult FolderConfig::findKeys() {
     for (; text[end] != '"'; ++end)
       end += text[end] == '\\';
     if (depth == 1 && text.substr(end + 1).ltrim().starts_with(":"))
-      if (failed(add({source.intern(text.slice(i + 1, end)), SMLoc::getFromPointer(text.data() + i)})))
-        return failure();
+      keys.push_back({source.intern(text.slice(i + 1, end)), SMLoc::getFromPointer(text.data() + i)});
     i = end;
   }
-  return success();
-}
-
-LogicalResult FolderConfig::add(Name key) {
-  for (const Name &first : keys)
-    if (first.text == key.text) {
-      mlir::InFlightDiagnostic error = source.error(key.at) << "`" << key.text << "` stands here twice";
-      error.attachNote(source.location(first.at)) << "first here";
-      return error;
-    }
-  keys.push_back(key);
-  return success();
 }

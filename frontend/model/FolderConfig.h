@@ -24,8 +24,7 @@ public:
   std::vector<Name> keys; ///< in the order of the file
 
 private:
-  mlir::LogicalResult findKeys();
-  mlir::LogicalResult add(Name key);
+  void findKeys();
 
   Source &source;
   llvm::StringRef text;

@@ -1,6 +1,7 @@
 // Positions in the text as MLIR locations, and the nearest name for a misspelt one.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/syntax/Source.h"
+#include "dialect/Input.h"
 
 using namespace pp;
 
@@ -11,9 +12,19 @@ mlir::Location Source::location(llvm::SMLoc at) {
   unsigned buffer = manager.FindBufferContainingLoc(at);
   if (!buffer)
     return mlir::UnknownLoc::get(context);
-  auto [line, column] = manager.getLineAndColumn(at, buffer);
+  // The manager would look for the line's begin from each position, which a line of many cells pays for each of them.
+  llvm::StringRef text = manager.getMemoryBuffer(buffer)->getBuffer();
+  std::vector<const char *> &begins = lines[buffer];
+  if (begins.empty())
+    for (llvm::StringRef rest = text, line = rest; begins.empty() || line.end() != text.end();) {
+      begins.push_back(rest.data());
+      line = rest.take_until([](char c) { return c == '\n'; });
+      rest = rest.drop_front(std::min(line.size() + 1, rest.size()));
+    }
+  auto after = llvm::upper_bound(begins, at.getPointer());
   llvm::StringRef file = manager.getMemoryBuffer(buffer)->getBufferIdentifier();
-  mlir::Location made = mlir::FileLineColLoc::get(context, file, line, column);
+  mlir::Location made =
+      mlir::FileLineColLoc::get(context, file, after - begins.begin(), at.getPointer() - after[-1] + 1);
   locations.insert({at.getPointer(), made});
   return made;
 }
@@ -30,6 +41,11 @@ llvm::SMLoc Source::userOf(llvm::SMLoc at) {
     return at;
   auto found = users.find(manager.FindBufferContainingLoc(at));
   return found == users.end() ? at : found->second;
+}
+
+unsigned Source::addFile(llvm::StringRef path, std::string &why) {
+  std::unique_ptr<llvm::MemoryBuffer> buffer = readInput(path, why);
+  return buffer ? manager.AddNewSourceBuffer(std::move(buffer), llvm::SMLoc()) : 0;
 }
 
 llvm::StringRef pp::nearestName(llvm::StringRef name, llvm::ArrayRef<llvm::StringRef> candidates) {

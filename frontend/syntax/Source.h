@@ -19,6 +19,8 @@ public:
   Source(llvm::SourceMgr &manager, mlir::MLIRContext *context) : manager(manager), context(context) {}
 
   mlir::Location location(llvm::SMLoc at);
+  /// The number of the buffer that holds this file; 0, and why, if it cannot be read.
+  unsigned addFile(llvm::StringRef path, std::string &why);
   mlir::InFlightDiagnostic error(llvm::SMLoc at) { return mlir::emitError(location(at)); }
   /// The same characters always come back at the same address, so names compare by it.
   llvm::StringRef intern(llvm::StringRef text) { return names.insert(text).first->getKey(); }
@@ -38,6 +40,7 @@ private:
   llvm::BumpPtrAllocator allocator;
   llvm::DenseMap<const char *, mlir::Location> locations;
   llvm::DenseMap<unsigned, llvm::SMLoc> users; // by the buffer of a file of the library
+  llvm::DenseMap<unsigned, std::vector<const char *>> lines; ///< by buffer: where each line begins
 };
 
 /// The candidate nearest to a misspelt name; empty if none is near.

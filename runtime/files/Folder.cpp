@@ -7,12 +7,10 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,6 +18,7 @@ namespace pp {
 namespace {
 
 constexpr uintmax_t maxCopiedBytes = 64 << 20;
+constexpr size_t maxTextBytes = size_t(1) << 28; // of JSON, all of which is parsed at once
 
 /// The files that our mark in this folder lists, with their checksums, as far as it has them; nothing: there is no mark.
 /// What a mark says decides, not its name.
@@ -303,14 +302,12 @@ Status writeText(const std::string &path, const std::string &body) {
 }
 
 Status readText(const std::string &path, std::string &body) {
-  std::error_code none;
-  if (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none))
-    return refused("cannot read `", path, "`: it is not a regular file");
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
-    return refused("cannot read `", path, "`: ", strerror(errno));
-  body.assign(std::istreambuf_iterator<char>(file), {});
-  return file.bad() ? refused("cannot read `", path, "`") : Status();
+  Mapping mapping;
+  PP_TRY(mapping.open(path, ""));
+  if (mapping.bytes().size() > maxTextBytes)
+    return invalid("cannot read `", path, "`: it has ", mapping.bytes().size(), " bytes; the limit is ", maxTextBytes);
+  body = mapping.bytes();
+  return {};
 }
 
 Status filesBeside(const std::string &model, std::vector<std::string> &names, std::vector<std::string> &tooLarge) {

@@ -177,6 +177,15 @@ Status compareOp(const std::string &path, const json &config, const OpSpec &op, 
     return differs(path, name, act, op.kernel == "swiglu" ? "silu" : "gelu");
   return {};
 }
+
+Status parse(const std::string &path, const std::string &text, json &config) {
+  try {
+    config = parseJson(text);
+  } catch (const std::exception &error) {
+    return corruptJson(path, text, error);
+  }
+  return config.is_object() ? Status() : invalid("`", path, "` is no object of fields");
+}
 } // namespace
 
 Status checkConfig(const std::vector<OpSpec> &ops, bool cut, int64_t sequence, const std::string &folder) {
@@ -185,9 +194,8 @@ Status checkConfig(const std::vector<OpSpec> &ops, bool cut, int64_t sequence, c
   if (!std::filesystem::exists(path))
     return {};
   PP_TRY(readText(path, text));
-  const json config = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object())
-    return invalid("`", path, "` is no object of fields");
+  json config;
+  PP_TRY(parse(path, text, config));
   PP_TRY(compareNeutral(path, config));
   for (const OpSpec &op : ops)
     PP_TRY(compareOp(path, config, op, cut, sequence));
@@ -201,9 +209,9 @@ Status checkConfig(const std::string &facts, const std::string &folder) {
     return {};
   PP_TRY(readText(path, text));
   try {
-    const json ours = json::parse(facts), theirs = json::parse(text);
-    if (!theirs.is_object())
-      return invalid("`", path, "` is no object of fields");
+    json theirs;
+    PP_TRY(parse(path, text, theirs));
+    const json ours = json::parse(facts);
     PP_TRY(compare(path, "model_type", get(theirs, "model_type"), ours.at("model_type")));
     for (const auto &[name, field] : ours.at("fields").items())
       PP_TRY(compareField(path, name, theirs, field));
@@ -215,7 +223,7 @@ Status checkConfig(const std::string &facts, const std::string &folder) {
         PP_TRY(compare(path, name, get(other, name), get(mine, name)));
     }
   } catch (const json::exception &error) {
-    return invalid("`", path, "` cannot be read: ", error.what());
+    return corruptJson(path, text, error);
   }
   return {};
 }

@@ -112,6 +112,10 @@ Status Mapping::open(const std::string &path, const std::string &what) {
   size = size_t(info.st_size);
   if (begin)
     slot = enter(begin, size, name.c_str());
+  if (bytes().starts_with("version https://git-lfs.github.com/spec/"))
+    return invalid("cannot read ", what, "`", path,
+                   "`: it is a pointer of git-LFS in place of the file; fetch the file ",
+                   "with `git lfs pull` in its folder");
   return {};
 }
 

@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <stdexcept>
 #include <unistd.h>
 
 namespace pp {
@@ -37,6 +36,50 @@ double readF64(const void *data, int64_t i) { return load<double>(data, i); }
 double readF32(const void *data, int64_t i) { return load<float>(data, i); }
 double readBf16(const void *data, int64_t i) { return fromBf16(load<uint16_t>(data, i)); }
 double readF16(const void *data, int64_t i) { return fromF16(load<uint16_t>(data, i)); }
+
+/// Where the string that begins here ends: at its second quote, or at the text's end.
+size_t endOfString(std::string_view body, size_t at) {
+  for (++at; at < body.size() && body[at] != '"'; ++at)
+    at += body[at] == '\\';
+  return std::min(at, body.size());
+}
+
+/// The key to which these keys lead; npos where escapes hide it.
+size_t placeOf(std::string_view body, const std::vector<std::string> &keys) {
+  size_t depth = 0, found = 0;
+  for (size_t at = 0; at < body.size(); ++at) {
+    depth += body[at] == '{' || body[at] == '[';
+    depth -= body[at] == '}' || body[at] == ']';
+    if (body[at] != '"')
+      continue;
+    const size_t end = endOfString(body, at), next = body.find_first_not_of(" \t\r\n", end + 1);
+    const bool isKey = next != body.npos && body[next] == ':';
+    if (isKey && depth == found + 1 && body.substr(at + 1, end - at - 1) == keys[found] && ++found == keys.size())
+      return at;
+    at = end;
+  }
+  return body.npos;
+}
+
+/// Infinity and NaN as strings of the same length.
+std::string withoutInfinity(std::string_view body) {
+  std::string made(body);
+  if (body.find("Infinity") == body.npos && body.find("NaN") == body.npos)
+    return made;
+  for (size_t at = 0; at < body.size(); ++at) {
+    if (body[at] == '"') {
+      at = endOfString(body, at);
+      continue;
+    }
+    for (std::string_view word : {"-Infinity", "Infinity", "NaN"})
+      if (body.substr(at).starts_with(word)) {
+        made.replace(at, word.size(), text("\"", word.substr(0, word.size() - 2), "\""));
+        at += word.size() - 1;
+        break;
+      }
+  }
+  return made;
+}
 
 } // namespace
 
@@ -69,7 +112,7 @@ std::optional<Type> typeOfFile(const std::string &type) {
 nlohmann::json parseJson(std::string_view body) {
   using nlohmann::json;
   std::vector<std::set<std::string>> keys; // of the objects that are open
-  return json::parse(body, [&keys](int depth, json::parse_event_t event, json &value) {
+  auto check = [&keys](int depth, json::parse_event_t event, json &value) {
     if (depth > maxJsonDepth)
       throw std::invalid_argument(text("it is nested more than ", maxJsonDepth, " deep"));
     if (event == json::parse_event_t::object_start)
@@ -79,7 +122,30 @@ nlohmann::json parseJson(std::string_view body) {
     if (event == json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
       throw std::invalid_argument(text("`", value.get<std::string>(), "` is there twice"));
     return true;
-  });
+  };
+  try {
+    return json::parse(withoutInfinity(body), check);
+  } catch (const json::parse_error &error) { // .. - WHAT
+    const std::string said = error.what();
+    const size_t what = said.rfind(" - ");
+    throw JsonFault("it is no JSON: " + (what == std::string::npos ? said : said.substr(what + 3)),
+                    std::max<size_t>(error.byte, 1) - 1);
+  }
+}
+
+Status corruptJson(const std::string &path, std::string_view body, const std::exception &error, const char *part) {
+  const auto *fault = dynamic_cast<const JsonFault *>(&error);
+  size_t at = !fault                ? body.npos
+              : fault->keys.empty() ? std::min(fault->byte, body.size())
+                                    : placeOf(body, fault->keys);
+  std::string place = path, what = error.what();
+  if (at != body.npos) {
+    const std::string_view before = body.substr(0, at);
+    place += text(":", 1 + std::count(before.begin(), before.end(), '\n'), ":", at - (before.rfind('\n') + 1) + 1);
+  }
+  if (what.starts_with("[json.exception"))
+    what.erase(0, what.find("] ") + 2);
+  return invalid(part, "`", place, "` is corrupt: ", what);
 }
 
 SafeTensors::Reader SafeTensors::readerOf(const std::string &type) {
@@ -110,27 +176,35 @@ Status SafeTensors::open(const std::string &path) {
   return parse(start + 8, headerBytes, int64_t(mappedBytes - 8 - headerBytes));
 }
 
+Status SafeTensors::parseEntry(const std::string &key, const nlohmann::json &value) {
+  const bool isRemark = key == "__metadata__";
+  try {
+    if (isRemark) {
+      remarks = value.get<std::map<std::string, std::string>>();
+      return {};
+    }
+    auto offsets = value.at("data_offsets").get<std::vector<int64_t>>();
+    if (offsets.size() != 2)
+      return invalid("`", name, "` is corrupt: `", key, "` has ", offsets.size(), " offsets, not 2");
+    entries[key] = {key, value.at("dtype").get<std::string>(), value.at("shape").get<std::vector<int64_t>>(),
+                    offsets[0], offsets[1]};
+  } catch (const nlohmann::json::exception &) {
+    throw JsonFault(text("`", key,
+                         isRemark ? "` maps names to strings"
+                                  : "` needs `dtype`, a text, and `shape` and "
+                                    "`data_offsets`, lists of whole numbers"),
+                    {key});
+  }
+  return {};
+}
+
 Status SafeTensors::parse(const char *header, size_t headerBytes, int64_t dataBytes) {
   try {
     auto root = parseJson({header, headerBytes});
-    for (auto &[key, value] : root.items()) {
-      if (key == "__metadata__") {
-        remarks = value.get<std::map<std::string, std::string>>();
-        continue;
-      }
-      FileTensor tensor;
-      tensor.name = key;
-      tensor.type = value.at("dtype").get<std::string>();
-      tensor.shape = value.at("shape").get<std::vector<int64_t>>();
-      auto offsets = value.at("data_offsets").get<std::vector<int64_t>>();
-      if (offsets.size() != 2)
-        return invalid("`", name, "` is corrupt: `", key, "` has ", offsets.size(), " offsets, not 2");
-      tensor.begin = offsets[0];
-      tensor.end = offsets[1];
-      entries.emplace(key, std::move(tensor));
-    }
+    for (auto &[key, value] : root.items())
+      PP_TRY(parseEntry(key, value));
   } catch (const std::exception &error) {
-    return invalid("the header of `", name, "` is corrupt: ", error.what());
+    return corruptJson(name, {header, headerBytes}, error, "the header of ");
   }
   return checkLayout(dataBytes);
 }

@@ -10,6 +10,7 @@
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,8 +33,19 @@ struct FileTensor {
 [[nodiscard]] const char *fileType(Type type);
 /// Nothing for types that hold no reals, or that the runtime does not compute with.
 [[nodiscard]] std::optional<Type> typeOfFile(const std::string &type);
-/// Parses JSON. Throws, also if an object has a key twice, or if it is nested deeper than a file of ours or of a model.
+/// What is wrong with a text of JSON: at one of its bytes, or at the value to which these keys lead.
+struct JsonFault : std::invalid_argument {
+  JsonFault(const std::string &what, size_t byte) : invalid_argument(what), byte(byte) {}
+  JsonFault(const std::string &what, std::vector<std::string> keys) : invalid_argument(what), keys(std::move(keys)) {}
+  size_t byte = std::string_view::npos;
+  std::vector<std::string> keys;
+};
+/// Parses JSON, also the `Infinity` and `NaN` of Python, as strings. Throws, also if an object has a key twice, or if
+/// it is nested deeper than a file of ours or of a model.
 [[nodiscard]] nlohmann::json parseJson(std::string_view body);
+/// What an exception says of this file, or of its `part`, with line and column where they are known.
+[[nodiscard]] Status corruptJson(const std::string &path, std::string_view body, const std::exception &error,
+                                 const char *part = "");
 
 class SafeTensors {
 public:
@@ -49,6 +61,7 @@ public:
   [[nodiscard]] const char *data(const FileTensor &tensor) const { return base + tensor.begin; }
 
 private:
+  Status parseEntry(const std::string &key, const nlohmann::json &value);
   Status parse(const char *header, size_t headerBytes, int64_t dataBytes);
   Status checkLayout(int64_t dataBytes) const;
 

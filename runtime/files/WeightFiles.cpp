@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/files/WeightFiles.h"
 #include "runtime/files/Folder.h"
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -15,9 +16,16 @@ namespace {
 Status readIndex(const std::string &path, std::string &body, std::map<std::string, std::string> &fileOf) {
   PP_TRY(readText(path, body));
   try {
-    fileOf = parseJson(body).at("weight_map").get<std::map<std::string, std::string>>();
+    const auto root = parseJson(body);
+    if (!root.is_object() || !root.contains("weight_map") || !root["weight_map"].is_object())
+      return invalid("`", path, "` is corrupt: it has no object `weight_map`");
+    for (const auto &[tensor, file] : root["weight_map"].items()) {
+      if (!file.is_string())
+        throw JsonFault(text("expected the name of a file for `", tensor, "`"), {"weight_map", tensor});
+      fileOf[tensor] = file.get<std::string>();
+    }
   } catch (const std::exception &error) {
-    return invalid("`", path, "` is corrupt: ", error.what());
+    return corruptJson(path, body, error);
   }
   for (const auto &[tensor, its] : fileOf)
     if (!isFileName(its) || !its.ends_with(".safetensors"))
@@ -26,6 +34,11 @@ Status readIndex(const std::string &path, std::string &body, std::map<std::strin
   if (fileOf.empty())
     return invalid("`", path, "` names no tensor");
   return {};
+}
+
+bool isEqual(const FilePlace &a, const FilePlace &b) {
+  return a.tensor->type == b.tensor->type && a.tensor->shape == b.tensor->shape &&
+         memcmp(a.file->data(*a.tensor), b.file->data(*b.tensor), size_t(a.tensor->end - a.tensor->begin)) == 0;
 }
 
 } // namespace
@@ -41,16 +54,22 @@ Status WeightFiles::open(const std::string &path) {
   name = withoutEndSlash(path);
   std::error_code error;
   folder = fs::is_directory(name, error);
-  return folder ? openFolder() : openShard(name);
+  return folder ? openFolder() : openShard(name, {});
 }
 
-Status WeightFiles::openShard(const std::string &path) {
+/// A tensor that is in several shards is read from the one that the index names. The last shard is what transformers
+/// ends with, so an index that names an earlier one is taken only if the copies are equal.
+Status WeightFiles::openShard(const std::string &path, const std::map<std::string, std::string> &fileOf) {
   auto file = std::make_unique<SafeTensors>();
   PP_TRY(file->open(path));
   for (const auto &[tensor, entry] : file->tensors()) {
-    auto [place, fresh] = places.try_emplace(tensor, FilePlace{file.get(), &entry});
-    if (!fresh)
-      return invalid("`", tensor, "` is in `", place->second.file->path(), "` and in `", path, "`");
+    auto named = fileOf.find(tensor);
+    const std::string its = named == fileOf.end() ? "" : named->second;
+    if (FilePlace before = find(tensor); !before || its == fileName(path))
+      places[tensor] = {file.get(), &entry};
+    else if (its == fileName(before.file->path()) && !isEqual(before, {file.get(), &entry}))
+      return invalid("`", tensor, "` is in `", before.file->path(),
+                     "`, which the index names, and with other values in `", path, "`");
   }
   shards.push_back(std::move(file));
   return {};
@@ -61,7 +80,7 @@ Status WeightFiles::openFolder() {
   std::error_code error;
   if (!fs::exists(indexPath, error)) {
     if (fs::exists(single, error))
-      return openShard(single);
+      return openShard(single, {});
     if (fs::exists(name + "/pytorch_model.bin", error) || fs::exists(name + "/pytorch_model.bin.index.json", error))
       return invalid("`", name, "` has its weights in pytorch_model.bin, which is not read; convert them: python3 -c ",
                      "'from transformers import AutoModelForCausalLM as M; M.from_pretrained(\"", name,
@@ -79,7 +98,7 @@ Status WeightFiles::openFolder() {
   for (const std::string &file : names) {
     if (!fs::exists(name + "/" + file, error))
       return invalid("`", indexPath, "` names `", file, "`, which is not in the folder");
-    PP_TRY(openShard(name + "/" + file));
+    PP_TRY(openShard(name + "/" + file, fileOf));
   }
   return checkIndex(fileOf);
 }

@@ -20,8 +20,8 @@ public:
   static constexpr const char *singleName = "model.safetensors";
   static constexpr const char *indexName = "model.safetensors.index.json";
 
-  /// Opens a file, or what a folder has: the files that its index names, or `model.safetensors`. Every tensor is in one
-  /// file and, if there is an index, in the one that the index says.
+  /// Opens a file, or what a folder has: the files that its index names, or `model.safetensors`. A tensor that several
+  /// files have is the one of the file that the index says.
   Status open(const std::string &path);
 
   [[nodiscard]] const std::string &path() const { return name; }
@@ -36,7 +36,7 @@ public:
 
 private:
   Status openFolder();
-  Status openShard(const std::string &path);
+  Status openShard(const std::string &path, const std::map<std::string, std::string> &fileOf);
   Status checkIndex(const std::map<std::string, std::string> &fileOf) const;
 
   std::string name, indexText;

@@ -79,7 +79,12 @@ Status checkAdapterConfig(const Program &program, const std::string &folder) {
   const std::string path = withoutEndSlash(folder) + "/" + adapterConfigFile;
   std::string body;
   PP_TRY(readText(path, body));
-  auto root = nlohmann::json::parse(body, nullptr, false);
+  nlohmann::json root;
+  try {
+    root = parseJson(body);
+  } catch (const std::exception &error) {
+    return corruptJson(path, body, error);
+  }
   if (!root.is_object())
     return invalid("`", path, "` is not a JSON object");
   const LoraSpec &lora = program.lora;

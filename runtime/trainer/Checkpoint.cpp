@@ -75,6 +75,8 @@ Status planAsRead(Plan &plan, const WeightLayout &layout) {
   for (const auto &file : layout.origin->files()) {
     OutFile out{fileName(file->path()), {}};
     for (const auto &[name, tensor] : file->tensors()) {
+      if (layout.origin->find(name).file != file.get())
+        continue; // a copy that the index does not name
       OutTensor &each = out.tensors.emplace_back(OutTensor{tensor, nullptr, {file.get(), &tensor}});
       auto weight = weightOf.find(name);
       if (weight == weightOf.end())

@@ -189,7 +189,7 @@ Status checkWhole(const std::string &folder) {
       return {}; // of a version that wrote none
     checksums = root.value("crc32", checksums);
   } catch (const std::exception &error) {
-    return invalid("`", path, "` is corrupt: ", error.what());
+    return corruptJson(path, body, error);
   }
   const size_t end = std::min(body.rfind(ownSum), body.size());
   if (std::string sum = Checksum::of(body.substr(0, end)); body.substr(end) != text(ownSum, sum, "\"\n}\n"))
@@ -246,7 +246,7 @@ Status readRunState(const Program &program, const std::string &folder, RunState 
     state.goodSteps = fieldOf<int64_t>(scale, "good_steps", 0, double(state.step));
     state.skipped = fieldOf<int64_t>(scale, "skipped_steps", 0, double(state.step));
   } catch (const std::exception &error) {
-    return invalid("`", path, "` is corrupt: ", error.what());
+    return corruptJson(path, body, error);
   }
   return {};
 }

@@ -45,6 +45,12 @@ def write_shard(path, tensors, metadata={"format": "pt"}):
         file.write(struct.pack("<Q", len(text)) + text + b"".join(raw for *_, raw in tensors))
 
 
+def write_pointer(path):
+    """What git leaves where a large file was not fetched."""
+    with open(path, "w") as file:
+        file.write(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 12345\n")
+
+
 def read_shard(path):
     """name -> (type, shape, bytes)."""
     with open(path, "rb") as file:
@@ -318,6 +324,23 @@ class Folders:
             f"{what}: {said} {left or ''}",
         )
 
+    def later(self, twice, two, three, victim):
+        """An index that names the later of two copies is right: transformers reads that one last. The config.json has
+        what Python writes for numbers that are none."""
+        kind, shape, raw = self.shards[two][0][1:]
+        shards = twice | {
+            two: [(victim, kind, shape, bytes(len(raw))), *self.shards[two][1:]],
+            three: [*self.shards[three], (victim, kind, shape, raw)],
+        }
+        write_folder(self.path("bad"), shards, index=False)
+        write_index(self.path("bad"), {two: self.shards[two][1:], **{n: t for n, t in shards.items() if n != two}})
+        with open(self.path("bad", "config.json"), "wb") as file:
+            file.write(CONFIG.replace(b"{", b'{"unread": [Infinity, -Infinity, NaN], ', 1))
+        self.run(self.llama, "--steps", "1", "--load", self.path("bad"), "--save", self.path("later"))
+        saved, whole = (read_shard(self.path(folder, name)) for folder, name in (("later", three), ("allowed", two)))
+        self.tally.check(saved[victim] == whole[victim] and victim not in read_shard(self.path("later", two)),
+                         "the copy that the index names is read, and saved alone")
+
     def bad(self):
         one, two, three = self.shards
         first = lambda change: {
@@ -378,16 +401,11 @@ class Folders:
         case(
             "a missing shard", self.shards, two, "not in the folder", damage=lambda: os.remove(self.path("bad", two))
         )
-        case(
-            "a name in two shards",
-            {
-                name: tensors + ([self.shards[two][0]] if name == three else [])
-                for name, tensors in self.shards.items()
-            },
-            two,
-            three,
-            victim,
-        )
+        twice = {
+            name: tensors + ([(victim, kind, shape, bytes(len(raw)))] if name == three else [])
+            for name, tensors in self.shards.items()
+        }
+        case("a name in two shards", twice, two, three, victim, "other values", index=self.shards)
         case("a name twice in a shard", self.shards, two, victim, "twice", damage=repeat)
         moved = {
             name: [t for t in tensors if t[0] != victim] + ([self.shards[two][0]] if name == one else [])
@@ -418,7 +436,11 @@ class Folders:
             "../model/" + two,
             index={"../model/" + two: self.shards[two]},
         )
-        case("an index that is no JSON", self.shards, "index.json", "corrupt", damage=say("{"))
+        case("an index that is no JSON", self.shards, "index.json:2:1` is corrupt: it is no JSON", damage=say("{\n]"))
+        case("an index with a number", self.shards, "index.json:2:3", "name of a file for `b`",
+             damage=say('{"weight_map": {"a": "b",\n  "b": 5}}'))
+        case("a shard that git did not fetch", self.shards, two, "git lfs pull", damage=lambda: write_pointer(
+            self.path("bad", two)))
         case("an index without a map", self.shards, "index.json", "weight_map", damage=say("{}"))
         case(
             "an index with a name twice",
@@ -453,6 +475,7 @@ class Folders:
         self.tally.check(
             read_shard(self.path("allowed", two))[bias[0]] == ("F32", [1], bytes(4)), "an allowed tensor is copied"
         )
+        self.later(twice, two, three, victim)
         case(
             "an index that names a file of ours",
             {"optimizer.safetensors" if name == two else name: tensors for name, tensors in self.shards.items()},

@@ -378,8 +378,8 @@ TEST_F(RuntimeFiles, CorruptTensorsAreRefused) {
       "`m` is not a safetensors file: its header claims 2338328219631577204 bytes, at most 100000000 are allowed");
   EXPECT_EQ(refused(fileOf(std::string(100, ' '), "").substr(0, 50)),
             "`m` is truncated: its header has 100 bytes, the file 42 after the length");
-  EXPECT_TRUE(refused(fileOf("{\"a\":", "")).starts_with("the header of `m` is corrupt: "));
-  EXPECT_TRUE(refused(fileOf("{\"a\":3}", "")).starts_with("the header of `m` is corrupt: "));
+  EXPECT_TRUE(refused(fileOf("{\"a\"\n 3", "")).starts_with("the header of `m:2:2` is corrupt: it is no JSON: "));
+  EXPECT_TRUE(refused(fileOf("{\"a\":3}", "")).starts_with("the header of `m:1:2` is corrupt: `a` needs `dtype`, "));
   std::string one = "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}";
   EXPECT_EQ(refused(fileOf("{" + one + "," + one + "}", std::string(4, 0))),
             "the header of `m` is corrupt: `a` is there twice");
