@@ -25,6 +25,7 @@ struct RunState {
   // Of a program that scales its loss:
   double lossScale = 1;
   int64_t goodSteps = 0, skipped = 0; ///< since the scale changed last; of all steps done
+  int64_t skippedInRow = 0;           ///< the last steps of this run
   bool shuffle = false;
   std::optional<Packing> packing; ///< of the documents; absent: not known
   bool asksPacking = false;       ///< the command line has said so, of --eval, too

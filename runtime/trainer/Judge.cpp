@@ -46,6 +46,7 @@ pp_status_t Trainer::judge(double norm2) {
     state.lossScale = before.lossScale;
     state.goodSteps = before.goodSteps;
     state.skipped = before.skipped;
+    state.skippedInRow = before.skippedInRow;
     unscalable = adaptScale(unsaid.back().step, /*skipped=*/true, summary.lossScale);
   }
   if (stops)

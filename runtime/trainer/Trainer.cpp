@@ -21,6 +21,7 @@ namespace {
 
 constexpr size_t maxTraceEvents = size_t(1) << 20;
 constexpr int64_t defaultSteps = 20;
+constexpr int64_t mostSkipped = 8; ///< in a row, where no scale of the loss becomes smaller meanwhile
 
 } // namespace
 
@@ -540,6 +541,10 @@ Status Trainer::endAudit(int64_t step) {
 /// All ranks know the norm, so all choose the next step's scale alike, if there is one.
 Status Trainer::adaptScale(int64_t step, bool skipped, double scale) {
   bool adapts = whole.scalesLoss() && whole.optimizer.scaleWindow > 0;
+  state.skippedInRow = skipped ? state.skippedInRow + 1 : 0;
+  if (state.skippedInRow == mostSkipped && !whole.scalesLoss())
+    return settle(invalid("the gradients of ", mostSkipped, " steps up to step ", step,
+                          " are not finite; a smaller --lr may help"));
   if (skipped) {
     ++state.skipped;
     state.goodSteps = 0;

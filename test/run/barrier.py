@@ -111,13 +111,13 @@ class Judge:
             self.tally.check(files == whole[1], f"{name}resumed from {first} by {second}")
 
     def late(self):
-        """More steps than are said at once, and a loss that is not finite."""
+        """More steps than are said at once, and gradients that are not finite."""
         programs = self.pair("long", schedule="zb_h2", ranks=2, microbatches=4, clip=1.0)
         self.compare("40 steps", programs, 2, "threads", "--steps", "40")
         programs = self.pair("infinite", schedule="zb_h2", ranks=2, microbatches=4, clip=1.0, lr=1e38)
         ends = [self.run(program, 2, "threads", "--steps", "40", expect=1) for program in programs]
-        self.tally.check(ends[0] == ends[1] and "the loss of step" in ends[0],
-                         f"a loss that is not finite: {ends[0].strip()} / {ends[1].strip()}")
+        self.tally.check(ends[0] == ends[1] and "the gradients of 8 steps up to step" in ends[0],
+                         f"gradients that are not finite: {ends[0].strip()} / {ends[1].strip()}")
 
     def overlaps(self):
         """In a measured trace steps overlap: a rank runs forwards before another has made its last gradient."""

@@ -593,8 +593,8 @@ class Folders:
         """Gradients whose squares f32 cannot hold have the norm that f64 finds, and are clipped by it."""
         norms, moved = {}, {}
         wide = self.compile("llama.f64", precision="f64")
-        made = read_shard(self.path("plain", "model.safetensors"))
-        tensors = []
+        self.run(self.llama, *STILL, "--save", self.path("small"))
+        made, tensors = read_shard(self.path("small", "model.safetensors")), []
         for name, (kind, shape, raw) in made.items():
             factor = 1e11 if name in ("model.norm.weight", "lm_head.weight") else 1
             values = struct.unpack(f"<{len(raw) // 4}f", raw)
