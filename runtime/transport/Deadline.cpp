@@ -140,13 +140,12 @@ void watchEnd(double seconds) {
   watchParent(parent, seconds, line, size_t(length));
 }
 
-void endWatched(int code) {
+void endWatched() {
   if (watcher <= 0)
     return;
   fflush(nullptr);
   kill(watcher, SIGKILL);
   waitpid(watcher, nullptr, 0);
-  _exit(code);
 }
 
 struct Deadline::Watch {

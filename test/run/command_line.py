@@ -303,11 +303,11 @@ def also():
 
 
 def names():
-    """A name is no option of the command that links, nor a file of options."""
+    """A name that begins like an option is none of the command that links."""
     library = harness.RUNTIME[1:] or [os.path.join(os.path.dirname(compiler), "..", "lib", "libpp-runtime.a")]
     os.symlink(os.path.abspath(library[0]), path("-library.a"))
-    call(compiler, "t.pipe", "--runtime=-library.a", "-o", "@linked")
-    tally.check("schedule    pipe on 2 rank" in call("./@linked", "--info").stdout, "names that begin like options")
+    call(compiler, "t.pipe", "--runtime=-library.a", "-o=-linked")
+    tally.check("schedule    pipe on 2 rank" in call("./-linked", "--info").stdout, "names that begin like options")
 
 
 def main():

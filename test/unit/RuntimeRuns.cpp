@@ -269,11 +269,11 @@ TEST_F(RuntimeRuns, ADamagedCheckpointIsNamedAndTheOneBeforeTaken) {
       fs::rename(older, aside);
       Ran alone = threads("--data text --resume ck");
       ASSERT_EQ(alone.errors().size(), 1u) << alone.error;
-      EXPECT_TRUE(alone.errors()[0].starts_with("`ck/" + file + "` is ")) << alone.errors()[0];
+      EXPECT_TRUE(alone.errors()[0].starts_with("`ck/" + file)) << alone.errors()[0];
       fs::rename(aside, older);
       Ran ran = at == 20 ? mpi("--data text --resume ck --save rest") : threads("--data text --resume ck --save rest");
       EXPECT_EQ(ran.code, 0) << ran.error;
-      EXPECT_NE(ran.error.find("pp: warning: `ck/" + file + "` is "), std::string::npos) << ran.error;
+      EXPECT_NE(ran.error.find("pp: warning: `ck/" + file), std::string::npos) << ran.error;
       EXPECT_NE(ran.error.find("; the run goes on from `ck.step-4`"), std::string::npos) << ran.error;
       EXPECT_EQ(read(folder / "whole/model.safetensors"), read(folder / "rest/model.safetensors"));
     }
