@@ -74,7 +74,6 @@ struct PieceModel {
   llvm::SmallVector<Sharer> sharers;
   unsigned phases = 0;        ///< bit p set: units of phase p are in the program
   double lossScale = 1;       ///< 1 / tokens of the step, for a piece with the loss
-  double microbatchScale = 1; ///< 1 / microbatches of the step, for losses of layers
   int64_t chunks = 1;         ///< in which an MLP is computed
   bool readsNorm = false;     ///< updates read the norm of all gradients
   bool endsBackward = false;  ///< nothing before it has a backward that would read its dact
