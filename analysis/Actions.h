@@ -70,8 +70,8 @@ public:
   bool trains(int64_t piece) const;
   /// Whether it, or a piece before it, trains: only then it has a backward.
   bool hasBackward(int64_t piece) const { return piece >= firstTrained; }
-  /// How many tensors of its gradient, or of a shard of it, are summed over the axes of a mesh in one run: all but those
-  /// that are summed apart, and of tied weights, which stand last.
+  /// How many tensors of its gradient, or of a shard of it, are summed over the axes of a mesh in one run: all but
+  /// those that are summed apart, and of tied weights, which stand last.
   int64_t summedTensors(int64_t piece, int64_t shard) const;
   /// Whether the devices of a rank that updates it, along `data`, update a shard each: `mesh zero = 1` or 2.
   bool isCutOverMesh(int64_t piece) const {

@@ -194,10 +194,10 @@ int32_t pp_router_dw(pp_rank_t *, int32_t op, const void *x, const void *dlogits
 /// choices until it is full, first choices of all tokens first; one without a row has place -1, which the calls below
 /// leave out. params scale, balance, z, capacity: balance and z for what the run says of its losses over g rows each,
 /// sums over tokens; with a capacity above 0 a section takes ceil(capacity k tokens / s) choices at most. flags:
-/// "renormalise", "sigmoid" (p of each logit, lse = 0). `bias`[n] of e, or null, is added to p where experts are chosen.
-/// `rows`[T], or null: where it is negative there is no token; such a row has sel and places -1, w, p and lse 0, and
-/// counts nowhere. Two further params: runs of experts, and of how many of these with the largest sums of their two
-/// largest p + bias experts are chosen.
+/// "renormalise", "sigmoid" (p of each logit, lse = 0). `bias`[n] of e, or null, is added to p where experts are
+/// chosen. `rows`[T], or null: where it is negative there is no token; such a row has sel and places -1, w, p and lse
+/// 0, and counts nowhere. Two further params: runs of experts, and of how many of these with the largest sums of their
+/// two largest p + bias experts are chosen.
 int32_t pp_route(pp_rank_t *, int32_t op, const void *logits, const void *bias, const int32_t *rows, void *w,
                  int32_t *sel, void *p, void *lse, int32_t *places, int32_t *counts);
 /// load[e] (acc) (+)= (n counts[e] - sum of counts) / gcd(n, k). dims n k. flags: "accumulate".
@@ -208,8 +208,8 @@ int32_t pp_choice_counts(pp_rank_t *, int32_t op, const int32_t *sel, void *ofte
 /// choices of the group of g rows, per token; dlogits = p (dp - sum of dp p) + 2 f * z * lse * p; f is the loss scale
 /// over the tokens of the update; `lse` may be null where z is 0. `often`[T/g,n], or null: how often the rows of the
 /// group chose each expert, with those of other devices; this device's share is then added to the run's balance. Rows
-/// whose sel is negative give 0. dims T n k g. params scale, balance, z. flags: "renormalise", "sigmoid" (the balance is
-/// that of p / sum of p).
+/// whose sel is negative give 0. dims T n k g. params scale, balance, z. flags: "renormalise", "sigmoid" (the balance
+/// is that of p / sum of p).
 int32_t pp_route_bwd(pp_rank_t *, int32_t op, const void *dw, const void *w, const int32_t *sel, const void *p,
                      const void *lse, const void *often, void *dlogits);
 /// rows[places[t,j]] = x[t]. dims T k h.

@@ -37,10 +37,10 @@ struct OptimizerScalars {
   double lossScale = 1; ///< what the loss is multiplied by before its gradient is taken; AdamW divides by it
   /// Of a loss, where the op says that it counts its targets, by how many places on these are.
   double divisors[mostAhead + 1] = {1, 1, 1, 1};
-  double perToken = 1;  ///< 1 / tokens of the update, for the losses of routers; 0 where no target counts
-  bool holds = false;   ///< no update changes anything: the step is only run for its loss
-  bool skips = false;   ///< an update by a norm that is not finite leaves everything as it is
-  double momentum = 0;  ///< SGD's and Muon's
+  double perToken = 1; ///< 1 / tokens of the update, for the losses of routers; 0 where no target counts
+  bool holds = false;  ///< no update changes anything: the step is only run for its loss
+  bool skips = false;  ///< an update by a norm that is not finite leaves everything as it is
+  double momentum = 0; ///< SGD's and Muon's
   double matrixRate = 0, matrixDecay = 0; ///< Muon's learning rate and weight decay; those above are AdamW's beside it
   uint64_t seed = 0;                      ///< of dropout's masks
   /// AdamW's means start at 0: what makes up for it. They are made here once, with the others, for every kernel; a new

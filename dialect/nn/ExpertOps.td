@@ -21,7 +21,7 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
                 "p = softmax(x wr), w = scale p or, with renormalise, scale p / (sum of the chosen p)";
   let note = "a mixture of experts; wr is [in, experts], the others [experts, in, out]; `balance` and `z` add two "
              "losses to what is trained, balance experts / top sum over e of (share of choices) (mean of p), over each "
-             "sequence or \"microbatch\", and z mean(log(sum(e^logits))^2), each a mean over the tokens of a step; with "
+             "sequence or \"microbatch\", and z mean(log(sum(e^logits))^2), each a mean over a step's tokens; with "
              "`score` \"sigmoid\" p is that of each logit; experts are chosen by p + bias, among the `top_groups` of "
              "`groups` runs of experts whose two largest are together the largest; after each step `bias` grows by "
              "`rate` for an expert with fewer choices than the mean, and falls for one with more; with `capacity` "

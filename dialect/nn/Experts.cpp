@@ -172,7 +172,7 @@ Dims RouteOp::dims() {
           getSections() ? getSections()->rows(rowsOf(getLogits()), widthOf(getW())) : elementsOf(getW())};
 }
 SmallVector<double> RouteOp::params() {
-  double reported = getShared() ? 0 : getBalance().convertToDouble(); // else by the derivative, which has all counts
+  double reported = getShared() ? 0 : getBalance().convertToDouble();    // else by the derivative, which has all counts
   double capacity = getSections() ? getCapacity().convertToDouble() : 0; // one device has room for all
   SmallVector<double> params = {getScale().convertToDouble(), reported, getZ().convertToDouble(), capacity};
   if (getGroups() != 1)

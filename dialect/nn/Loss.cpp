@@ -32,7 +32,8 @@ INFER(CrossEntropyBwdOp) {
   return success();
 }
 
-/// A cap follows the other numbers, and how far on targets are follows the cap; without both a kernel is called as ever.
+/// A cap follows the other numbers, and how far on targets are follows the cap; without both a kernel is called as
+/// ever.
 static SmallVector<double> withCap(SmallVector<double> params, double softcap, double ahead = 0) {
   if (softcap != 0 || ahead != 0)
     params.push_back(softcap);

@@ -14,8 +14,8 @@ using namespace pp;
 using mlir::RankedTensorType;
 
 /// What attention, rotary and learned positions read where rows hold documents: the begin of the token's, and how far
-/// behind it the token stands. What dropout and routers read: which row of the run the token is in, or -1 where there is
-/// no token.
+/// behind it the token stands. What dropout and routers read: which row of the run the token is in, or -1 where there
+/// is no token.
 static constexpr StringRef kAdded[] = {"starts", "positions", "rows"};
 
 namespace {

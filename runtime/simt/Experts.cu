@@ -378,15 +378,9 @@ template <class E> pp_status_t route(const PreparedOp &op, void *const *a) {
                             op.has(Sigmoid)};
   if (pp_status_t status = launchWarps(op, routeKernel<E>, tokens, router))
     return status;
-  const RowOrder order = {sel,
-                          places,
-                          counts,
-                          tokens * k,
-                          each,
-                          op.dims[5],
-                          k,
-                          op.params[3],
-                          op.params[3] > 0 || op.dims[5] < tokens * (k < each ? k : each)};
+  const RowOrder order = {sel,        places,       counts,
+                          tokens * k, each,         op.dims[5],
+                          k,          op.params[3], op.params[3] > 0 || op.dims[5] < tokens * (k < each ? k : each)};
   if (order.drops)
     if (pp_status_t status =
             launch(op, acceptKernel, {op.dims[4]}, orderThreads, 2 * orderThreads * sizeof(int32_t), order))
@@ -485,7 +479,8 @@ template <class A> __global__ void __launch_bounds__(128) routeBackwardKernel(Ro
   for (int64_t i = laneNumber(); often && i < n; i += 32)
     choices += often[i];
   choices = warpSum(choices);
-  const double each = often ? its.balance / double(choices) : 0, perToken = its.scalars->lossScale * its.scalars->perToken;
+  const double each = often ? its.balance / double(choices) : 0,
+               perToken = its.scalars->lossScale * its.scalars->perToken;
   const A balance = A(each * perToken);
   for (int64_t i = laneNumber(); i < n; i += 32)
     dp[i] = often && !its.sigmoids ? balance * often[i] : A(0);

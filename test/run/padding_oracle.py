@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Asks transformers for the balance of padded rows that padding.py compares with; it needs torch, so no test runs it."""
+"""Asks transformers for the balance of padded rows that padding.py reads; it needs torch, so no test runs it."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: padding_oracle.py > Inputs/padding.json

@@ -516,7 +516,8 @@ TEST(RuntimeRate, FallsInOtherWays) {
   EXPECT_DOUBLE_EQ(learningRate(optimizer, 1, 99, 30), 0.2);
 }
 
-/// Where the way down ends before the warm-up does, or with it, the warm-up still reaches the peak; behind it is min_lr.
+/// Where the way down ends before the warm-up does, or with it, the warm-up still reaches the peak, and behind it is
+/// min_lr.
 TEST(RuntimeRate, EndsWithTheWarmUp) {
   OptimizerSpec optimizer;
   optimizer.minLr = 0.1;
