@@ -109,9 +109,10 @@ int64_t Pieces::summedTensors(int64_t piece, int64_t shard) const {
   PieceOp op = ops[piece];
   SmallVector<Type> types;
   SmallVector<bool> counts;
+  auto program = op->getParentOfType<ProgramOp>();
   for (auto weight : op.getWeightsAttr().getAsRange<WeightAttr>()) {
     types.push_back(weight.getType());
-    counts.push_back(!weight.getTied() && !weight.getFrozen() && weight.getDeclared().getExperts() == 1);
+    counts.push_back(!weight.getTied() && !weight.getFrozen() && !isSummedApart(program, weight.getDeclared()));
   }
   if (shard < 0)
     return llvm::count(counts, true);
@@ -122,14 +123,26 @@ int64_t Pieces::summedTensors(int64_t piece, int64_t shard) const {
 bool Pieces::hasTerms(int64_t piece) const {
   PieceOp op = ops[piece];
   auto program = op->getParentOfType<ProgramOp>();
-  auto isTerm = [&](WeightAttr weight) { return !weight.getFrozen() && axisOfTerms(program, weight).has_value(); };
+  auto isTerm = [&](WeightAttr weight) { return !weight.getFrozen() && !axesOfTerms(program, weight).empty(); };
   return op.getWeightsAttr() && llvm::any_of(op.getWeightsAttr().getAsRange<WeightAttr>(), isTerm);
 }
 
-std::optional<nn::Axis> pp::axisOfTerms(ProgramOp program, WeightAttr weight) {
-  if (weight.getDeclared().getExperts() > 1)
-    return program.sizeOf(Axis::copies) > 1 ? std::optional(nn::Axis::copies) : std::nullopt;
-  return weight.getDeclared().getTerms() ? std::optional(nn::Axis::tensor) : std::nullopt;
+bool pp::isSummedApart(ProgramOp program, nn::WeightAttr weight) {
+  const bool cuts = program.getMeshAttr() && program.sumMembers() > 1 && program.getMeshAttr().getZero() > 0;
+  return weight.getExperts() > 1 || (weight.getSteer() && cuts);
+}
+
+SmallVector<nn::Axis> pp::axesOfTerms(ProgramOp program, WeightAttr weight) {
+  nn::WeightAttr declared = weight.getDeclared();
+  if (declared.getExperts() > 1)
+    return program.sizeOf(Axis::copies) > 1 ? SmallVector<nn::Axis>{nn::Axis::copies} : SmallVector<nn::Axis>();
+  SmallVector<nn::Axis> axes;
+  if (declared.getTerms())
+    axes.push_back(nn::Axis::tensor);
+  if (isSummedApart(program, declared))
+    for (Axis axis : program.sumAxes().getAxes())
+      axes.push_back(*nn::symbolizeAxis(stringifyAxis(axis)));
+  return axes;
 }
 
 bool Pieces::trains(int64_t piece) const {

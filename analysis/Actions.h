@@ -70,15 +70,14 @@ public:
   bool trains(int64_t piece) const;
   /// Whether it, or a piece before it, trains: only then it has a backward.
   bool hasBackward(int64_t piece) const { return piece >= firstTrained; }
-  /// How many tensors of its gradient, or of a shard of it, are summed over the axes of a mesh: all but those of
-  /// experts that are cut over devices, and of tied weights, which stand last.
+  /// How many tensors of its gradient, or of a shard of it, are summed over the axes of a mesh in one run: all but
+  /// those that are summed apart, and of tied weights, which stand last.
   int64_t summedTensors(int64_t piece, int64_t shard) const;
   /// Whether the devices of a rank that updates it, along `data`, update a shard each: `mesh zero = 1` or 2.
   bool isCutOverMesh(int64_t piece) const {
     return zero > 0 && trains(piece) && !isSharded(piece) && summedTensors(piece, -1) > 0;
   }
-  /// Whether devices along another axis than those of these sums have terms of some of its gradient, which they sum
-  /// before it is used.
+  /// Whether devices have terms of some of its gradient that are not in these sums, and are summed before it is used.
   bool hasTerms(int64_t piece) const;
   /// Whether they have the sum of a shard of its gradient alone, too: `mesh zero = 2`.
   bool sumsShards(int64_t piece) const { return zero > 1 && isCutOverMesh(piece) && !op(piece).getSumsWhole(); }
@@ -101,9 +100,14 @@ private:
   int64_t zero = 0;       ///< of the mesh, where it cuts something: 1: updates over its replicas, 2: sums, too
 };
 
-/// Along which axis devices have terms of this weight's gradient, which they sum in a body of its own: along `tensor`
-/// where each has the weight and other rows, along `copies` those with the same experts.
-std::optional<nn::Axis> axisOfTerms(pipeline::ProgramOp program, pipeline::WeightAttr weight);
+/// Whether the gradient of a weight is not in the run that replicas sum, and cut with `zero`: experts that are cut over
+/// devices; and with `zero` the bias of a router, which has no optimizer state that could be cut.
+bool isSummedApart(pipeline::ProgramOp program, nn::WeightAttr weight);
+
+/// Along which axes devices have terms of this weight's gradient, which they sum in a body of its own: along `tensor`
+/// where each has the weight and other rows, along `copies` those with the same experts, along all of the run's where a
+/// router's bias is not in it. Empty: none.
+llvm::SmallVector<nn::Axis> axesOfTerms(pipeline::ProgramOp program, pipeline::WeightAttr weight);
 
 /// The update that the gradient of this microbatch is part of.
 int64_t updateOf(pipeline::ProgramOp program, int64_t microbatch);

@@ -647,7 +647,7 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
                          : 0;
   SmallVector<WeightAttr> own;
   for (WeightAttr weight : weights)
-    if (!weight.getTied() && !weight.getFrozen() && weight.getDeclared().getExperts() == 1)
+    if (!weight.getTied() && !weight.getFrozen() && !isSummedApart(program, weight.getDeclared()))
       own.push_back(weight);
   bool isFlat = replicas > 0 && (kind == BindingKind::opt || kind == BindingKind::grad);
   bool isOld = kind == BindingKind::previous, isWeight = kind == BindingKind::weight || isOld,

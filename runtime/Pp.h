@@ -192,21 +192,24 @@ int32_t pp_router_dw(pp_rank_t *, int32_t op, const void *x, const void *dlogits
 /// ordered by expert, then by token: counts[n] of each expert, places[T,k] the row of a choice. All but integers are of
 /// the type of the logits. dims T n k g s r: the experts are in s equal sections of r rows each. A section takes
 /// choices until it is full, first choices of all tokens first; one without a row has place -1, which the calls below
-/// leave out. params scale, balance, z, for what the run says of its losses over g tokens each. flags: "renormalise",
-/// "sigmoid" (p of each logit, lse = 0). `bias`[n] of e, or null, is added to p where experts are chosen. Two further
-/// params: runs of experts, and of how many of these with the largest sums of their two largest p + bias experts are
-/// chosen.
-int32_t pp_route(pp_rank_t *, int32_t op, const void *logits, const void *bias, void *w, int32_t *sel, void *p,
-                 void *lse, int32_t *places, int32_t *counts);
-/// load[e] (acc) (+)= (n counts[e] - choices) / gcd(n, k). dims n choices k. flags: "accumulate".
+/// leave out. params scale, balance, z, capacity: balance and z for what the run says of its losses over g rows each,
+/// sums over tokens; with a capacity above 0 a section takes ceil(capacity k tokens / s) choices at most. flags:
+/// "renormalise", "sigmoid" (p of each logit, lse = 0). `bias`[n] of e, or null, is added to p where experts are
+/// chosen. `rows`[T], or null: where it is negative there is no token; such a row has sel and places -1, w, p and lse
+/// 0, and counts nowhere. Two further params: runs of experts, and of how many of these with the largest sums of their
+/// two largest p + bias experts are chosen.
+int32_t pp_route(pp_rank_t *, int32_t op, const void *logits, const void *bias, const int32_t *rows, void *w,
+                 int32_t *sel, void *p, void *lse, int32_t *places, int32_t *counts);
+/// load[e] (acc) (+)= (n counts[e] - sum of counts) / gcd(n, k). dims n k. flags: "accumulate".
 int32_t pp_expert_load(pp_rank_t *, int32_t op, const int32_t *counts, void *load);
-/// often[T/g,n] (acc): how often each g tokens, one behind the other, chose each expert of sel[T,k]. dims T n k g.
+/// often[T/g,n] (acc): how often each g rows, one behind the other, chose each expert of sel[T,k]. dims T n k g.
 int32_t pp_choice_counts(pp_rank_t *, int32_t op, const int32_t *sel, void *often);
-/// dlogits from dw[T,k]: dp is what w's derivative gives, plus loss scale * balance * how often the tokens of the same
-/// group of g chose the expert; dlogits = p (dp - sum of dp p) + loss scale * z * lse * p; `lse` may be null where z is
-/// 0. `often`[T/g,n], or null: these counts, with those of other devices; report * often * p is then added to the run's
-/// balance. dims T n k g. params scale, balance, z, report. flags: "renormalise", "sigmoid" (the balance is that of p /
-/// sum of p).
+/// dlogits from dw[T,k]: dp is what w's derivative gives, plus f * balance * n / k times the expert's share of the
+/// choices of the group of g rows, per token; dlogits = p (dp - sum of dp p) + 2 f * z * lse * p; f is the loss scale
+/// over the tokens of the update; `lse` may be null where z is 0. `often`[T/g,n], or null: how often the rows of the
+/// group chose each expert, with those of other devices; this device's share is then added to the run's balance. Rows
+/// whose sel is negative give 0. dims T n k g. params scale, balance, z. flags: "renormalise", "sigmoid" (the balance
+/// is that of p / sum of p).
 int32_t pp_route_bwd(pp_rank_t *, int32_t op, const void *dw, const void *w, const int32_t *sel, const void *p,
                      const void *lse, const void *often, void *dlogits);
 /// rows[places[t,j]] = x[t]. dims T k h.
@@ -245,7 +248,8 @@ int32_t pp_add_bias(pp_rank_t *, int32_t op, const void *x, const void *bias, vo
 /// loss[0] (acc) = scale * sum of (lse_t - z[t,target]); dz = scale * loss scale * (softmax - onehot); dz == z allowed;
 /// a target < 0 is ignored. z, dz in e; the loss scale is a scalar of the rank. dims T V. params scale. flags:
 /// "counted" (of every kernel with a scale: it is divided by a scalar of the rank, the update's targets that count). A
-/// further param c, of this kernel, its stats and dz, makes c tanh(z / c) of the logits first.
+/// further param c above 0, of this kernel, its stats and dz, makes c tanh(z / c) of the logits first. Behind it, or 0,
+/// "counted" may have another: how many places further on the targets are than the next token, up to 3.
 int32_t pp_cross_entropy(pp_rank_t *, int32_t op, const void *z, const int32_t *targets, void *dz, void *loss);
 
 /// stats[T,3] (acc) of the columns [first, first + n) of the logits z[T,V]: largest, sum of exp(z - largest), and the

@@ -26,15 +26,20 @@ protected:
   ~KernelQueue() = default;
 };
 
+/// Losses that count their targets have these at most 3 places further on than the next token.
+constexpr int mostAhead = 3;
+
 /// What updates and the loss read besides their arrays; set by the trainer before each step.
 struct OptimizerScalars {
   double lr = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weightDecay = 0;
   double clip = 0;      ///< largest global gradient norm; 0: no clipping
   int64_t step = 1;     ///< 1 for the first; skipped ones do not count
   double lossScale = 1; ///< what the loss is multiplied by before its gradient is taken; AdamW divides by it
-  double divisor = 1;   ///< of the loss, where the op says that it counts its targets
-  bool holds = false;   ///< no update changes anything: the step is only run for its loss
-  double momentum = 0;  ///< SGD's and Muon's
+  /// Of a loss, where the op says that it counts its targets, by how many places on these are.
+  double divisors[mostAhead + 1] = {1, 1, 1, 1};
+  double perToken = 1; ///< 1 / tokens of the update, for the losses of routers; 0 where no target counts
+  bool holds = false;  ///< no update changes anything: the step is only run for its loss
+  double momentum = 0; ///< SGD's and Muon's
   double matrixRate = 0, matrixDecay = 0; ///< Muon's learning rate and weight decay; those above are AdamW's beside it
   uint64_t seed = 0;                      ///< of dropout's masks
   /// AdamW's means start at 0: what makes up for it. They are made here once, with the others, for every kernel; a new
@@ -45,8 +50,8 @@ struct OptimizerScalars {
 /// A sum of up to 4096 squares in f32 between these two has lost nothing by overflow or underflow.
 constexpr float leastSquares = 0x1p-90f, mostSquares = 0x1.fffffep127f;
 
-/// What the routers of a rank have done in a step: their two losses, summed over layers and microbatches; and the rows
-/// of experts, of each in each layer and microbatch, and how many choices had no row.
+/// What the routers of a rank have done in a step: their two losses, summed over layers and tokens; and the rows of
+/// experts, of each in each layer and microbatch that has tokens, and how many choices had no row.
 struct RouterSums {
   double balance = 0, z = 0;
   int64_t rows = 0, experts = 0, fewest = INT64_MAX, most = 0, dropped = 0;

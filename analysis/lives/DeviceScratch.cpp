@@ -52,9 +52,11 @@ static int64_t ownScratch(Kernel kernel, ArrayRef<int64_t> dims) {
     return 8 * dims[0];
   if (name == "route" || name == "route_bwd") {
     int64_t tokens = dims[0], shares = tokens / dims[3] * dims[1];
-    return name == "route_bwd"
-               ? 8 * std::max(tokens, shares)
-               : 8 * (tokens + shares) + acc * tokens * (dims[1] + static_cast<int64_t>(kernel.params()[3]));
+    if (name == "route_bwd")
+      return 8 * std::max(tokens, shares);
+    SmallVector<double> params = kernel.params();
+    int64_t groups = params.size() > 4 ? static_cast<int64_t>(params[4]) : 1; // of experts
+    return 8 * (tokens + shares) + acc * tokens * (dims[1] + groups);
   }
   return 0;
 }

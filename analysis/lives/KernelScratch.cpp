@@ -38,8 +38,11 @@ int64_t pp::nn::scratchBytesOf(Kernel kernel) {
       .Case<LinearOp, LinearDxOp, LinearDwOp, LinearGeluOp, LinearAddOp, LinearDxGeluOp, LinearDwBiasOp>(
           [&](Operation *) { return wide ? int64_t(8 * 192 * (4 + 256)) : productBytes(dims); })
       .Case<RouterOp, RouterDxOp, RouterDwOp, ExpertLinearOp, ExpertLinearDxOp, ExpertLinearDwOp>([&](Operation *) {
-        bool isF32 = kernel.elementType().isF32(); // of 16 bits: three blocks of f32, 512 x 512
-        return wide ? int64_t(8 * 192 * (4 + 256)) : isF32 ? int64_t(0) : int64_t(3 * 512 * 512 * 4);
+        if (wide)
+          return int64_t(8 * 192 * (4 + 256));
+        if (!kernel.elementType().isF32()) // three blocks of f32, 512 x 512
+          return int64_t(3 * 512 * 512 * 4);
+        return isa<ExpertLinearOp, ExpertLinearDxOp>(kernel) ? 16 * (dims[1] + dims[2]) * 4 : int64_t(0); // 16 rows
       })
       .Case<RouteOp, RouteBwdOp>([&](Operation *) { return 24 * dims[1]; })
       .Case([&](AttentionOp) { return attentionBytes(dims, false, wide); })

@@ -12,7 +12,7 @@ def RouterOp : Nn_ForwardOp<"router"> {
   let assemblyFormat = "$x `,` $wr attr-dict `:` functional-type(operands, results)";
 }
 
-def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType"]> {
+def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType"], [AttrSizedOperandSegments]> {
   let summary = "which experts take each token, with which weight, and where its rows are among all";
   let signature = "experts(x, wr, w_gate, w_up, w_down[, bias], top = .., renormalise = false, scale = 1.0, "
                   "balance = 0.0, over = \"sequence\", z = 0.0, score = \"softmax\", groups = 1, top_groups = 1, "
@@ -21,7 +21,7 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
                 "p = softmax(x wr), w = scale p or, with renormalise, scale p / (sum of the chosen p)";
   let note = "a mixture of experts; wr is [in, experts], the others [experts, in, out]; `balance` and `z` add two "
              "losses to what is trained, balance experts / top sum over e of (share of choices) (mean of p), over each "
-             "sequence or \"microbatch\", and z mean(log(sum(e^logits))^2), each a mean over microbatches; with "
+             "sequence or \"microbatch\", and z mean(log(sum(e^logits))^2), each a mean over a step's tokens; with "
              "`score` \"sigmoid\" p is that of each logit; experts are chosen by p + bias, among the `top_groups` of "
              "`groups` runs of experts whose two largest are together the largest; after each step `bias` grows by "
              "`rate` for an expert with fewer choices than the mean, and falls for one with more; with `capacity` "
@@ -34,19 +34,23 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
     ordered by expert, then by token: choice j of a token has row `places`, and the expert e has the `counts[e]` rows
     behind those of the experts before it. `lse` is the log of the sum of e^logits. `balance`, `over` and `z` say which
     losses the derivative adds. With `shared`, a group of tokens of the balance is spread over the devices along these
-    axes, `members` in all, and the derivative adds up how often they chose each expert. With `sections` the experts
-    are in as many equal runs, the rows of a run are a section, and `counts` are [sections, experts of a section]. A
-    section takes choices until it is full, first choices of all tokens first; a choice that is dropped has no row, so
-    `places` is -1. What it chose is never computed again: a tie that flips would be another function.
+    axes, and the derivative adds up how often they chose each expert. With `sections` the experts are in as many equal
+    runs, the rows of a run are a section, and `counts` are [sections, experts of a section]. A section takes choices
+    until it is full, first choices of all tokens first; a choice that is dropped has no row, so `places` is -1. What it
+    chose is never computed again: a tie that flips would be another function.
+
+    `rows` [b, l] is negative where a row holds no token. Such a row chooses nothing and counts nowhere: `sel` and
+    `places` are -1, and w, p and lse are 0. The room that `capacity` gives is that of the tokens which are there.
   }];
-  let arguments = (ins Nn_Tensor:$logits, Optional<Nn_Tensor>:$bias, I64Attr:$top, Nn_Flag:$renormalise,
-                       Nn_One:$scale, Nn_Number:$balance, DefaultValuedStrAttr<StrAttr, "sequence">:$over,
-                       Nn_Number:$z, DefaultValuedStrAttr<StrAttr, "softmax">:$score, Nn_Once:$groups,
-                       Nn_Once:$top_groups, OptionalAttr<Nn_AxesAttr>:$shared, Nn_Once:$members,
-                       OptionalAttr<Nn_SectionsAttr>:$sections, Nn_Number:$capacity);
+  let arguments = (ins Nn_Tensor:$logits, Optional<Nn_Tensor>:$bias, Optional<Nn_Integers>:$rows, I64Attr:$top,
+                       Nn_Flag:$renormalise, Nn_One:$scale, Nn_Number:$balance,
+                       DefaultValuedStrAttr<StrAttr, "sequence">:$over, Nn_Number:$z,
+                       DefaultValuedStrAttr<StrAttr, "softmax">:$score, Nn_Once:$groups, Nn_Once:$top_groups,
+                       OptionalAttr<Nn_AxesAttr>:$shared, OptionalAttr<Nn_SectionsAttr>:$sections,
+                       Nn_Number:$capacity);
   let results = (outs Nn_Tensor:$w, Nn_Integers:$sel, Nn_Tensor:$p, Nn_Tensor:$lse, Nn_Integers:$places,
                       Nn_Integers:$counts);
-  let assemblyFormat = "$logits (`bias` $bias^)? attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "$logits (`bias` $bias^)? (`rows` $rows^)? attr-dict `:` functional-type(operands, results)";
 }
 
 def RouterDxOp : Nn_AccOp<"router_dx", ["flags", "elementType"]> {
@@ -64,7 +68,7 @@ def RouterDwOp : Nn_AccOp<"router_dw", ["flags"], [Nn_WeightGradient]> {
 }
 
 def ChoiceCountsOp : Nn_KernelOp<"choice_counts", ["elementType"]> {
-  let summary = "how often each group of `group` tokens, one behind the other, chose each of `experts`";
+  let summary = "how often each group of `group` rows, one behind the other, chose each of `experts`";
   let description = [{
     Numbers, [groups, experts] of type `sum`, so that devices which share a group can add theirs up: exact up to 2^24 in
     f32.
@@ -77,14 +81,15 @@ def ChoiceCountsOp : Nn_KernelOp<"choice_counts", ["elementType"]> {
 def RouteBwdOp : Nn_KernelOp<"route_bwd", ["params", "flags", "pointers"], [AttrSizedOperandSegments]> {
   let summary = "gradient of the logits of a `route`, from that of its weights and from its losses";
   let description = [{
-    `balance` is multiplied by how often the `group` tokens one behind the other, of which this is one, chose an expert,
-    and added to the gradient of p; `z` by lse p, and added to that of the logits. The run's loss scale multiplies both.
-    With `sigmoid` the balance is that of p divided by its sum. `often`, where devices share a group, are the
-    `choice_counts` of all of them; the run's report of the balance then has this device's share, times `report`.
+    Of the `group` rows one behind the other, of which this is one, the share of choices of each expert, times
+    `balance` experts / top, is added to the gradient of p, and 2 `z` lse p to that of the logits. Both are divided by
+    the tokens of the update, and multiplied by the run's loss scale. With `sigmoid` the balance is that of p divided by
+    its sum. `often`, where devices share a group, are the `choice_counts` of all of them; the run's report of the
+    balance then has this device's share. A row that chose nothing has no gradient.
   }];
   let arguments = (ins Nn_Tensor:$dw, Nn_Tensor:$w, Nn_Integers:$sel, Nn_Tensor:$p, Optional<Nn_Tensor>:$lse,
                        Optional<Nn_Tensor>:$often, Nn_Flag:$renormalise, Nn_One:$scale, Nn_Number:$balance,
-                       I64Attr:$group, Nn_Number:$z, Nn_Flag:$sigmoid, Nn_Number:$report);
+                       I64Attr:$group, Nn_Number:$z, Nn_Flag:$sigmoid);
   let results = (outs Nn_Tensor:$dlogits);
   let assemblyFormat = "$dw `,` $w `,` $sel `,` $p (`lse` $lse^)? (`often` $often^)? attr-dict `:` "
                        "functional-type(operands, results)";
@@ -96,8 +101,7 @@ def ExpertLoadOp : Nn_AccOp<"expert_load", ["flags", "elementType"], [Nn_WeightG
     What stands for the gradient of a router's bias: integers, whose sum over all microbatches has the sign by which
     `steer` changes the bias.
   }];
-  let arguments = (ins Nn_Integers:$counts, Optional<Nn_Tensor>:$acc, I64Attr:$choices, I64Attr:$top,
-                       TypeAttr:$sum);
+  let arguments = (ins Nn_Integers:$counts, Optional<Nn_Tensor>:$acc, I64Attr:$top, TypeAttr:$sum);
   let results = (outs Nn_Tensor:$load);
   let assemblyFormat = "$counts (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
@@ -167,7 +171,7 @@ def ExpertLinearDwOp : Nn_AccOp<"expert_linear_dw", ["flags"], [Nn_WeightGradien
 
 def ScaleRowsOp : Nn_KernelOp<"scale_rows", ["pointers"],
                               [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>, Nn_InPlace]> {
-  let summary = "the row of each choice times its weight; without places row i times number i of w";
+  let summary = "the row of each choice that has one times its weight; without places row i times number i of w";
   let arguments = (ins Nn_Tensor:$a, Nn_Tensor:$w, Optional<Nn_Integers>:$places);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$a `,` $w (`,` $places^)? attr-dict `:` functional-type(operands, results)";

@@ -118,10 +118,12 @@ constexpr int64_t mostExperts = 1 << 16;
 
 INFER(RouteOp) {
   Check check{"route", loc};
-  if (failed(check.operands(a, 1, 2)) || failed(check.numbers("logits", a.getLogits())) ||
+  if (failed(check.operands(a, 1, 3)) || failed(check.numbers("logits", a.getLogits())) ||
       failed(check.rank("logits", a.getLogits(), 3)))
     return failure();
   auto logits = tensorOf(a.getLogits());
+  if (a.getRows() && failed(check.type("rows", a.getRows(), integers(a.getLogits(), logits.getShape().drop_back()))))
+    return failure();
   auto top = static_cast<int64_t>(a.getTop());
   int64_t batch = logits.getDimSize(0), length = logits.getDimSize(1), experts = logits.getDimSize(2);
   if (experts > mostExperts) // each is a tensor of a checkpoint, with a name of its own
@@ -170,8 +172,9 @@ Dims RouteOp::dims() {
           getSections() ? getSections()->rows(rowsOf(getLogits()), widthOf(getW())) : elementsOf(getW())};
 }
 SmallVector<double> RouteOp::params() {
-  double reported = getShared() ? 0 : getBalance().convertToDouble(); // else by the derivative, which has all counts
-  SmallVector<double> params = {getScale().convertToDouble(), reported, getZ().convertToDouble()};
+  double reported = getShared() ? 0 : getBalance().convertToDouble();    // else by the derivative, which has all counts
+  double capacity = getSections() ? getCapacity().convertToDouble() : 0; // one device has room for all
+  SmallVector<double> params = {getScale().convertToDouble(), reported, getZ().convertToDouble(), capacity};
   if (getGroups() != 1)
     params.append({static_cast<double>(getGroups()), static_cast<double>(getTopGroups())});
   return params;
@@ -179,33 +182,28 @@ SmallVector<double> RouteOp::params() {
 Flags RouteOp::flags() { return flagsOf({{"renormalise", getRenormalise()}, {"sigmoid", getScore() == "sigmoid"}}); }
 Type RouteOp::elementType() { return tensorOf(getBias() ? getBias() : getLogits()).getElementType(); }
 SmallVector<Value> RouteOp::pointers() {
-  return {getLogits(), getBias(), getW(), getSel(), getP(), getLse(), getPlaces(), getCounts()};
+  return {getLogits(), getBias(), getRows(), getW(), getSel(), getP(), getLse(), getPlaces(), getCounts()};
 }
 double RouteOp::flops() { return (4.0 + widthOf(getW())) * elementsOf(getLogits()); }
 
-/// The balance of a group Γ of T tokens is α n/k Σ c_i/T · Σ p_ti/T, a mean over groups; the counts c are constants, of
-/// all devices that share the group.
+/// The balance of a group Γ of T tokens is α n/k Σ c_i/T · Σ p_ti/T, and that of a step the mean over groups by their
+/// tokens; the counts c are constants, of all devices that share the group.
 LogicalResult RouteOp::differentiate(Gradients &gradients) {
   Value dw = gradients.get(getW());
   if (!dw)
     return success();
-  int64_t tokens = rowsOf(getLogits()), group = groupOf(*this);
-  double balance = getBalance().convertToDouble(), z = getZ().convertToDouble(), each = gradients.microbatchScale;
-  double report = balance * double(widthOf(getLogits())) / double(widthOf(getW())) /
-                  (double(group) * double(getMembers()) * double(tokens));
+  int64_t group = groupOf(*this);
   Value often;
-  if (getShared() && balance != 0) {
+  if (getShared() && !getBalance().isZero()) {
     often = gradients.builder.create<ChoiceCountsOp>(getLoc(), getSel(), group, widthOf(getLogits()),
                                                      tensorOf(getLogits()).getElementType());
     often = gradients.builder.create<AllReduceOp>(getLoc(), often, *getShared(), IntegerAttr());
   }
   auto backward = gradients.builder.create<RouteBwdOp>(
-      getLoc(), dw, getW(), getSel(), getP(), z != 0 ? getLse() : Value(), often, getRenormalise(), getScale(),
-      APFloat(report * each), group, APFloat(2 * z * each / double(tokens)), getScore() == "sigmoid",
-      APFloat(often ? report : 0.0));
+      getLoc(), dw, getW(), getSel(), getP(), getZ().isZero() ? Value() : getLse(), often, getRenormalise(), getScale(),
+      getBalance(), group, getZ(), getScore() == "sigmoid");
   if (Value bias = getBias())
-    gradients.set(bias, gradients.builder.create<ExpertLoadOp>(getLoc(), getCounts(), gradients.get(bias),
-                                                               tokens * static_cast<int64_t>(getTop()), getTop(),
+    gradients.set(bias, gradients.builder.create<ExpertLoadOp>(getLoc(), getCounts(), gradients.get(bias), getTop(),
                                                                tensorOf(getLogits()).getElementType()));
   gradients.add(getLoc(), getLogits(), backward.getDlogits());
   return success();
@@ -216,16 +214,14 @@ INFER(ExpertLoadOp) {
   if (failed(check.operands(a, 1, 2)))
     return failure();
   auto counts = tensorOf(a.getCounts());
-  if (counts.getRank() > 2 || a.getTop() < 1 || a.getChoices() % a.getTop())
+  if (counts.getRank() > 2 || a.getTop() < 1)
     return emitOptionalError(loc, "`expert_load` expects i32 [experts] and `top` choices of each token, got ", counts,
-                             " and ", a.getTop(), " of ", a.getChoices());
+                             " and ", a.getTop());
   types.push_back(RankedTensorType::get({counts.getNumElements()}, a.getSum()));
   return check.into(a.getAcc(), types[0]);
 }
 
-Dims ExpertLoadOp::dims() {
-  return {elementsOf(getCounts()), static_cast<int64_t>(getChoices()), static_cast<int64_t>(getTop())};
-}
+Dims ExpertLoadOp::dims() { return {elementsOf(getCounts()), static_cast<int64_t>(getTop())}; }
 double ExpertLoadOp::flops() { return 3.0 * elementsOf(getCounts()); }
 Flags ExpertLoadOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
 Type ExpertLoadOp::elementType() { return getSum(); }
@@ -266,8 +262,7 @@ INFER(RouteBwdOp) {
 
 Dims RouteBwdOp::dims() { return {rowsOf(getP()), widthOf(getP()), widthOf(getW()), static_cast<int64_t>(getGroup())}; }
 SmallVector<double> RouteBwdOp::params() {
-  return {getScale().convertToDouble(), getBalance().convertToDouble(), getZ().convertToDouble(),
-          getReport().convertToDouble()};
+  return {getScale().convertToDouble(), getBalance().convertToDouble(), getZ().convertToDouble()};
 }
 Flags RouteBwdOp::flags() { return flagsOf({{"renormalise", getRenormalise()}, {"sigmoid", getSigmoid()}}); }
 SmallVector<Value> RouteBwdOp::pointers() {

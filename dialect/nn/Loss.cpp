@@ -32,16 +32,22 @@ INFER(CrossEntropyBwdOp) {
   return success();
 }
 
-/// A cap follows the other numbers; without one a kernel is called as ever.
-static SmallVector<double> withCap(SmallVector<double> params, const APFloat &softcap) {
-  if (!softcap.isZero())
-    params.push_back(softcap.convertToDouble());
+/// A cap follows the other numbers, and how far on targets are follows the cap; without both a kernel is called as
+/// ever.
+static SmallVector<double> withCap(SmallVector<double> params, double softcap, double ahead = 0) {
+  if (softcap != 0 || ahead != 0)
+    params.push_back(softcap);
+  if (ahead != 0)
+    params.push_back(ahead);
   return params;
 }
+template <typename Op> static double aheadOf(Op op) { return op.getCounted() ? static_cast<double>(op.getAhead()) : 0; }
 
 StringRef CrossEntropyBwdOp::kernelName() { return "cross_entropy"; }
 Dims CrossEntropyBwdOp::dims() { return {rowsOf(getZ()), widthOf(getZ())}; }
-SmallVector<double> CrossEntropyBwdOp::params() { return withCap({getScale().convertToDouble()}, getSoftcap()); }
+SmallVector<double> CrossEntropyBwdOp::params() {
+  return withCap({getScale().convertToDouble()}, getSoftcap().convertToDouble(), aheadOf(*this));
+}
 Flags CrossEntropyBwdOp::flags() { return flagsOf({{"counted", getCounted()}}); }
 double CrossEntropyBwdOp::flops() { return 8.0 * elementsOf(getZ()); }
 
@@ -124,16 +130,18 @@ template <typename Op> static SmallVector<Varying> firstColumn(Op op) {
 Dims CrossEntropyStatsOp::dims() { return shardDims(*this); }
 SmallVector<Varying> CrossEntropyStatsOp::varying() { return firstColumn(*this); }
 SmallVector<Varying> CrossEntropyDzOp::varying() { return firstColumn(*this); }
-SmallVector<double> CrossEntropyStatsOp::params() { return withCap({}, getSoftcap()); }
+SmallVector<double> CrossEntropyStatsOp::params() { return withCap({}, getSoftcap().convertToDouble()); }
 double CrossEntropyStatsOp::flops() { return 5.0 * elementsOf(getZ()); }
 Dims CrossEntropyMergeOp::dims() { return {rowsOf(getStats()), static_cast<int64_t>(getParts().size())}; }
 double CrossEntropyMergeOp::flops() { return 5.0 * rowsOf(getStats()) * static_cast<double>(getParts().size()); }
 SmallVector<Run> CrossEntropyMergeOp::lists() { return {{0, static_cast<unsigned>(getParts().size())}}; }
 Dims CrossEntropyLossOp::dims() { return {rowsOf(getStats())}; }
 double CrossEntropyLossOp::flops() { return 0; }
-SmallVector<double> CrossEntropyLossOp::params() { return {getScale().convertToDouble()}; }
+SmallVector<double> CrossEntropyLossOp::params() { return withCap({getScale().convertToDouble()}, 0, aheadOf(*this)); }
 Flags CrossEntropyLossOp::flags() { return flagsOf({{"counted", getCounted()}}); }
 Dims CrossEntropyDzOp::dims() { return shardDims(*this); }
 double CrossEntropyDzOp::flops() { return 3.0 * elementsOf(getZ()); }
-SmallVector<double> CrossEntropyDzOp::params() { return withCap({getScale().convertToDouble()}, getSoftcap()); }
+SmallVector<double> CrossEntropyDzOp::params() {
+  return withCap({getScale().convertToDouble()}, getSoftcap().convertToDouble(), aheadOf(*this));
+}
 Flags CrossEntropyDzOp::flags() { return flagsOf({{"counted", getCounted()}}); }

@@ -41,16 +41,17 @@ struct Run {
   unsigned first, count;
 };
 
+/// Losses that count their targets have these at most so many places further on than the next token (runtime/Rank.h).
+inline constexpr int64_t kMostAhead = 3;
+
 /// The type of sums over elements of this type: f64 for f64, else f32.
 mlir::Type sumType(mlir::Type element);
 
 /// What the backward of a piece is built from: gradients of values so far, and where to put the next op.
 class Gradients {
 public:
-  /// `lossScale` multiplies the sum over one microbatch's tokens: 1 / tokens of the whole step. `microbatchScale` does
-  /// what each microbatch adds to the loss: 1 / microbatches of the step.
-  Gradients(mlir::OpBuilder builder, double lossScale, double microbatchScale)
-      : builder(builder), lossScale(lossScale), microbatchScale(microbatchScale) {}
+  /// `lossScale` multiplies the sum over one microbatch's tokens: 1 / tokens of the whole step.
+  Gradients(mlir::OpBuilder builder, double lossScale) : builder(builder), lossScale(lossScale) {}
   /// The gradient of `value` as far as it is summed; null: nothing yet.
   mlir::Value get(mlir::Value value) const { return sums.lookup(value); }
   /// `gradient` is the whole sum, what was there included (made by an op with `acc`).
@@ -61,7 +62,7 @@ public:
   void addToWeight(mlir::Location loc, mlir::Value weight, mlir::Value gradient);
 
   mlir::OpBuilder builder;
-  const double lossScale, microbatchScale;
+  const double lossScale;
   /// The loss, once a cross-entropy was differentiated.
   mlir::Value loss, furtherLoss;
   /// Their gradients are sums over units, which W goes on with.

@@ -139,7 +139,7 @@ static LogicalResult addLoss(Location loc, Value loss, bool further, Gradients &
 LogicalResult CrossEntropyOp::differentiate(Gradients &gradients) {
   auto scale = gradients.builder.getF64FloatAttr(getScale().convertToDouble() * gradients.lossScale);
   auto backward = gradients.builder.create<CrossEntropyBwdOp>(getLoc(), getZ(), getTargets(), scale, getCountedAttr(),
-                                                              getSoftcapAttr());
+                                                              getAheadAttr(), getSoftcapAttr());
   gradients.add(getLoc(), getZ(), backward.getDz());
   return addLoss(getLoc(), backward.getLoss(), getFurther(), gradients);
 }
@@ -151,10 +151,10 @@ static void differentiateShards(Value stats, CrossEntropyLossOp loss, FloatAttr 
       differentiateShards(part, loss, scale, gradients);
   else if (auto shard = stats.getDefiningOp<CrossEntropyStatsOp>())
     gradients.add(shard.getLoc(), shard.getZ(),
-                  gradients.builder.create<CrossEntropyDzOp>(shard.getLoc(), shard.getZ(), shard.getTargets(),
-                                                             loss.getStats(), shard.getFirstAttr(),
-                                                             shard.getVocabAttr(), scale, loss.getCountedAttr(),
-                                                             shard.getSoftcapAttr(), shard.getFirstByAttr()));
+                  gradients.builder.create<CrossEntropyDzOp>(
+                      shard.getLoc(), shard.getZ(), shard.getTargets(), loss.getStats(), shard.getFirstAttr(),
+                      shard.getVocabAttr(), scale, loss.getCountedAttr(), loss.getAheadAttr(), shard.getSoftcapAttr(),
+                      shard.getFirstByAttr()));
   else if (auto piece = stats.getDefiningOp<PieceOp>(); piece && piece.getIndex() == 0) // of what all devices have
     differentiateShards(piece.getX(), loss, scale, gradients);
   else if (auto gather = stats.getDefiningOp<AllGatherOp>())
@@ -164,10 +164,10 @@ static void differentiateShards(Value stats, CrossEntropyLossOp loss, FloatAttr 
 LogicalResult CrossEntropyLossOp::differentiate(Gradients &gradients) {
   auto scale = gradients.builder.getF64FloatAttr(getScale().convertToDouble() * gradients.lossScale);
   differentiateShards(getStats(), *this, scale, gradients);
-  return addLoss(
-      getLoc(),
-      gradients.builder.create<CrossEntropyLossOp>(getLoc(), getStats(), getTargets(), scale, getCountedAttr()),
-      /*further=*/false, gradients);
+  return addLoss(getLoc(),
+                 gradients.builder.create<CrossEntropyLossOp>(getLoc(), getStats(), getTargets(), scale,
+                                                              getCountedAttr(), getAheadAttr()),
+                 /*further=*/false, gradients);
 }
 
 /// The loss does it.

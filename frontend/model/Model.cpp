@@ -14,7 +14,8 @@ using namespace pp;
 using mlir::RankedTensorType;
 
 /// What attention, rotary and learned positions read where rows hold documents: the begin of the token's, and how far
-/// behind it the token stands. What dropout reads: which row of the run the token is in.
+/// behind it the token stands. What dropout and routers read: which row of the run the token is in, or -1 where there
+/// is no token.
 static constexpr StringRef kAdded[] = {"starts", "positions", "rows"};
 
 namespace {
@@ -129,10 +130,10 @@ private:
     if (*ahead < 1 || *ahead >= shape.sequence)
       return evaluator.fail(places->at, "expected 1 to " + Twine(shape.sequence - 1) + " places in sequences of " +
                                             Twine(shape.sequence) + " tokens, got " + Twine(*ahead));
-    if (shape.documents && source.text == "targets")
-      return evaluator.fail(source.at, "`targets + " + Twine(*ahead) +
-                                           "` counts fewer targets than `targets`; with `documents = true` a loss over "
-                                           "them is not supported yet");
+    if (shape.documents && source.text == "targets" && *ahead > nn::kMostAhead)
+      return evaluator.fail(places->at, "expected at most " + Twine(nn::kMostAhead) +
+                                            " places with `documents = true`, which counts the targets of each; got " +
+                                            Twine(*ahead));
     said.set(nn::kAheadAttr, builder.getI64IntegerAttr(*ahead));
     return said.getDictionary(builder.getContext());
   }
@@ -422,8 +423,12 @@ private:
       FailureOr<Tensors> made = create(expr, name, takes, attributes);
       return failed(made) ? FailureOr<mlir::Value>() : made->front();
     };
-    FailureOr<mlir::Value> y =
-        createExperts(operands, given, make, [&](const Twine &why) { return evaluator.fail(expr->at, why); });
+    // Documents may leave rows empty. The last step of an evaluation may, too, where only a capacity would see it.
+    const bool hasCapacity = any_of(given, [](mlir::NamedAttribute option) {
+      return option.getName() == "capacity" && !cast<mlir::FloatAttr>(option.getValue()).getValue().isZero();
+    });
+    FailureOr<mlir::Value> y = createExperts(operands, shape.documents || hasCapacity ? added[2] : mlir::Value(), given,
+                                             make, [&](const Twine &why) { return evaluator.fail(expr->at, why); });
     return failed(y) ? FailureOr<Tensors>() : Tensors{*y};
   }
 

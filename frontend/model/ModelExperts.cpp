@@ -56,8 +56,9 @@ static LogicalResult steer(mlir::ValueRange operands, SmallVectorImpl<mlir::Name
   return success();
 }
 
-FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, ArrayRef<mlir::NamedAttribute> options,
-                                         CreateOp create, function_ref<LogicalResult(const Twine &)> fail) {
+FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, mlir::Value rows,
+                                         ArrayRef<mlir::NamedAttribute> options, CreateOp create,
+                                         function_ref<LogicalResult(const Twine &)> fail) {
   SmallVector<mlir::NamedAttribute> routed(options);
   if (failed(checkShapes(operands, fail)) || failed(steer(operands, routed, fail)))
     return failure();
@@ -70,14 +71,19 @@ FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, ArrayRef<mli
   mlir::Value x = operands[0];
   SmallVector<mlir::Value> scored = {made("router", {x, operands[1]})};
   append_range(scored, operands.drop_front(5));
+  if (rows)
+    scored.push_back(rows);
+  mlir::Builder builder(x.getContext());
+  routed.push_back(builder.getNamedAttr(nn::RouteOp::getOperandSegmentSizeAttr(),
+                                        builder.getDenseI32ArrayAttr({1, operands.size() > 5 ? 1 : 0, rows ? 1 : 0})));
   mlir::Value weights = made("route", scored, routed);
   if (fails)
     return failure();
   auto route = weights.getDefiningOp<nn::RouteOp>();
   mlir::Value places = route.getPlaces(), counts = route.getCounts();
-  mlir::Value rows = made("dispatch", {x, places});
-  mlir::Value gate = made("expert_linear", {rows, operands[2], counts});
-  mlir::Value up = made("expert_linear", {rows, operands[3], counts});
+  mlir::Value chosen = made("dispatch", {x, places});
+  mlir::Value gate = made("expert_linear", {chosen, operands[2], counts});
+  mlir::Value up = made("expert_linear", {chosen, operands[3], counts});
   mlir::Value scaled = made("scale_rows", {made("swiglu", {gate, up}), weights, places});
   mlir::Value y = made("combine", {made("expert_linear", {scaled, operands[4], counts}), places});
   return fails ? FailureOr<mlir::Value>(failure()) : FailureOr<mlir::Value>(y);

@@ -48,12 +48,15 @@ mlir::Value ModelLosses::sum(mlir::OpBuilder &builder, mlir::Value left, mlir::V
   return hold(builder, left, std::move(terms));
 }
 
-/// The mean is over all places of the sequences; a target some places on is at fewer.
+/// The mean is over all places of the sequences; a target some places on is at fewer. Where targets are counted, those
+/// are counted that are so many places on.
 static double shareOfPlaces(nn::CrossEntropyOp loss, int64_t sequence) {
   auto targets = dyn_cast<mlir::BlockArgument>(loss.getTargets());
   auto part = loss->getParentOfType<mlir::func::FuncOp>();
   auto ahead = targets ? part.getArgAttrOfType<mlir::IntegerAttr>(targets.getArgNumber(), nn::kAheadAttr) : nullptr;
-  return ahead ? double(sequence) / double(sequence - ahead.getInt()) : 1;
+  if (ahead && loss.getCounted())
+    loss.setAhead(ahead.getInt());
+  return ahead && !loss.getCounted() ? double(sequence) / double(sequence - ahead.getInt()) : 1;
 }
 
 mlir::Value ModelLosses::total(mlir::OpBuilder &builder, ArrayRef<Term> terms, int64_t sequence, bool further) {

@@ -163,7 +163,7 @@ void PieceGraph::splitLosses() {
     auto stats = builder.create<nn::CrossEntropyStatsOp>(whole.getLoc(), z, whole.getTargets(), /*first=*/0, vocab,
                                                          whole.getSoftcap(), nn::AxesAttr());
     auto loss = builder.create<nn::CrossEntropyLossOp>(whole.getLoc(), stats, whole.getTargets(), whole.getScaleAttr(),
-                                                       whole.getCountedAttr());
+                                                       whole.getCountedAttr(), whole.getAheadAttr());
     whole.replaceAllUsesWith(loss.getLoss());
     erase(whole);
   }
@@ -203,7 +203,7 @@ LogicalResult PieceGraph::build(bool first) {
 //===-- Backward ------------------------------------------------------------------------------------------------===//
 
 LogicalResult PieceGraph::differentiate(bool first) {
-  nn::Gradients gradients(OpBuilder::atBlockEnd(&scratch.block()), piece.lossScale, piece.microbatchScale);
+  nn::Gradients gradients(OpBuilder::atBlockEnd(&scratch.block()), piece.lossScale);
   SmallVector<Operation *> ops;
   for (Operation &op : scratch.block())
     ops.push_back(&op);

@@ -51,13 +51,8 @@ FailureOr<Operation *> PieceGraph::cloneSliced(OpBuilder &builder, Operation &op
     int64_t own = offset ? cast<IntegerAttr>(offset).getInt() : 0;
     attributes.set("offset", builder.getI64IntegerAttr(own + slice.start()));
   }
-  if (auto route = dyn_cast<nn::RouteOp>(op)) {
-    if (!route.getBalance().isZero())
-      return op.emitError("`balance` counts the experts of whole sequences; slices do not see them");
-    int64_t whole = cast<RankedTensorType>(route.getLse().getType()).getDimSize(1);
-    double share = static_cast<double>(slice.length(slice.number)) / static_cast<double>(whole * slice.devices);
-    attributes.set("z", builder.getF64FloatAttr(route.getZ().convertToDouble() * share));
-  }
+  if (auto route = dyn_cast<nn::RouteOp>(op); route && !route.getBalance().isZero())
+    return op.emitError("`balance` counts the experts of whole sequences; slices do not see them");
   FailureOr<Operation *> made =
       nn::createOp(builder, op.getLoc(), op.getName().stripDialect(), operands, attributes.getAttrs());
   if (succeeded(made))

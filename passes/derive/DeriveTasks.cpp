@@ -137,20 +137,21 @@ void PieceTable::readSums() {
     said = true;
     pieces.op(piece).setSumsWhole(true);
   };
-  auto hasOwnExperts = [&](int64_t piece) {
+  auto sumsApart = [&](int64_t piece) {
     return llvm::any_of(pieces.op(piece).getParts(), [&](Attribute part) {
       auto function = module.lookupSymbol<func::FuncOp>(cast<StringAttr>(cast<ArrayAttr>(part)[0]));
       return function && llvm::any_of(llvm::seq(function.getNumArguments()), [&](unsigned i) {
                auto weight = function.getArgAttrOfType<nn::WeightAttr>(i, nn::kWeightAttr);
-               return weight && weight.getExperts() > 1;
+               return weight && isSummedApart(program, weight);
              });
     });
   };
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
     if (pieces.isReplicated(piece))
       stayWhole(piece, pieces.op(piece).getLoc(), "several ranks update all of it");
-    else if (hasOwnExperts(piece))
-      stayWhole(piece, pieces.op(piece).getLoc(), "its experts are cut over other devices than its other weights");
+    else if (sumsApart(piece))
+      stayWhole(piece, pieces.op(piece).getLoc(),
+                "its experts are cut over other devices than its other weights, or a router has a bias");
   program.walk([&](TransferOp move) {
     if (move.getThing().getRole() == Role::grad)
       stayWhole(pieces.find(move.getThing().getCoord()), move.getLoc(), "it moves here");
@@ -200,8 +201,8 @@ LogicalResult PieceTable::readPiece(PieceOp op, unsigned number) {
 }
 
 /// So a gradient's payload is like the first tensors of the weights', and is cut over ranks at the same elements. On a
-/// mesh experts that are cut over devices, then tied weights, stand before those that are frozen: the gradients of the
-/// others are summed as one run.
+/// mesh weights that are summed apart, then tied ones, stand before those that are frozen: the gradients of the others
+/// are summed as one run.
 void PieceTable::putFrozenLast(PieceModel &model) {
   SmallVector<unsigned> order = llvm::to_vector(llvm::seq<unsigned>(0, model.weights.size()));
   const bool hasMesh = bool(program.getMeshAttr());
@@ -209,7 +210,7 @@ void PieceTable::putFrozenLast(PieceModel &model) {
     const PieceWeight &weight = model.weights[i];
     if (weight.isFrozen())
       return 3;
-    return hasMesh && weight.isTied() ? 2 : weight.attr.getDeclared().getExperts() > 1 ? 1 : 0;
+    return hasMesh && weight.isTied() ? 2 : isSummedApart(program, weight.attr.getDeclared()) ? 1 : 0;
   };
   llvm::stable_sort(order, [&](unsigned a, unsigned b) { return placeOf(a) < placeOf(b); });
   SmallVector<PieceWeight> sorted;
@@ -411,7 +412,6 @@ static void shareBalance(const PieceModel &model, ProgramOp program) {
       if (members == 1)
         continue;
       route.setSharedAttr(nn::AxesAttr::get(program.getContext(), axes));
-      route.setMembers(members);
     }
 }
 
@@ -444,7 +444,6 @@ LogicalResult PieceTable::derive() {
     model.rounds = stringOf(program.getTrain(), "gradients").ends_with("16");
     int64_t microbatches = program.getMicrobatches() / program.countUpdates() * program.sumMembers();
     model.lossScale = lossScale(model, microbatches);
-    model.microbatchScale = 1.0 / static_cast<double>(microbatches);
     for (const SequenceSlice &slice : slices)
       if (failed(derivePhases(module, model, slice)))
         return failure();

@@ -6,7 +6,8 @@
 //   With `mesh zero = 1` a replica updates, counts and keeps the state of a shard of the piece's own weights, which lie
 //   one behind the other: each op has the part of its tensor that is in the shard, and a state of all of the shard.
 //   @p.merge  grad -> grad            devices along `tensor` sum what each has as a term, once a step; devices with the
-//                                     same experts what each has made of their gradients
+//                                     same experts what each has made of their gradients; with `zero` all replicas the
+//                                     counts of a router's bias
 //   @p.sum    grad, share -> grad    with `mesh zero = 2` a gradient is added to the shard's sum as soon as it is made
 //   @p.U.k, norm.k, tie.*.k  the same on the k-th shard of a piece whose gradient and state are cut over ranks
 //   @p.cut.k  the k-th shard of its weights, where every rank has the whole
@@ -47,7 +48,7 @@ private:
   void cutOverReplicas();
   DenseI64ArrayAttr flatOf(size_t weight, bool packed = false);
   bool sumsShards() const { return flat && piece.sumsShards; }
-  int zero() const { return piece.sumsShards ? 2 : 1; }
+  int64_t zero() const { return (*ModuleOp(module).getOps<ProgramOp>().begin()).getMeshAttr().getZero(); }
   Value addTo(Value grad, Value share);
   Value sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> gradients, Value before);
   LogicalResult write(BodyVariant variant, ArrayRef<Group> inputs, ArrayRef<Group> results, int64_t shard = -1,
@@ -56,6 +57,11 @@ private:
     return writeBody(module, piece.loc, identity, inputs, results);
   }
   bool isTied(unsigned i) const { return piece.weights[i].isTied(); }
+  /// Whether its gradient is summed with those of the others, and its state cut with theirs.
+  bool isInRun(const PieceWeight &weight) const {
+    return !weight.isFrozen() && !weight.isTied() &&
+           !isSummedApart(*ModuleOp(module).getOps<ProgramOp>().begin(), weight.attr.getDeclared());
+  }
   Group stateOf() const { return {GroupKind::opt, states}; }
 
   ModuleOp module;
@@ -81,8 +87,8 @@ private:
   /// the gradients of tied weights, and by gradient its place among them.
   SmallVector<Value> sums;
   SmallVector<size_t> sumOf;
-  /// Of its own weights, which stand first, where the replicas update a shard each. Experts that are cut over devices
-  /// are not among them: each device has the whole state of its own.
+  /// Of its own weights, which stand first, where the replicas update a shard each. Those that are summed apart are not
+  /// among them: each device has the whole state of its own.
   std::optional<FlatCut> flat;
 };
 } // namespace
@@ -120,7 +126,7 @@ Updates::Updates(ModuleOp module, const PieceModel &piece)
     gradTypes.push_back(piece.gradType(type));
     if (weight.isTied())
       freshTypes.push_back(type);
-    else if (!flat || isOfExperts(weight.attr))
+    else if (!flat || !isInRun(weight))
       stateTypes.append(optimizer.stateOf(weight.attr).size(), sumsOf(type));
     else if (stateTypes.empty())
       stateTypes.append(optimizer.stateOf(weight.attr).size(),
@@ -169,7 +175,7 @@ void Updates::copyForUndo() {
 void Updates::cutOverReplicas() {
   SmallVector<Type> own;
   for (const PieceWeight &weight : piece.weights)
-    if (!weight.isFrozen() && !weight.isTied() && !isOfExperts(weight.attr))
+    if (isInRun(weight))
       own.push_back(weight.attr.getType());
   if (piece.replicas > 0 && !own.empty())
     flat = cutFlat(own, piece.replicas);
@@ -510,7 +516,7 @@ LogicalResult Updates::refuseMuon() {
 LogicalResult Updates::checkFlat() {
   SmallVector<WeightAttr> own;
   for (const PieceWeight &weight : piece.weights)
-    if (flat && !weight.isFrozen() && !weight.isTied() && !isOfExperts(weight.attr))
+    if (flat && isInRun(weight))
       own.push_back(weight.attr);
   for (WeightAttr weight : own) {
     if (optimizer.ruleFor(weight) == Optimizer::Rule::muon)
@@ -528,15 +534,15 @@ LogicalResult Updates::checkFlat() {
 
 /// What devices along an axis have as terms of a gradient becomes their sum.
 void Updates::mergeTerms(WeightAttr weight, Value &grad) {
-  if (auto axis = axisOfTerms(*module.getOps<ProgramOp>().begin(), weight))
+  if (auto axes = axesOfTerms(*module.getOps<ProgramOp>().begin(), weight); !axes.empty())
     grad =
-        builder.create<nn::AllReduceOp>(piece.loc, grad, nn::AxesAttr::get(module.getContext(), *axis), IntegerAttr());
+        builder.create<nn::AllReduceOp>(piece.loc, grad, nn::AxesAttr::get(module.getContext(), axes), IntegerAttr());
 }
 
 bool Updates::hasTerms() const {
   auto program = *ModuleOp(module).getOps<ProgramOp>().begin();
   return llvm::any_of(piece.weights, [&](const PieceWeight &weight) {
-    return !weight.isFrozen() && axisOfTerms(program, weight.attr);
+    return !weight.isFrozen() && !axesOfTerms(program, weight.attr).empty();
   });
 }
 

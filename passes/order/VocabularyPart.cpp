@@ -139,6 +139,6 @@ void VocabularyPart::writeShard(OpBuilder &builder, StringRef name, int64_t k, i
   }
   Value merged = builder.create<nn::CrossEntropyMergeOp>(loc, statsType, all);
   Value sum = builder.create<nn::CrossEntropyLossOp>(loc, loss.getLoss().getType(), merged, targets,
-                                                     loss.getScaleAttr(), loss.getCountedAttr());
+                                                     loss.getScaleAttr(), loss.getCountedAttr(), loss.getAheadAttr());
   end(builder, made, k + 1 == shards ? ValueRange(sum) : ValueRange());
 }

@@ -9,6 +9,9 @@
 //     k 512 [ b[0] | ]
 //           [ b[1] | ]
 //   m 512 [ a[0] a[1] ] [ c ]
+//
+// A row of an expert must not depend on how many rows the expert has: that is what other documents change. oneDNN takes
+// other kernels, whose sums have other orders, for less than 16 rows; so there are never less.
 #include "runtime/cpu/Experts.h"
 #include "runtime/kernels/GemmShape.h"
 #include <algorithm>
@@ -19,7 +22,7 @@ using namespace pp;
 
 namespace {
 
-constexpr int64_t edge = 512;
+constexpr int64_t edge = 512, leastRows = 16;
 
 /// Elements of f32, or of 16 bits; element (i, j) lies at i * row + j * column, and one of the two is 1.
 struct Matrix {
@@ -58,8 +61,11 @@ struct SegmentProduct {
   char *c;
   Type type; ///< of c
   bool accumulates;
+  bool byRows = false; ///< a is dense, and its rows are tokens'
 
   pp_status_t run(char *scratch) const {
+    if (a.isWide() && b.isWide() && type == Type::F32 && byRows && m < leastRows)
+      return runFewRows(reinterpret_cast<float *>(scratch)) ? PP_OK : PP_INTERNAL;
     if (a.isWide() && b.isWide() && type == Type::F32)
       return multiply(a, b, m, n, k, reinterpret_cast<float *>(c), n, accumulates) ? PP_OK : PP_INTERNAL;
     bool done = true;
@@ -68,16 +74,31 @@ struct SegmentProduct {
         done &= runBlock(i, j, std::min(edge, m - i), std::min(edge, n - j), reinterpret_cast<float *>(scratch));
     return done ? PP_OK : PP_INTERNAL;
   }
+  /// With rows of zeros behind those of a.
+  bool runFewRows(float *scratch) const {
+    float *left = scratch, *sums = left + leastRows * k;
+    std::memcpy(left, a.data, size_t(m * k) * sizeof(float));
+    std::fill(left + m * k, sums, 0.0f);
+    std::fill(sums, sums + leastRows * n, 0.0f);
+    if (accumulates)
+      std::memcpy(sums, c, size_t(m * n) * sizeof(float));
+    if (!multiply({reinterpret_cast<const char *>(left), Type::F32, k, 1}, b, leastRows, n, k, sums, n, accumulates))
+      return false;
+    std::memcpy(c, sums, size_t(m * n) * sizeof(float));
+    return true;
+  }
   bool runBlock(int64_t i, int64_t j, int64_t rows, int64_t columns, float *scratch) const {
     float *left = scratch, *right = left + edge * edge, *sums = right + edge * edge;
     bool isWide = type == Type::F32;
     float *to = isWide ? reinterpret_cast<float *>(c) + i * n + j : sums;
-    int64_t row = isWide ? n : columns;
+    int64_t row = isWide ? n : columns, all = byRows ? std::max(rows, leastRows) : rows;
     bool done = true;
     for (int64_t l = 0; l < k; l += edge) {
       int64_t depth = std::min(edge, k - l);
-      done &= multiply(widened(a, i, l, rows, depth, left), widened(b, l, j, depth, columns, right), rows, columns,
-                       depth, to, row, l > 0 || (isWide && accumulates));
+      const Matrix x = widened(a, i, l, rows, depth, left);
+      std::fill(left + rows * depth, left + all * depth, 0.0f);
+      done &= multiply(x, widened(b, l, j, depth, columns, right), all, columns, depth, to, row,
+                       l > 0 || (isWide && accumulates));
     }
     for (int64_t line = 0; line < rows && !isWide; ++line)
       isaTable().narrow[int(type)](sums + line * columns, c + 2 * ((i + line) * n + j), columns, accumulates);
@@ -140,7 +161,8 @@ pp_status_t runExperts(const PreparedOp &op, void *const *x) {
                               {w, op.type, out, 1},
                               result + begin * out * size,
                               op.type,
-                              false};
+                              false,
+                              true};
     if (op.kernel == Kernel::expert_linear_dx)
       product = {rows,
                  in,
@@ -149,7 +171,8 @@ pp_status_t runExperts(const PreparedOp &op, void *const *x) {
                  {w, op.type, 1, out},
                  result + begin * in * size,
                  op.type,
-                 op.has(Accumulate)};
+                 op.has(Accumulate),
+                 true};
     if (op.kernel == Kernel::expert_linear_dw)
       product = {in,
                  out,
@@ -189,4 +212,9 @@ Body pp::expertBody(const PreparedOp &op) {
   }
 }
 
-int64_t pp::expertBytes(const PreparedOp &op) { return op.type == Type::F32 ? 0 : 3 * edge * edge * 4; }
+int64_t pp::expertBytes(const PreparedOp &op) {
+  if (op.type != Type::F32)
+    return 3 * edge * edge * 4;
+  const bool byRows = op.kernel == Kernel::expert_linear || op.kernel == Kernel::expert_linear_dx;
+  return byRows ? leastRows * (op.dims[1] + op.dims[2]) * 4 : 0;
+}

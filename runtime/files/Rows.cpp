@@ -181,6 +181,7 @@ void Rows::read(int64_t n, What what, int32_t *out, int64_t from, int64_t count,
       const int64_t place = t - piece.column + ahead;
       const bool isThere = place < int64_t(piece.length);
       out[t - from] = what == What::Starts    ? int32_t(piece.column)
+                      : what == What::Filled  ? 1
                       : !isThere              ? (what == What::Targets ? notCounted : pad)
                       : what == What::Targets ? targetAt(piece, place)
                                               : tokens->at(piece.begin + place);
@@ -191,19 +192,28 @@ void Rows::read(int64_t n, What what, int32_t *out, int64_t from, int64_t count,
     add(window(n, /*before=*/true));
   else
     forPieces(n, add);
-  const int32_t rest = what == What::Starts ? int32_t(filled) : what == What::Targets ? notCounted : pad;
+  const int32_t rest = what == What::Starts    ? int32_t(filled)
+                       : what == What::Filled  ? 0
+                       : what == What::Targets ? notCounted
+                                               : pad;
   for (int64_t t = std::max(filled, from); t < from + count; ++t)
     out[t - from] = rest;
 }
 
-int64_t Rows::counted(int64_t n) const {
+int64_t Rows::counted(int64_t n, int64_t ahead) const {
   int64_t sum = 0;
   forPieces(n, [&](const Piece &piece) {
     const int64_t targets = int64_t(piece.length) - (piece.goesOn ? 0 : 1);
-    for (int64_t t = 0; tokens->hasCounted() && t < targets; ++t)
+    for (int64_t t = ahead; tokens->hasCounted() && t < targets; ++t)
       sum += tokens->isCounted(piece.begin + t + 1);
-    sum += tokens->hasCounted() ? 0 : targets;
+    sum += tokens->hasCounted() ? 0 : std::max<int64_t>(targets - ahead, 0);
   });
+  return sum;
+}
+
+int64_t Rows::filled(int64_t n) const {
+  int64_t sum = 0;
+  forPieces(n, [&](const Piece &piece) { sum += piece.length; });
   return sum;
 }
 

@@ -43,13 +43,16 @@ public:
   void cover(int64_t begin, int64_t end);
 
   /// What of a row is read: its tokens; for each the next one of its document, or -100 where that does not count; at
-  /// which place of the row the token's document begins; or the row that stands before this one in a stream.
-  enum class What : uint8_t { Tokens, Targets, Starts, Before };
+  /// which place of the row the token's document begins; the row that stands before this one in a stream; or 1 where
+  /// there is a token, and 0 where there is none.
+  enum class What : uint8_t { Tokens, Targets, Starts, Before, Filled };
   /// Writes row `n`, or `count` places of it from `from` on. `ahead`: of tokens and targets those so many places on in
   /// their document, as far as the row has them; else the pad token, and -100.
   void read(int64_t n, What what, int32_t *out, int64_t from = 0, int64_t count = -1, int64_t ahead = 0) const;
-  /// How many targets of row `n` count.
-  [[nodiscard]] int64_t counted(int64_t n) const;
+  /// How many targets of row `n` count; `ahead`: of those so many places on.
+  [[nodiscard]] int64_t counted(int64_t n, int64_t ahead = 0) const;
+  /// How many tokens row `n` has.
+  [[nodiscard]] int64_t filled(int64_t n) const;
 
 private:
   /// Tokens of one document that stand side by side in a row.

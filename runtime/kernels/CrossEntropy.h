@@ -16,7 +16,7 @@ using namespace pp;
 
 /// What the sum of a step's losses is multiplied by.
 inline double lossFactor(const PreparedOp &op, const OptimizerScalars &scalars) {
-  return op.has(Counted) ? op.params[0] / scalars.divisor : op.params[0];
+  return op.has(Counted) ? op.params[0] / scalars.divisors[op.ahead()] : op.params[0];
 }
 
 /// The cap of logits as loops use it; Capped: logits are cap tanh(z / cap).

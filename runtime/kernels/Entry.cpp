@@ -235,9 +235,9 @@ int32_t pp_router_dw(pp_rank_t *rank, int32_t op, const void *x, const void *dlo
   return PP_RUN(router_dw, x, dlogits, dwr);
 }
 
-int32_t pp_route(pp_rank_t *rank, int32_t op, const void *logits, const void *bias, void *w, int32_t *sel, void *p,
-                 void *lse, int32_t *places, int32_t *counts) {
-  return PP_RUN(route, logits, bias, w, sel, p, lse, places, counts, &rank->routed);
+int32_t pp_route(pp_rank_t *rank, int32_t op, const void *logits, const void *bias, const int32_t *rows, void *w,
+                 int32_t *sel, void *p, void *lse, int32_t *places, int32_t *counts) {
+  return PP_RUN(route, logits, bias, rows, w, sel, p, lse, places, counts, &rank->routed);
 }
 
 int32_t pp_expert_load(pp_rank_t *rank, int32_t op, const int32_t *counts, void *load) {

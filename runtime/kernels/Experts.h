@@ -66,13 +66,13 @@ template <class A> void keepBestGroups(A *scores, int64_t n, int64_t groups, int
 
 /// What experts are chosen by, where that is not p itself.
 template <class E> const Acc<E> *scoresOf(const PreparedOp &op, const Acc<E> *p, const E *bias, Acc<E> *scores) {
-  const int64_t n = op.dims[1], groups = int64_t(op.params[3]);
+  const int64_t n = op.dims[1], groups = int64_t(op.params[4]);
   if (!bias && groups == 1)
     return p;
   for (int64_t i = 0; i < n; ++i)
     scores[i] = p[i] + (bias ? Acc<E>(get(bias, i)) : Acc<E>(0));
   if (groups > 1)
-    keepBestGroups(scores, n, groups, int64_t(op.params[4]));
+    keepBestGroups(scores, n, groups, int64_t(op.params[5]));
   return scores;
 }
 
@@ -98,6 +98,9 @@ inline int64_t acceptChoices(const int32_t *sel, int32_t *places, int32_t *count
   const bool fitsAll = room >= tokens * (k < each ? k : each);
   for (int64_t j = 0; j < k; ++j)
     for (int64_t i = j; i < tokens * k; i += k) {
+      places[i] = -1;
+      if (sel[i] < 0)
+        continue;
       int64_t section = sel[i] / each, taken = 0;
       for (int64_t e = section * each; e < (section + 1) * each && !fitsAll; ++e)
         taken += counts[e];
@@ -109,13 +112,14 @@ inline int64_t acceptChoices(const int32_t *sel, int32_t *places, int32_t *count
   return all;
 }
 
-/// Rows ordered by expert, then by token; the experts are in equal sections, each of which has room for so many rows.
-/// `counts` are the ends of the experts' rows while places are given. Returns how many choices have a row.
+/// Rows ordered by expert, then by token; the experts are in equal sections, each of which has room for so many rows,
+/// and takes `limit` of them at most. `counts` are the ends of the experts' rows while places are given. Returns how
+/// many choices have a row.
 inline int64_t planRows(const int32_t *sel, int32_t *places, int32_t *counts, int64_t tokens, int64_t k, int64_t n,
-                        int64_t sections, int64_t room) {
+                        int64_t sections, int64_t room, int64_t limit) {
   const int64_t each = n / sections, choices = tokens * k;
   memset(counts, 0, size_t(n) * sizeof(int32_t));
-  const int64_t all = acceptChoices(sel, places, counts, tokens, k, each, room);
+  const int64_t all = acceptChoices(sel, places, counts, tokens, k, each, limit);
   int32_t begin = 0;
   for (int64_t e = 0; e < n; ++e) {
     if (e % each == 0)
@@ -131,36 +135,52 @@ inline int64_t planRows(const int32_t *sel, int32_t *places, int32_t *counts, in
   return all;
 }
 
-/// The balance of groups of tokens, and what the step has of rows and of z.
+/// How many choices a section takes at most: with a capacity no more than the tokens that are there give it.
+inline int64_t roomOf(const PreparedOp &op, int64_t tokens) {
+  const double equal = double(tokens * op.dims[2]) / double(op.dims[4]), most = __builtin_ceil(op.params[3] * equal);
+  return op.params[3] > 0 && most < double(op.dims[5]) ? int64_t(most) : op.dims[5];
+}
+
+/// The balance of groups of rows, and what the step has of rows of experts and of z: sums over tokens.
 template <class A> struct RouterReport {
   RouterSums &sums;
   const PreparedOp &op;
-  double *often, *mass; ///< of the group so far, by expert
+  double *often, *mass;          ///< of the group so far, by expert
+  int64_t tokens = 0, inAll = 0; ///< of the group so far, and of all
 
   RouterReport(const PreparedOp &op, void *sums)
       : sums(*out<RouterSums>(sums)), op(op), often(reinterpret_cast<double *>(op.scratch)), mass(often + op.dims[1]) {}
 
-  void add(int64_t t, const A *p, const int32_t *sel, A lse) const {
-    const int64_t n = op.dims[1], k = op.dims[2], group = op.dims[3];
-    const double tokens = double(op.dims[0]);
-    if (t % group == 0)
-      memset(often, 0, size_t(2 * n) * sizeof(double));
+  void begin(int64_t t) {
+    if (t % op.dims[3] == 0) {
+      memset(often, 0, size_t(2 * op.dims[1]) * sizeof(double));
+      tokens = 0;
+    }
+  }
+  void add(const A *p, const int32_t *sel, A lse) {
+    const int64_t n = op.dims[1], k = op.dims[2];
     const double whole = op.has(Sigmoid) ? double(sumOfRow(p, n)) : 1;
     for (int64_t i = 0; i < n; ++i)
       mass[i] += double(p[i]) / whole;
     for (int64_t j = 0; j < k; ++j)
       often[sel[j]] += 1;
-    sums.z += op.params[2] / tokens * double(lse) * double(lse);
-    if ((t + 1) % group != 0)
+    sums.z += op.params[2] * double(lse) * double(lse);
+    ++tokens;
+    ++inAll;
+  }
+  void end(int64_t t) {
+    if ((t + 1) % op.dims[3] != 0 || tokens == 0)
       return;
     double product = 0;
-    for (int64_t i = 0; i < n; ++i)
+    for (int64_t i = 0; i < op.dims[1]; ++i)
       product += often[i] * mass[i];
-    sums.balance += op.params[1] * double(n) / double(k) / (tokens * double(group)) * product;
+    sums.balance += op.params[1] * double(op.dims[1]) / double(op.dims[2]) / double(tokens) * product;
   }
   void addRows(const int32_t *counts, int64_t rows) const {
+    if (inAll == 0)
+      return;
     sums.rows += rows;
-    sums.dropped += op.dims[0] * op.dims[2] - rows;
+    sums.dropped += inAll * op.dims[2] - rows;
     sums.experts += op.dims[1];
     for (int64_t e = 0; e < op.dims[1]; ++e) {
       sums.fewest = counts[e] < sums.fewest ? counts[e] : sums.fewest;
@@ -169,15 +189,32 @@ template <class A> struct RouterReport {
   }
 };
 
+/// Chooses nothing for row t, which holds no token.
+template <class A> void leaveOut(int64_t t, int64_t n, int64_t k, A *w, int32_t *sel, A *p, A *lse) {
+  lse[t] = 0;
+  for (int64_t i = t * n; i < (t + 1) * n; ++i)
+    p[i] = 0;
+  for (int64_t j = t * k; j < (t + 1) * k; ++j) {
+    w[j] = 0;
+    sel[j] = -1;
+  }
+}
+
 template <class E> pp_status_t route(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   const A *logits = in<A>(arguments[0]);
-  A *w = out<A>(arguments[2]), *p = out<A>(arguments[4]), *lse = out<A>(arguments[5]);
-  int32_t *sel = out<int32_t>(arguments[3]), *places = out<int32_t>(arguments[6]), *counts = out<int32_t>(arguments[7]);
+  const int32_t *rows = in<int32_t>(arguments[2]);
+  A *w = out<A>(arguments[3]), *p = out<A>(arguments[5]), *lse = out<A>(arguments[6]);
+  int32_t *sel = out<int32_t>(arguments[4]), *places = out<int32_t>(arguments[7]), *counts = out<int32_t>(arguments[8]);
   int64_t tokens = op.dims[0], n = op.dims[1], k = op.dims[2];
-  RouterReport<A> report(op, arguments[8]);
+  RouterReport<A> report(op, arguments[9]);
   A *scores = reinterpret_cast<A *>(report.mass + n);
-  for (int64_t t = 0; t < tokens; ++t) {
+  for (int64_t t = 0; t < tokens; report.end(t++)) {
+    report.begin(t);
+    if (rows && rows[t] < 0) {
+      leaveOut(t, n, k, w, sel, p, lse);
+      continue;
+    }
     if (op.has(Sigmoid)) {
       lse[t] = 0;
       for (int64_t i = t * n; i < (t + 1) * n; ++i)
@@ -191,9 +228,10 @@ template <class E> pp_status_t route(const PreparedOp &op, void *const *argument
       factor /= sumOfChosen(p + t * n, sel + t * k, k);
     for (int64_t j = 0; j < k; ++j)
       w[t * k + j] = factor * p[t * n + sel[t * k + j]];
-    report.add(t, p + t * n, sel + t * k, lse[t]);
+    report.add(p + t * n, sel + t * k, lse[t]);
   }
-  report.addRows(counts, planRows(sel, places, counts, tokens, k, n, op.dims[4], op.dims[5]));
+  const int64_t limit = roomOf(op, report.inAll);
+  report.addRows(counts, planRows(sel, places, counts, tokens, k, n, op.dims[4], op.dims[5], limit));
   return PP_OK;
 }
 
@@ -223,22 +261,25 @@ template <class A> void sigmoidSlopes(const A *p, A *dp, A *balance, int64_t n) 
 template <class E> pp_status_t expert_load(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   const int64_t n = op.dims[0];
-  int64_t shared = n;
-  while (n % shared || op.dims[2] % shared)
+  int64_t shared = n, choices = 0;
+  while (n % shared || op.dims[1] % shared)
     --shared;
+  for (int64_t e = 0; e < n; ++e)
+    choices += in<int32_t>(arguments[0])[e];
   for (int64_t e = 0; e < n; ++e) {
-    A load = A((n * in<int32_t>(arguments[0])[e] - op.dims[1]) / shared);
+    A load = A((n * in<int32_t>(arguments[0])[e] - choices) / shared);
     A &sum = out<A>(arguments[1])[e];
     sum = op.has(Accumulate) ? sum + load : load;
   }
   return PP_OK;
 }
 
-/// How often the tokens of a group chose each expert.
+/// How often the rows of a group chose each expert.
 template <class A> void countChoices(const int32_t *sel, A *often, int64_t choices, int64_t n) {
   memset(often, 0, size_t(n) * sizeof(A));
   for (int64_t i = 0; i < choices; ++i)
-    often[sel[i]] += A(1);
+    if (sel[i] >= 0)
+      often[sel[i]] += A(1);
 }
 
 template <class E> pp_status_t choice_counts(const PreparedOp &op, void *const *arguments) {
@@ -248,18 +289,26 @@ template <class E> pp_status_t choice_counts(const PreparedOp &op, void *const *
   return PP_OK;
 }
 
+/// The balance of a token of the group whose experts were chosen so often is this times the sum of often p.
+template <class A> double balanceOf(const PreparedOp &op, const A *often) {
+  const double choices = double(sumOfRow(often, op.dims[1])); // k of each token
+  return choices > 0 ? op.params[1] * double(op.dims[1]) / choices : 0;
+}
+
 /// This device's share of the balance of groups whose choices others have counted, too.
-template <class A> double shareOfBalance(const PreparedOp &op, const A *p, const A *often) {
+template <class A> double shareOfBalance(const PreparedOp &op, const int32_t *sel, const A *p, const A *often) {
   const int64_t n = op.dims[1];
-  double product = 0;
+  double sum = 0;
   for (int64_t t = 0; t < op.dims[0]; ++t) {
+    if (sel[t * op.dims[2]] < 0)
+      continue;
     const A *row = p + t * n, *counts = often + t / op.dims[3] * n;
     double dot = 0;
     for (int64_t i = 0; i < n; ++i)
       dot += double(counts[i]) * double(row[i]);
-    product += op.has(Sigmoid) ? dot / double(sumOfRow(row, n)) : dot;
+    sum += balanceOf(op, counts) * (op.has(Sigmoid) ? dot / double(sumOfRow(row, n)) : dot);
   }
-  return op.params[3] * product;
+  return sum;
 }
 
 template <class E> pp_status_t route_bwd(const PreparedOp &op, void *const *arguments) {
@@ -269,8 +318,9 @@ template <class E> pp_status_t route_bwd(const PreparedOp &op, void *const *argu
   A *dlogits = out<A>(arguments[6]), *own = reinterpret_cast<A *>(op.scratch), *pull = own + op.dims[1];
   const A *given = in<A>(arguments[5]), *often = own;
   int64_t tokens = op.dims[0], n = op.dims[1], k = op.dims[2], group = op.dims[3];
-  double lossScale = in<OptimizerScalars>(arguments[7])->lossScale;
-  A scale = A(op.params[0]), balance = A(op.params[1] * lossScale), z = A(op.params[2] * lossScale);
+  const auto *scalars = in<OptimizerScalars>(arguments[7]);
+  const double perToken = scalars->lossScale * scalars->perToken;
+  A scale = A(op.params[0]), balance = 0, z = A(2 * op.params[2] * perToken);
   for (int64_t t = 0; t < tokens; ++t) {
     const int32_t *chosen = sel + t * k;
     const A *row = p + t * n;
@@ -279,6 +329,12 @@ template <class E> pp_status_t route_bwd(const PreparedOp &op, void *const *argu
       often = given + t / group * n;
     else if (t % group == 0)
       countChoices(chosen, own, group * k, n);
+    if (t % group == 0)
+      balance = A(balanceOf(op, often) * perToken);
+    if (*chosen < 0) {
+      memset(dp, 0, size_t(n) * sizeof(A));
+      continue;
+    }
     for (int64_t i = 0; i < n; ++i)
       dp[i] = op.has(Sigmoid) ? A(0) : balance * often[i];
     chosenSlopes(dw + t * k, w + t * k, chosen, row, dp, k, scale, op.has(Renormalise));
@@ -295,7 +351,7 @@ template <class E> pp_status_t route_bwd(const PreparedOp &op, void *const *argu
       dp[i] = row[i] * (dp[i] - dot + more);
   }
   if (given)
-    out<RouterSums>(arguments[8])->balance += shareOfBalance(op, p, given);
+    out<RouterSums>(arguments[8])->balance += shareOfBalance(op, sel, p, given);
   return PP_OK;
 }
 
@@ -363,6 +419,8 @@ template <class E> pp_status_t scale_rows(const PreparedOp &op, void *const *arg
   int64_t h = op.dims[2];
   for (int64_t i = 0; i < op.dims[0] * op.dims[1]; ++i) {
     const int64_t row = places ? places[i] : i;
+    if (row < 0)
+      continue;
     const E *a = in<E>(arguments[0]) + row * h;
     E *y = out<E>(arguments[3]) + row * h;
     A factor = w[i];
@@ -381,6 +439,10 @@ template <class E> pp_status_t scale_rows_bwd(const PreparedOp &op, void *const 
   int64_t h = op.dims[2];
   for (int64_t i = 0; i < op.dims[0] * op.dims[1]; ++i) {
     const int64_t row = places ? places[i] : i;
+    if (row < 0) {
+      dw[i] = 0;
+      continue;
+    }
     const E *dy = in<E>(arguments[0]) + row * h, *a = in<E>(arguments[1]) + row * h;
     E *da = out<E>(arguments[4]) + row * h;
     A factor = w[i], dot = 0;

@@ -40,8 +40,9 @@ enum OpFlag : uint32_t {
 /// sum_squares_all by a size and 1 (decay) or 0 for each tensor. embedding_dw may have a param, the token whose row
 /// takes no gradient; rope may have a factor and up to d/2 frequencies in place of theta; attention and attention_bwd
 /// may have up to three: window, scale, softcap, and with the flag "dropout" have three or four more; cross_entropy,
-/// its stats and dz may end with a softcap; adamw, adamw_all, sgd and muon with what the group of the weights
-/// multiplies the rate by, and the weight decay; route with the number of groups of experts, and of those chosen.
+/// its stats and dz may end with a softcap, and those that count targets with how far on these are behind it; adamw,
+/// adamw_all, sgd and muon with what the group of the weights multiplies the rate by, and the weight decay; route with
+/// the number of groups of experts, and of those chosen.
 /// With the flag "packed" q, k and v of an attention are one tensor, the columns of q first, and so are dq, dk, dv; a
 /// rope turns the first heads of each row, and how many pass behind them is one dim more, behind all others; p and q of
 /// a swiglu or glu are one tensor, as are dp and dq, and the columns of p in a row are one dim more.
@@ -82,10 +83,10 @@ enum OpFlag : uint32_t {
   X(router, 3, 0, 0)                                                                                                   \
   X(router_dx, 3, 0, Accumulate)                                                                                       \
   X(router_dw, 3, 0, Accumulate)                                                                                       \
-  X(route, 6, 3, Renormalise | Sigmoid)                                                                                \
+  X(route, 6, 4, Renormalise | Sigmoid)                                                                                \
   X(choice_counts, 4, 0, 0)                                                                                            \
-  X(route_bwd, 4, 4, Renormalise | Sigmoid)                                                                            \
-  X(expert_load, 3, 0, Accumulate)                                                                                     \
+  X(route_bwd, 4, 3, Renormalise | Sigmoid)                                                                            \
+  X(expert_load, 2, 0, Accumulate)                                                                                     \
   X(dispatch, 3, 0, 0)                                                                                                 \
   X(combine, 3, 0, Accumulate)                                                                                         \
   X(expert_linear, 5, 0, 0)                                                                                            \
@@ -179,6 +180,8 @@ struct PreparedOp {
   double groupShrink() const { return params[kernel == Kernel::muon ? 2 : 1]; }
   /// What the rank's weight decay is multiplied by: 0 for a weight that does not shrink.
   double shrink() const { return has(Decay) ? groupShrink() : 0; }
+  /// Of a loss that counts its targets, how many places on they are.
+  int ahead() const { return int(params[2]); }
   /// The cap of the logits of a loss; 0: none.
   double logitCap() const { return params[kernel == Kernel::cross_entropy_stats ? 0 : 1]; }
 };

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/kernels/Specs.h"
 #include "runtime/Program.h"
+#include "runtime/Rank.h"
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -76,8 +77,15 @@ bool areGroups(int64_t experts, int64_t k, double groups, double best) {
 std::string counted(size_t n, const char *noun) { return std::to_string(n) + " " + noun + (n == 1 ? "" : "s"); }
 
 /// What a kernel asks of its dims beyond their number; empty when they are fine.
+bool hasTargets(Kernel kernel) {
+  return kernel == Kernel::cross_entropy || kernel == Kernel::cross_entropy_loss || kernel == Kernel::cross_entropy_dz;
+}
+
 std::string checkDims(const PreparedOp &op) {
   const int64_t *d = op.dims;
+  if (hasTargets(op.kernel) && !(op.params[2] >= 0 && op.params[2] <= mostAhead))
+    return "targets " + std::to_string(int64_t(op.params[2])) + " places further on; expected 0 to " +
+           std::to_string(mostAhead);
   switch (op.kernel) {
   case Kernel::attention:
   case Kernel::attention_bwd:
@@ -96,8 +104,8 @@ std::string checkDims(const PreparedOp &op) {
   case Kernel::route_bwd:
     if (d[2] > d[1])
       return std::to_string(d[2]) + " choices of " + std::to_string(d[1]) + " experts";
-    if (op.kernel == Kernel::route && !areGroups(d[1], d[2], op.params[3], op.params[4]))
-      return "choices among " + std::to_string(int64_t(op.params[4])) + " of " + std::to_string(int64_t(op.params[3])) +
+    if (op.kernel == Kernel::route && !areGroups(d[1], d[2], op.params[4], op.params[5]))
+      return "choices among " + std::to_string(int64_t(op.params[5])) + " of " + std::to_string(int64_t(op.params[4])) +
              " groups of " + std::to_string(d[1]) + " experts";
     if (op.kernel == Kernel::route && d[1] % d[4])
       return std::to_string(d[1]) + " experts are not cut in " + std::to_string(d[4]) + " sections";
@@ -148,8 +156,8 @@ bool takesCap(Kernel kernel) {
 
 bool takesParams(const OpSpec &spec, const KernelFacts &facts, Kernel kernel) {
   size_t count = spec.params.size();
-  if (takesCap(kernel))
-    return count == facts.params || count == facts.params + 1;
+  if (takesCap(kernel) || hasTargets(kernel))
+    return count >= facts.params && count <= facts.params + (hasTargets(kernel) ? 2 : 1);
   if (facts.name == std::string("embedding_dw") && count == 1)
     return true;
   if (isUpdate(kernel) || kernel == Kernel::route)
@@ -256,7 +264,7 @@ std::string pp::readSpec(const OpSpec &given, PreparedOp &op, std::vector<Chunk>
   bool hasPair = isUpdate(*kernel) || *kernel == Kernel::route;
   for (size_t i = 0; i < 2 && hasPair; ++i)
     op.params[facts.params + i] = 1;
-  if (isAttention(*kernel) || takesCap(*kernel) || hasPair)
+  if (isAttention(*kernel) || takesCap(*kernel) || hasTargets(*kernel) || hasPair)
     std::copy(spec.params.begin(), spec.params.end(), op.params);
   if (*kernel == Kernel::rope)
     op.pairs = spec.params.size() > 1 ? int64_t(spec.params.size()) - 1 : op.dims[3] % 2 ? 0 : op.dims[3] / 2;

@@ -86,12 +86,15 @@ template <class E, int W> PP_DEVICE void clearRow(E *dz, int64_t n) {
 /// What the sum of a step's losses is multiplied by; the divisor is known when the step runs.
 struct LossFactor {
   double scale;
+  int ahead;
   bool counted;
   const OptimizerScalars *scalars;
-  PP_DEVICE double value() const { return counted ? scale / scalars->divisor : scale; }
+  PP_DEVICE double value() const { return counted ? scale / scalars->divisors[ahead] : scale; }
 };
 
-LossFactor lossFactor(const PreparedOp &op) { return {op.params[0], op.has(Counted), op.launches->scalars}; }
+LossFactor lossFactor(const PreparedOp &op) {
+  return {op.params[0], op.ahead(), op.has(Counted), op.launches->scalars};
+}
 
 template <class E> struct LossArrays {
   const E *z;

@@ -38,7 +38,7 @@ template <class Do> pp_status_t report(const PreparedOp &op, [[maybe_unused]] vo
   return run(sums);
 }
 
-/// Of a group of tokens and an expert, how often they chose it times the sum of what they gave it.
+/// Of a group of rows and an expert, how often they chose it times the sum of what they gave it, over their tokens.
 template <class A> struct Shares {
   const int32_t *sel;
   const A *p;
@@ -52,14 +52,16 @@ template <class A> __global__ void __launch_bounds__(128) sharesKernel(Shares<A>
                 e = number - first / its.group * its.n;
   if (number >= its.count)
     return;
-  double sums[2] = {0, 0};
+  double sums[3] = {0, 0, 0};
   for (int64_t i = first * its.k + laneNumber(); i < (first + its.group) * its.k; i += 32)
     sums[0] += its.sel[i] == e;
-  for (int64_t t = first + laneNumber(); t < first + its.group; t += 32)
+  for (int64_t t = first + laneNumber(); t < first + its.group; t += 32) {
     sums[1] += double(its.p[t * its.n + e]) / (its.wholes ? its.wholes[t] : 1);
-  const double often = warpSum(sums[0]), mass = warpSum(sums[1]);
+    sums[2] += its.sel[t * its.k] >= 0;
+  }
+  const double often = warpSum(sums[0]), mass = warpSum(sums[1]), tokens = warpSum(sums[2]);
   if (laneNumber() == 0)
-    its.shares[number] = often * mass;
+    its.shares[number] = tokens > 0 ? often * mass / tokens : 0;
 }
 
 /// What one route adds to the sums of a step; null where a loss weighs nothing.
@@ -67,7 +69,7 @@ template <class A> struct RouteReport {
   RouterSums *sums;
   const double *shares;
   const A *lse;
-  const int32_t *counts;
+  const int32_t *sel, *counts;
   double balance, z;
   int64_t shareCount, tokens, n, k;
 };
@@ -96,6 +98,8 @@ template <class A> __global__ void __launch_bounds__(256) reportKernel(RouteRepo
   blockSum(sums, shared);
   int32_t fewest = INT32_MAX, most = 0;
   double rows[2] = {0, 0};
+  for (int64_t t = threadIdx.x; its.counts && t < its.tokens; t += blockDim.x)
+    rows[1] += its.sel[t * its.k] >= 0;
   for (int64_t e = threadIdx.x; its.counts && e < its.n; e += blockDim.x) {
     rows[0] += its.counts[e];
     fewest = its.counts[e] < fewest ? its.counts[e] : fewest;
@@ -108,10 +112,10 @@ template <class A> __global__ void __launch_bounds__(256) reportKernel(RouteRepo
     return;
   its.sums->balance += its.balance * sums[0];
   its.sums->z += its.z * sums[1];
-  if (!its.counts)
+  if (!its.counts || rows[1] == 0) // no token is there
     return;
   its.sums->rows += int64_t(rows[0]);
-  its.sums->dropped += its.tokens * its.k - int64_t(rows[0]);
+  its.sums->dropped += int64_t(rows[1]) * its.k - int64_t(rows[0]);
   its.sums->experts += its.n;
   its.sums->fewest = fewest < its.sums->fewest ? fewest : its.sums->fewest;
   its.sums->most = most > its.sums->most ? most : its.sums->most;
@@ -128,8 +132,9 @@ template <class E> struct Router {
   using A = Acc<E>;
   const A *logits;
   const E *bias;
+  const int32_t *rows; ///< negative where there is no token; null: all are there
   A *w, *p, *lse;
-  int32_t *sel;
+  int32_t *sel, *places;
   A *scores; ///< what experts are chosen by; p itself where that is all
   A *values; ///< of each token's groups of experts
   double *wholes;
@@ -234,11 +239,26 @@ template <class E> PP_DEVICE Acc<E> choose(const Router<E> &its, const Acc<E> *s
   return sum;
 }
 
+/// Chooses nothing for the warp's row, which holds no token.
+template <class E> PP_DEVICE void leaveOut(const Router<E> &its, int64_t t) {
+  for (int64_t i = laneNumber(); i < its.n; i += 32)
+    its.p[t * its.n + i] = 0;
+  for (int64_t j = t * its.k + laneNumber(); j < (t + 1) * its.k; j += 32)
+    its.w[j] = 0, its.sel[j] = its.places[j] = -1;
+  if (laneNumber() != 0)
+    return;
+  its.lse[t] = 0;
+  if (its.wholes)
+    its.wholes[t] = 1;
+}
+
 template <class E> __global__ void __launch_bounds__(128) routeKernel(Router<E> its) {
   using A = Acc<E>;
   const int64_t t = warpNumber();
   if (t >= its.tokens)
     return;
+  if (its.rows && its.rows[t] < 0)
+    return leaveOut(its, t);
   const A whole = fillProbabilities(its, t);
   if (its.wholes && laneNumber() == 0)
     its.wholes[t] = double(whole);
@@ -255,7 +275,8 @@ struct RowOrder {
   const int32_t *sel;
   int32_t *places, *counts;
   int64_t choices, each, room, k;
-  bool drops; ///< there may be choices without a row, whose places are -1 already
+  double capacity; ///< 0: a section takes as many as there is room for
+  bool drops;      ///< there may be choices of tokens without a row, whose places are -1 already
 };
 
 constexpr int orderThreads = 256;
@@ -263,23 +284,30 @@ constexpr int orderThreads = 256;
 /// A block for each section, which takes choices until it is full: first choices of all tokens first. Each thread has
 /// a run of them in that order. A choice without a row has place -1, the others 0.
 __global__ void __launch_bounds__(256) acceptKernel(RowOrder its) {
-  int32_t *found = sharedMemory<int32_t>();
+  int32_t *found = sharedMemory<int32_t>(), *there = found + orderThreads;
   const int me = int(threadIdx.x);
   const int64_t section = blockIdx.x, tokens = quotient(its.choices, its.k),
                 run = (its.choices + orderThreads - 1) / orderThreads;
   const int64_t first = me * run, end = first + run < its.choices ? first + run : its.choices;
   auto choiceOf = [&](int64_t i) { return i % tokens * its.k + i / tokens; };
-  int32_t own = 0;
-  for (int64_t i = first; i < end; ++i)
-    own += its.sel[choiceOf(i)] / its.each == section;
-  found[me] = own;
+  auto isOwn = [&](int32_t expert) { return expert >= 0 && expert / its.each == section; };
+  int32_t own = 0, all = 0;
+  for (int64_t i = first; i < end; ++i) {
+    own += isOwn(its.sel[choiceOf(i)]);
+    all += its.sel[choiceOf(i)] >= 0;
+  }
+  found[me] = own, there[me] = all;
   waitBlock();
-  int64_t taken = 0;
-  for (int other = 0; other < me; ++other)
-    taken += found[other];
+  int64_t taken = 0, choices = 0;
+  for (int other = 0; other < orderThreads; ++other) {
+    taken += other < me ? found[other] : 0;
+    choices += there[other];
+  }
+  const double most = ceil(its.capacity * (double(choices) / double(gridDim.x)));
+  const int64_t room = its.capacity > 0 && most < double(its.room) ? int64_t(most) : its.room;
   for (int64_t i = first; i < end; ++i)
-    if (const int64_t choice = choiceOf(i); its.sel[choice] / its.each == section)
-      its.places[choice] = taken++ < its.room ? 0 : -1;
+    if (const int64_t choice = choiceOf(i); isOwn(its.sel[choice]))
+      its.places[choice] = taken++ < room ? 0 : -1;
 }
 
 /// A block for each expert. It takes the choices in runs, one for each thread.
@@ -324,17 +352,19 @@ template <class A> struct RouteScratch {
 template <class E> pp_status_t route(const PreparedOp &op, void *const *a) {
   using A = Acc<E>;
   const int64_t tokens = op.dims[0], n = op.dims[1], k = op.dims[2], group = op.dims[3], each = n / op.dims[4];
-  const int64_t groups = int64_t(op.params[3]), shareCount = RouteScratch<A>::shareCount(op);
+  const int64_t groups = int64_t(op.params[4]), shareCount = RouteScratch<A>::shareCount(op);
   RouteScratch<A> scratch(op);
-  A *p = out<A>(a[4]), *lse = out<A>(a[5]);
-  int32_t *sel = out<int32_t>(a[3]), *counts = out<int32_t>(a[7]);
+  A *p = out<A>(a[5]), *lse = out<A>(a[6]);
+  int32_t *sel = out<int32_t>(a[4]), *places = out<int32_t>(a[7]), *counts = out<int32_t>(a[8]);
   double *wholes = op.has(Sigmoid) ? scratch.wholes : nullptr;
   const Router<E> router = {in<A>(a[0]),
                             in<E>(a[1]),
-                            out<A>(a[2]),
+                            in<int32_t>(a[2]),
+                            out<A>(a[3]),
                             p,
                             lse,
                             sel,
+                            places,
                             a[1] || groups > 1 ? scratch.scores : p,
                             scratch.values,
                             wholes,
@@ -342,17 +372,18 @@ template <class E> pp_status_t route(const PreparedOp &op, void *const *a) {
                             n,
                             k,
                             groups,
-                            int64_t(op.params[4]),
+                            int64_t(op.params[5]),
                             A(op.params[0]),
                             op.has(Renormalise),
                             op.has(Sigmoid)};
   if (pp_status_t status = launchWarps(op, routeKernel<E>, tokens, router))
     return status;
-  const RowOrder order = {sel,  out<int32_t>(a[6]), counts, tokens * k,
-                          each, op.dims[5],         k,      op.dims[5] < tokens * (k < each ? k : each)};
+  const RowOrder order = {sel,        places,       counts,
+                          tokens * k, each,         op.dims[5],
+                          k,          op.params[3], op.params[3] > 0 || op.dims[5] < tokens * (k < each ? k : each)};
   if (order.drops)
     if (pp_status_t status =
-            launch(op, acceptKernel, {op.dims[4]}, orderThreads, orderThreads * sizeof(int32_t), order))
+            launch(op, acceptKernel, {op.dims[4]}, orderThreads, 2 * orderThreads * sizeof(int32_t), order))
       return status;
   if (pp_status_t status = launch(op, orderKernel, {n}, orderThreads, 2 * orderThreads * sizeof(int32_t), order))
     return status;
@@ -361,10 +392,10 @@ template <class E> pp_status_t route(const PreparedOp &op, void *const *a) {
   if (hasBalance)
     if (pp_status_t status = launchWarps(op, sharesKernel<A>, shareCount, shares))
       return status;
-  return report(op, a[8], [&](RouterSums *sums) {
-    const double balance = op.params[1] * double(n) / double(k) / (double(tokens) * double(group));
-    return launchReport(op, RouteReport<A>{sums, hasBalance ? scratch.shares : nullptr, hasZ ? lse : nullptr, counts,
-                                           balance, op.params[2] / double(tokens), shareCount, tokens, n, k});
+  return report(op, a[9], [&](RouterSums *sums) {
+    const double balance = op.params[1] * double(n) / double(k);
+    return launchReport(op, RouteReport<A>{sums, hasBalance ? scratch.shares : nullptr, hasZ ? lse : nullptr, sel,
+                                           counts, balance, op.params[2], shareCount, tokens, n, k});
   });
 }
 
@@ -429,13 +460,28 @@ template <class A> PP_DEVICE void addChosen(const RouteSlopes<A> &its, int64_t t
   waitWarp();
 }
 
+/// The gradient of the warp's row, which holds no token.
+template <class A> PP_DEVICE void leaveOut(const RouteSlopes<A> &its, int64_t t) {
+  for (int64_t i = laneNumber(); i < its.n; i += 32)
+    its.dlogits[t * its.n + i] = 0;
+  if (its.shares && laneNumber() == 0)
+    its.shares[t] = 0;
+}
+
 template <class A> __global__ void __launch_bounds__(128) routeBackwardKernel(RouteSlopes<A> its) {
   const int64_t t = warpNumber(), n = its.n;
   if (t >= its.tokens)
     return;
+  if (its.sel[t * its.k] < 0)
+    return leaveOut(its, t);
   const A *p = its.p + t * n, *often = its.often ? its.often + quotient(t, its.group) * n : nullptr;
-  A *dp = its.dlogits + t * n;
-  const A balance = A(its.balance * its.scalars->lossScale);
+  A *dp = its.dlogits + t * n, choices = 0; // of the group: k of each token
+  for (int64_t i = laneNumber(); often && i < n; i += 32)
+    choices += often[i];
+  choices = warpSum(choices);
+  const double each = often ? its.balance / double(choices) : 0,
+               perToken = its.scalars->lossScale * its.scalars->perToken;
+  const A balance = A(each * perToken);
   for (int64_t i = laneNumber(); i < n; i += 32)
     dp[i] = often && !its.sigmoids ? balance * often[i] : A(0);
   waitWarp();
@@ -449,7 +495,7 @@ template <class A> __global__ void __launch_bounds__(128) routeBackwardKernel(Ro
       share += double(often[i]) * double(p[i]);
   }
   sum = warpSum(sum), dot = warpSum(dot);
-  const A more = its.lse ? A(its.z * its.scalars->lossScale) * its.lse[t] : A(0);
+  const A more = its.lse ? A(2 * its.z * perToken) * its.lse[t] : A(0);
   for (int64_t i = laneNumber(); i < n; i += 32)
     if (its.sigmoids) // the balance is of p over its sum
       dp[i] = (dp[i] + ((often ? balance * often[i] : A(0)) - dot / sum) / sum) * p[i] * (A(1) - p[i]);
@@ -459,7 +505,7 @@ template <class A> __global__ void __launch_bounds__(128) routeBackwardKernel(Ro
     return;
   share = warpSum(share);
   if (laneNumber() == 0)
-    its.shares[t] = its.sigmoids ? share / double(sum) : share;
+    its.shares[t] = each * (its.sigmoids ? share / double(sum) : share);
 }
 
 /// dims T n k g.
@@ -474,35 +520,43 @@ template <class E> pp_status_t route_bwd(const PreparedOp &op, void *const *a) {
   const RouteSlopes<A> slopes = {
       in<A>(a[0]),       in<A>(a[1]),         in<A>(a[3]),    in<A>(a[4]),          counted ? counted : in<A>(a[5]),
       in<int32_t>(a[2]), out<A>(a[6]),        shares,         op.launches->scalars, op.dims[0],
-      op.dims[1],        op.dims[2],          op.dims[3],     A(op.params[0]),      op.params[1],
+      op.dims[1],        op.dims[2],          op.dims[3],     A(op.params[0]),      op.params[1] * double(op.dims[1]),
       op.params[2],      op.has(Renormalise), op.has(Sigmoid)};
   if (pp_status_t status = launchWarps(op, routeBackwardKernel<A>, op.dims[0], slopes); status || !shares)
     return status;
   return report(op, a[8], [&](RouterSums *sums) {
     RouteReport<A> its{};
-    its.sums = sums, its.shares = shares, its.balance = op.params[3], its.shareCount = op.dims[0];
+    its.sums = sums, its.shares = shares, its.balance = 1, its.shareCount = op.dims[0];
     return launchReport(op, its);
   });
 }
 
-template <class E> struct ExpertLoad {
-  using Element = Acc<E>;
+template <class A> struct ExpertLoad {
   const int32_t *counts;
-  Acc<E> *load;
-  int64_t n, choices, shared;
+  A *load;
+  int64_t n, shared;
   bool adds;
-  template <int W> PP_DEVICE void at(int64_t e) const {
-    const auto more = Acc<E>((n * counts[e] - choices) / shared);
-    load[e] = adds ? load[e] + more : more;
-  }
 };
-/// dims n choices k.
+
+/// One block, which adds up all choices first.
+template <class A> __global__ void __launch_bounds__(256) expertLoadKernel(ExpertLoad<A> its) {
+  double choices[1] = {0};
+  for (int64_t e = threadIdx.x; e < its.n; e += blockDim.x)
+    choices[0] += its.counts[e];
+  blockSum(choices, sharedMemory<double>());
+  for (int64_t e = threadIdx.x; e < its.n; e += blockDim.x) {
+    const auto more = A((its.n * its.counts[e] - int64_t(choices[0])) / its.shared);
+    its.load[e] = its.adds ? its.load[e] + more : more;
+  }
+}
+/// dims n k.
 template <class E> pp_status_t expert_load(const PreparedOp &op, void *const *a) {
+  using A = Acc<E>;
   int64_t n = op.dims[0], shared = n;
-  while (n % shared || op.dims[2] % shared)
+  while (n % shared || op.dims[1] % shared)
     --shared;
-  return map(op, ExpertLoad<E>{in<int32_t>(a[0]), out<Acc<E>>(a[1]), n, op.dims[1], shared, op.has(Accumulate)}, n,
-             false);
+  return launch(op, expertLoadKernel<A>, {1}, 256, blockSumEntries * sizeof(double),
+                ExpertLoad<A>{in<int32_t>(a[0]), out<A>(a[1]), n, shared, op.has(Accumulate)});
 }
 
 // --- Rows of experts ---
@@ -593,6 +647,8 @@ template <class E> struct ScaleRows {
   int64_t h;
   template <int W> PP_DEVICE void at(int64_t i) const {
     const int64_t choice = quotient(i, h), at = (places ? places[choice] : choice) * h + i - choice * h;
+    if (at < 0)
+      return;
     auto row = load<W>(a + at);
     for (int l = 0; l < W; ++l)
       row.v[l] *= w[choice];
@@ -621,6 +677,11 @@ template <class E, int W> __global__ void __launch_bounds__(128) scaleRowsBackwa
   if (choice >= its.choices)
     return;
   const int64_t first = (its.places ? its.places[choice] : choice) * its.h;
+  if (first < 0) {
+    if (laneNumber() == 0)
+      its.dw[choice] = 0;
+    return;
+  }
   const A factor = its.w[choice];
   A dot = 0;
   for (int64_t c = first + laneNumber() * W; c < first + its.h; c += 32 * W) {
@@ -652,7 +713,7 @@ int64_t pp::expertsScratch(const PreparedOp &op) {
     return 8 * (tokens > tokens / op.dims[3] * n ? tokens : tokens / op.dims[3] * n);
   if (op.kernel != Kernel::route)
     return 0;
-  return 8 * (tokens + tokens / op.dims[3] * n) + acc * tokens * (n + int64_t(op.params[3]));
+  return 8 * (tokens + tokens / op.dims[3] * n) + acc * tokens * (n + int64_t(op.params[4]));
 }
 
 Body pp::expertsBody(Kernel kernel, Type type) {

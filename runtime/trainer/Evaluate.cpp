@@ -34,7 +34,8 @@ Status Trainer::openEvaluation() {
 Status Trainer::runForward(int64_t step, StepInputs &from, int64_t number, StepSummary &summary) {
   from.begin(number);
   rank.optimizer = {};
-  rank.optimizer.divisor = from.divisor();
+  rank.optimizer.divisors[0] = from.divisor();
+  from.setFurther(program->forward->inputs, /*update=*/-1, rank.optimizer);
   rank.optimizer.holds = true; // nothing is dropped
   rank.updates.clear();
   rank.forward = true;

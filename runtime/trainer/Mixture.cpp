@@ -197,9 +197,14 @@ void Mixture::read(int64_t n, Rows::What what, int32_t *out, int64_t from, int64
   sources[place.source].rows.read(place.row, what, out, from, count, ahead);
 }
 
-int64_t Mixture::counted(int64_t n) const {
+int64_t Mixture::counted(int64_t n, int64_t ahead) const {
   const Place place = placeOf(n);
-  return sources[place.source].rows.counted(place.row);
+  return sources[place.source].rows.counted(place.row, ahead);
+}
+
+int64_t Mixture::filled(int64_t n) const {
+  const Place place = placeOf(n);
+  return sources[place.source].rows.filled(place.row);
 }
 
 } // namespace pp

@@ -48,7 +48,8 @@ public:
   /// As of Rows.
   void cover(int64_t begin, int64_t end);
   void read(int64_t n, Rows::What what, int32_t *out, int64_t from = 0, int64_t count = -1, int64_t ahead = 0) const;
-  [[nodiscard]] int64_t counted(int64_t n) const;
+  [[nodiscard]] int64_t counted(int64_t n, int64_t ahead) const;
+  [[nodiscard]] int64_t filled(int64_t n) const;
 
 private:
   struct Source {

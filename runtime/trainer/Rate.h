@@ -11,9 +11,9 @@
 namespace pp {
 
 /// The learning rate of step `step` (1 is the first) of a run whose last step is `last`. With t = step - lag, W =
-/// warmup, n = decay_steps (else `last`), q = min_lr, p = (t - W) / (n - W), at most 1:
+/// warmup, n = decay_steps (else `last`), q = min_lr, p = (t - W) / (n - W), at most 1, and 1 where n <= W:
 ///
-///   t < W      t / W                                    of wsd: q + (1 - q) t / W
+///   t < W      t / W                                    of wsd: q + (1 - q) t / W; where n <= W for t = W, too
 ///   cosine     q + (1 - q) (1 + cos(pi p)) / 2          SGDR (Loshchilov and Hutter 2017), without restarts
 ///   linear     q + (1 - q) (1 - p)
 ///   constant   1
@@ -29,14 +29,12 @@ namespace pp {
   auto cosine = [&](double progress) {
     return above(0.5 * (1 + std::cos(std::numbers::pi * std::clamp(progress, 0.0, 1.0))));
   };
-  if (t < warmup) {
+  const int64_t end = optimizer.decaySteps > 0 ? optimizer.decaySteps : last;
+  if (t < warmup || (t == warmup && end <= warmup)) {
     double share = double(t) / double(warmup);
     return optimizer.rate == Rate::Wsd ? above(share) : lr * share;
   }
-  const int64_t end = optimizer.decaySteps > 0 ? optimizer.decaySteps : last;
-  if (optimizer.rate == Rate::Constant || end <= warmup)
-    return lr;
-  const double progress = std::min(1.0, double(t - warmup) / double(end - warmup));
+  const double progress = end > warmup ? std::min(1.0, double(t - warmup) / double(end - warmup)) : 1;
   switch (optimizer.rate) {
   case Rate::Cosine:
     return cosine(progress);

@@ -90,15 +90,32 @@ void StepInputs::begin(int64_t number) {
   const int64_t first = rowOf(step);
   data.cover(first, first + whole.sequencesPerStep());
   targets.assign(size_t(whole.updates), rowsPerUpdate() * whole.sequence);
+  tokens = targets;
   for (size_t update = 0; counts && update < targets.size(); ++update) {
     const int64_t begin = first + int64_t(update) * rowsPerUpdate();
-    targets[update] = 0;
-    for (int64_t row = begin; row < begin + rowsPerUpdate(); ++row)
-      targets[update] += data.counted(row);
+    targets[update] = tokens[update] = 0;
+    for (int64_t row = begin; row < begin + rowsPerUpdate(); ++row) {
+      targets[update] += data.counted(row, /*ahead=*/0);
+      tokens[update] += data.filled(row);
+    }
+  }
+}
+
+void StepInputs::setFurther(const std::vector<InputSpec> &specs, int64_t update, OptimizerScalars &scalars) {
+  const int64_t begin = rowOf(step) + std::max<int64_t>(update, 0) * rowsPerUpdate();
+  const int64_t end = begin + (update < 0 ? whole.sequencesPerStep() : rowsPerUpdate());
+  int64_t known[mostAhead + 1] = {};
+  for (const InputSpec &its : specs) {
+    if (!counts || its.kind != InputSpec::Kind::Targets || its.ahead < 1 || its.ahead > mostAhead || known[its.ahead])
+      continue;
+    for (int64_t row = begin; row < end; ++row)
+      known[its.ahead] += data.counted(row, its.ahead);
+    scalars.divisors[its.ahead] = std::max(double(known[its.ahead]), 1.0);
   }
 }
 
 int64_t StepInputs::counted() const { return std::accumulate(targets.begin(), targets.end(), int64_t(0)); }
+int64_t StepInputs::filled() const { return std::accumulate(tokens.begin(), tokens.end(), int64_t(0)); }
 
 /// What this device reads of each row, in its order.
 std::array<StepInputs::Run, 2> StepInputs::runsOf(const InputSpec &its) const {
@@ -110,7 +127,7 @@ std::array<StepInputs::Run, 2> StepInputs::runsOf(const InputSpec &its) const {
 
 Status StepInputs::fill(const std::vector<InputSpec> &specs, Device &device) {
   constexpr Rows::What whats[] = {Rows::What::Tokens, Rows::What::Targets, Rows::What::Before,
-                                  Rows::What::Starts, Rows::What::Starts,  Rows::What::Starts}; // by InputSpec::Kind
+                                  Rows::What::Starts, Rows::What::Starts,  Rows::What::Filled}; // by InputSpec::Kind
   size_t all = 0;
   for (const InputSpec &its : specs)
     all += size_t(whole.batch * its.length);
@@ -123,14 +140,9 @@ Status StepInputs::fill(const std::vector<InputSpec> &specs, Device &device) {
     const bool own = its.kind == InputSpec::Kind::Source && hasSource;
     const Rows::What what = own ? Rows::What::Tokens : whats[size_t(its.kind)];
     for (int64_t row = 0; row < whole.batch; ++row) {
-      const int64_t number = rowOf(step) + firstRow(its.microbatch) + row;
-      if (its.kind == InputSpec::Kind::Rows) {
-        if (began.rows + number > INT32_MAX)
-          return invalid("step ", step, " reads sequence ", began.rows + number, "; dropout knows ", INT32_MAX,
-                         " of them");
-        std::fill_n(begin + row * its.length, its.length, int32_t(began.rows + number));
-        continue;
-      }
+      const int64_t number = rowOf(step) + firstRow(its.microbatch) + row, drawn = began.rows + number;
+      if (its.kind == InputSpec::Kind::Rows && drawn > INT32_MAX)
+        return invalid("step ", step, " reads sequence ", drawn, "; dropout and routers know ", INT32_MAX, " of them");
       int32_t *next = begin + row * its.length;
       for (const Run &run : runsOf(its)) {
         if (run.length == 0)
@@ -141,6 +153,8 @@ Status StepInputs::fill(const std::vector<InputSpec> &specs, Device &device) {
           data.read(number, what, next, run.first, run.length, its.ahead);
         for (int64_t i = 0; its.kind == InputSpec::Kind::Positions && i < run.length; ++i)
           next[i] = int32_t(run.first + i) - next[i];
+        for (int64_t i = 0; its.kind == InputSpec::Kind::Rows && i < run.length; ++i)
+          next[i] = next[i] ? int32_t(drawn) : -1;
         next += run.length;
       }
     }

@@ -9,6 +9,7 @@
 #define PP_RUNTIME_TRAINER_STEPINPUTS_H
 
 #include "runtime/Program.h"
+#include "runtime/Rank.h"
 #include "runtime/trainer/Mixture.h"
 #include <array>
 
@@ -40,12 +41,20 @@ public:
   /// where the program does not divide by them.
   [[nodiscard]] int64_t readOnce();
 
-  /// Makes a step ready: rows, and how many targets count in each of its updates.
+  /// Makes a step ready: rows, and how many targets count and how many tokens there are in each of its updates.
   void begin(int64_t step);
+  /// What the losses of the routers of each token are multiplied by. An update without targets trains nothing.
+  [[nodiscard]] double perToken(int64_t update) const {
+    return targets[size_t(update)] > 0 ? 1 / double(tokens[size_t(update)]) : 0;
+  }
+  /// Tokens of the step.
+  [[nodiscard]] int64_t filled() const;
   /// What the loss of an update is divided by: the targets that count, or 1.
   [[nodiscard]] double divisor(int64_t update) const { return std::max(double(targets[size_t(update)]), 1.0); }
   /// Targets that count, by update of the step.
   [[nodiscard]] const std::vector<int64_t> &targetsOfUpdates() const { return targets; }
+  /// The same of losses over targets some places further on, as far as `specs` have such; update -1: of the whole step.
+  void setFurther(const std::vector<InputSpec> &specs, int64_t update, OptimizerScalars &scalars);
   /// The same of a step that evaluates, where no update cuts it.
   [[nodiscard]] double divisor() const { return std::max(double(counted()), 1.0); }
   /// What the loss of a step that evaluates has been divided by.
@@ -99,9 +108,10 @@ private:
   ShapeBegin began;
   Packing packed = Packing::Stream;
   bool hasSource = false;
-  bool counts; ///< targets, row by row
+  bool counts; ///< targets and tokens, row by row
   int64_t step = 0;
   std::vector<int64_t> targets; ///< that count, by update of the step
+  std::vector<int64_t> tokens;  ///< by update of the step
   std::vector<int32_t> input;   ///< all of a step's
 };
 

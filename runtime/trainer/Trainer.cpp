@@ -444,12 +444,14 @@ void Trainer::setScalars(int64_t step, StepSummary &summary) {
                       given.clip,
                       update - state.skipped,
                       state.lossScale,
-                      inputs.divisor(update - (step - 1) * whole.updates - 1),
+                      {inputs.divisor(update - (step - 1) * whole.updates - 1)},
+                      inputs.perToken(update - (step - 1) * whole.updates - 1),
                       /*holds=*/false,
                       given.momentum,
                       summary.lr,
                       given.weightDecay,
                       state.seed};
+    inputs.setFurther(program->inputs, update - (step - 1) * whole.updates - 1, rank.optimizer);
     if (given.kind == "muon") { // one factor for both rates
       rank.optimizer.lr = given.lr > 0 ? given.restLr * (summary.lr / given.lr) : given.restLr;
       rank.optimizer.weightDecay = given.restDecay;
@@ -510,7 +512,7 @@ Status Trainer::runStep(int64_t step, StepInputs &from, StepSummary &summary) {
   if (transport.received() > received && !rank.forward) // a graph that is replayed does not pass through the transport
     stepBytes = transport.received() - received;
   received = transport.received();
-  collect();
+  collect(from);
   return isLate() && !rank.forward ? Status() : summarize(summary);
 }
 
@@ -577,7 +579,7 @@ void Trainer::seekResults() {
 
 /// Each loss lives on one rank of each replica. Adding zeros moves it to all, and the microbatches are then added in
 /// their order.
-void Trainer::collect() {
+void Trainer::collect(const StepInputs &from) {
   std::fill(sums.begin(), sums.end(), 0.0);
   sums.back() = toldBy() ? 1 : 0;
   double *norms = sums.data() + whole.microbatches, *further = norms + 2 * whole.devices();
@@ -605,8 +607,8 @@ void Trainer::collect() {
   double *routed = further + whole.microbatches, *ends = routed + 5;
   // Devices of `tensor` route alike.
   if (rank.routed.rows > 0 && whole.mesh.coordinate(rank.device, Axis::Tensor) == 0) {
-    routed[0] = rank.routed.balance;
-    routed[1] = rank.routed.z;
+    routed[0] = rank.routed.balance / double(from.filled());
+    routed[1] = rank.routed.z / double(from.filled());
     routed[2] = double(rank.routed.rows);
     routed[3] = double(rank.routed.experts);
     routed[4] = double(rank.routed.dropped);
@@ -639,15 +641,14 @@ Status Trainer::summarize(StepSummary &summary) {
   return {};
 }
 
-/// Means over all microbatches of the step; rows are of an expert in one layer and microbatch.
+/// Means over all tokens of the step; rows are of an expert in one layer and microbatch.
 void Trainer::sumRouters(const double *routed, StepSummary &summary) const {
-  const double units = double(whole.microbatches * whole.mesh.size(Axis::Data) * whole.mesh.size(Axis::Context)),
-               *ends = routed + 5;
+  const double *ends = routed + 5;
   summary.hasExperts = routed[2] > 0;
   if (!summary.hasExperts)
     return;
-  summary.balance = routed[0] / units;
-  summary.z = routed[1] / units;
+  summary.balance = routed[0];
+  summary.z = routed[1];
   summary.meanRows = routed[2] / routed[3];
   summary.dropped = routed[4] / (routed[2] + routed[4]);
   double fewest = 0, most = 0;

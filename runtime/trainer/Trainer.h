@@ -68,7 +68,7 @@ private:
   Status checkForward(const char *option);
   Status writeLogprobs();
   void seekResults();
-  void collect();
+  void collect(const StepInputs &from);
   Status summarize(StepSummary &summary);
   void sumRouters(const double *routed, StepSummary &summary) const;
   Status adaptScale(int64_t step, bool skipped, double scale);

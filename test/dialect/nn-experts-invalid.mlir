@@ -11,6 +11,17 @@ func.func @f(%x: tensor<2x4x8xf32>, %w: tensor<6x6xf32>) {
 
 // -----
 
+// Each row of the logits has a number that says whether it holds a token.
+func.func @f(%x: tensor<2x4x6xf32>, %r: tensor<2x3xi32>) {
+  // expected-error@+2 {{`route` expects rows as 'tensor<2x4xi32>', got 'tensor<2x3xi32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y:6 = nn.route %x rows %r {top = 3}
+      : (tensor<2x4x6xf32>, tensor<2x3xi32>) -> (tensor<2x4x3xf32>, tensor<2x4x3xi32>, tensor<2x4x6xf32>, tensor<2x4xf32>, tensor<2x4x3xi32>, tensor<6xi32>)
+  return
+}
+
+// -----
+
 func.func @f(%x: tensor<2x4x8xf32>, %w: tensor<6x8x6xf32>) {
   // expected-error@+2 {{`router` expects wr with 2 dimensions, got 3}}
   // expected-error@+1 {{failed to infer returned types}}
@@ -173,9 +184,9 @@ func.func @f(%dw: tensor<2x4x3xf32>, %sel: tensor<2x4x2xi32>, %p: tensor<2x4x6xf
 
 // Choices are those of the tokens that are there.
 func.func @f(%c: tensor<6xi32>) {
-  // expected-error@+2 {{`expert_load` expects i32 [experts] and `top` choices of each token, got 'tensor<6xi32>' and 3 of 25}}
+  // expected-error@+2 {{`expert_load` expects i32 [experts] and `top` choices of each token, got 'tensor<6xi32>' and 0}}
   // expected-error@+1 {{failed to infer returned types}}
-  %y = nn.expert_load %c {choices = 25, top = 3, sum = f32} : (tensor<6xi32>) -> tensor<6xf32>
+  %y = nn.expert_load %c {top = 0, sum = f32} : (tensor<6xi32>) -> tensor<6xf32>
   return
 }
 

@@ -15,12 +15,14 @@ func.func private @part(%bias: tensor<6xf32> {nn.weight = #nn.weight<"bias" as "
 }
 
 // CHECK-LABEL: func.func @experts
-func.func @experts(%x: !x, %wr: tensor<8x6xbf16>, %bias: tensor<6xbf16>, %w: tensor<6x8x8xbf16>) {
+func.func @experts(%x: !x, %wr: tensor<8x6xbf16>, %bias: tensor<6xbf16>, %w: tensor<6x8x8xbf16>, %there: tensor<2x4xi32>) {
   // CHECK: %[[R:.*]] = nn.router %{{.*}}, %{{.*}} : (tensor<2x4x8xbf16>, tensor<8x6xbf16>) -> tensor<2x4x6xf32>
   %r = nn.router %x, %wr : (!x, tensor<8x6xbf16>) -> !r
   // CHECK: nn.route %[[R]] {top = 3 : i64} : (tensor<2x4x6xf32>)
   // CHECK-SAME: -> (tensor<2x4x3xf32>, tensor<2x4x3xi32>, tensor<2x4x6xf32>, tensor<2x4xf32>, tensor<2x4x3xi32>, tensor<6xi32>)
   %s:6 = nn.route %r {top = 3} : (!r) -> (!k, !i, !r, tensor<2x4xf32>, !i, tensor<6xi32>)
+  // CHECK: nn.route %[[R]] rows %{{.*}} {top = 3 : i64} : (tensor<2x4x6xf32>, tensor<2x4xi32>)
+  %t:6 = nn.route %r rows %there {top = 3} : (!r, tensor<2x4xi32>) -> (!k, !i, !r, tensor<2x4xf32>, !i, tensor<6xi32>)
   // CHECK: %[[W:.*]], %[[SEL:.*]], %[[P:.*]], %[[LSE:.*]], %[[PLACES:.*]], %[[COUNTS:.*]] = nn.route %[[R]] bias %{{.*}} {
   // CHECK-SAME: groups = 3 : i64, renormalise = true, scale = 2.500000e+00 : f64, score = "sigmoid", top = 3 : i64, top_groups = 2 : i64}
   %w1, %sel, %p, %lse, %places, %counts = nn.route %r bias %bias {top = 3, renormalise = true, scale = 2.5,
@@ -47,16 +49,16 @@ func.func @experts(%x: !x, %wr: tensor<8x6xbf16>, %bias: tensor<6xbf16>, %w: ten
   %dr2 = nn.route_bwd %dw, %w1, %sel, %p {group = 4, sigmoid = true} : (!k, !k, !i, !r) -> !r
   // CHECK: %[[OFTEN:.*]] = nn.choice_counts %[[SEL]] {experts = 6 : i64, group = 4 : i64, sum = f32} : {{.*}} -> tensor<2x6xf32>
   %often = nn.choice_counts %sel {experts = 6, group = 4, sum = f32} : (!i) -> tensor<2x6xf32>
-  // CHECK: nn.route_bwd %{{.*}}, %[[W]], %[[SEL]], %[[P]] often %[[OFTEN]] {group = 4 : i64, report = 5.000000e-01 : f64}
-  %dr3 = nn.route_bwd %dw, %w1, %sel, %p often %often {group = 4, report = 0.5} : (!k, !k, !i, !r, tensor<2x6xf32>) -> !r
+  // CHECK: nn.route_bwd %{{.*}}, %[[W]], %[[SEL]], %[[P]] often %[[OFTEN]] {balance = 5.000000e-01 : f64, group = 4 : i64}
+  %dr3 = nn.route_bwd %dw, %w1, %sel, %p often %often {group = 4, balance = 0.5} : (!k, !k, !i, !r, tensor<2x6xf32>) -> !r
   // CHECK: nn.router_dx %[[DR]], %{{.*}} into %[[Y]]
   %dxr = nn.router_dx %dr, %wr into %y : (!r, tensor<8x6xbf16>, !x) -> !x
   // CHECK: nn.router_dw %{{.*}}, %[[DR]] : {{.*}} -> tensor<8x6xf32>
   %dwr = nn.router_dw %x, %dr : (!x, !r) -> tensor<8x6xf32>
-  // CHECK: %[[LOAD:.*]] = nn.expert_load %[[COUNTS]] {choices = 24 : i64, sum = f32, top = 3 : i64}
-  %load = nn.expert_load %counts {choices = 24, top = 3, sum = f32} : (tensor<6xi32>) -> tensor<6xf32>
+  // CHECK: %[[LOAD:.*]] = nn.expert_load %[[COUNTS]] {sum = f32, top = 3 : i64}
+  %load = nn.expert_load %counts {top = 3, sum = f32} : (tensor<6xi32>) -> tensor<6xf32>
   // CHECK: nn.expert_load %[[COUNTS]] into %[[LOAD]]
-  %more = nn.expert_load %counts into %load {choices = 24, top = 3, sum = f32} : (tensor<6xi32>, tensor<6xf32>) -> tensor<6xf32>
+  %more = nn.expert_load %counts into %load {top = 3, sum = f32} : (tensor<6xi32>, tensor<6xf32>) -> tensor<6xf32>
   // CHECK: nn.steer %{{.*}} into %{{.*}}, %{{.*}} {rate = 1.000000e-03 : f64}
   %nb, %nm = nn.steer %more into %bias, %load {rate = 0.001} : (tensor<6xf32>, tensor<6xbf16>, tensor<6xf32>) -> (tensor<6xbf16>, tensor<6xf32>)
   return

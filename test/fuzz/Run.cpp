@@ -47,7 +47,8 @@ void fillInputs(const Program &program, const RankProgram &tables, int64_t step,
 // The clipping norm lies below every norm that occurs, so that a wrong norm changes every weight.
 OptimizerScalars scalarsOf(int64_t step) {
   OptimizerScalars scalars{0.05, 0.8, 0.9, 1e-4, 0.1, 0.05, step + 1};
-  scalars.divisor = 7, scalars.momentum = 0.6, scalars.matrixRate = 0.07, scalars.matrixDecay = 0.2, scalars.seed = 11;
+  scalars.divisors[0] = 7, scalars.momentum = 0.6, scalars.matrixRate = 0.07, scalars.matrixDecay = 0.2,
+  scalars.seed = 11;
   return scalars;
 }
 

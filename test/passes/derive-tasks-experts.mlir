@@ -72,8 +72,8 @@ pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
 // CHECK-NEXT: %[[X2:.*]] = nn.expert_linear_dx %[[DP]], {{.*}} into %[[X1]]
 // CHECK-NEXT: %[[X3:.*]] = nn.combine %[[X2]],
 // The balance of a sequence of 8 tokens, of 2 microbatches: 0.5 * 4 / 2 / 8 / 8 / 2.
-// CHECK-NEXT: %[[DR:.*]] = nn.route_bwd %[[DW]], {{.*}} {balance = 7.812500e-03 : f64, group = 8 : i64, sigmoid = true}
-// CHECK-NEXT: nn.expert_load {{.*}} into {{.*}} {choices = 16 : i64, sum = f32, top = 2 : i64}
+// CHECK-NEXT: %[[DR:.*]] = nn.route_bwd %[[DW]], {{.*}} {balance = 5.000000e-01 : f64, group = 8 : i64, sigmoid = true}
+// CHECK-NEXT: nn.expert_load {{.*}} into {{.*}} {sum = f32, top = 2 : i64}
 // CHECK-NEXT: nn.router_dw %[[N]], %[[DR]]
 // CHECK-NEXT: nn.router_dx %[[DR]], {{.*}} into %[[X3]]
 

@@ -302,6 +302,41 @@ def check_alone(compiler, folder, tally):
         tally.check(same and drift < 1e-12 and worst < 1e-9, f"together {said}: loss {drift:.1e} gradients {worst:.1e}")
 
 
+def check_further(compiler, folder, text, tally):
+    """Losses over targets some places on are means over those that count: of a stream as without documents, which
+    mtp.py judges; and of documents side by side as of each alone in a row."""
+    models = [os.path.join(harness.ROOT, "stdlib", "models", name + ".pipe") for name in ("llama_mtp", "llama_mtp2")]
+    source = harness.add_models(folder, *models)
+    draw = random.Random(4)
+    rows = [[draw.randrange(97, 123) for _ in range(size)] for size in (16, 9, 2, 11, 5, 1, 13, 16)]
+    masks = [[int(draw.random() < 0.7) for _ in row] for row in rows]
+    path = write_dataset(folder, "further.safetensors", rows, masks)
+
+    def step(name, data_path, option, **values):
+        program = harness.compile_train(compiler, os.path.join(folder, name), SIZES | dict(
+            microbatch=1, layers=4, schedule="single") | values, source, ["-D", f"data.documents={option}"])
+        grads, log = program + ".grads", program + ".jsonl"
+        more = ["--steps", "1"] if data_path == text else ["--epochs", "1"]
+        harness.call([program, "--in-process", "--data", data_path, *more, "--grads", grads, "--log", log])
+        (line,) = harness.read_log(log)
+        return line, {name: values for name, (_, values) in harness.read_safetensors(grads).items()}
+
+    def compare(said, mine, others):
+        drift = max(abs(mine[0][name] - others[0][name]) for name in ("loss", "mtp"))
+        worst = max(max(abs(a - b) for a, b in zip(mine[1][name], others[1][name])) / max(map(abs, others[1][name]))
+                    for name in others[1])
+        tally.check(drift < 1e-12 and worst < 1e-10, f"{said}: losses off by {drift:.1e}, gradients by {worst:.1e}")
+
+    for model in ("llama_mtp", "llama_mtp2"):
+        plain, counted = (step(f"{model}{option}", text, option, model=model, microbatches=2, sequence=16)
+                          for option in ("false", "true"))
+        compare(f"{model} of a stream", counted, plain)
+        alone = step(model + "alone", path, "true", model=model, microbatches=8, sequence=16)
+        for number, values in enumerate((dict(microbatches=4, sequence=32), dict(microbatches=2, sequence=48, ranks=2,
+                                                                                schedule="zb_v"))):
+            compare(f"{model} {values}", step(f"{model}{number}", path, "true", model=model, **values), alone)
+
+
 def check_resume(compiler, folder, path):
     """A run over the ends of epochs stops and resumes to the same bits; another packing does not pass unseen."""
     program = compiled(compiler, folder, "resumed", schedule="1f1b", ranks=4, **COMMON)
@@ -450,6 +485,7 @@ def main():
         tally.attempt(" ".join(map(str, values.values())), check_schedule, compiler, folder, path, reference, values)
     check_labels(compiler, os.path.join(folder, "labels"), tally)
     check_alone(compiler, folder, tally)
+    check_further(compiler, folder, text, tally)
     tally.attempt("check_resume", check_resume, compiler, folder, path)
     tally.attempt("check_refused", check_refused, compiler, folder, text)
     return tally.close()

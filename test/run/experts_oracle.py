@@ -12,7 +12,8 @@ import experts, families
 
 
 def model_of(sizes):
-    more = {"mixtral": dict(num_local_experts=sizes["experts"], rope_theta=1000000.0, head_dim=10),
+    more = {"mixtral": dict(num_local_experts=sizes["experts"], rope_theta=1000000.0,
+                            head_dim=sizes["hidden"] // sizes["heads"]),
             "olmoe": dict(num_experts=sizes["experts"], rope_theta=10000.0, pad_token_id=None)}[sizes["model"]]
     config = transformers.AutoConfig.for_model(
         sizes["model"], hidden_size=sizes["hidden"], num_attention_heads=sizes["heads"],

@@ -133,6 +133,7 @@ VARIANTS = {
                                   attention_bias=True, use_qk_norm=True, tie_word_embeddings=True, pad_token_id=101,
                                   rope_parameters=dict(rope_type="default", rope_theta=500.0,
                                                        partial_rotary_factor=1.0)),
+    "gpt2_exact": GPT2 | dict(activation_function="gelu"),
 }
 # Each variant runs on one rank and by one of these: on 4 ranks, or on 2 where each rank has two stages of the 4 layers.
 SCHEDULES = ("1f1b.pipe", "zb_v.pipe:zb_v", "weipipe.pipe:weipipe_interleave", "tawpipe.pipe", "slimpipe.pipe",

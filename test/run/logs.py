@@ -20,7 +20,7 @@ def cosine(progress):
 def rate(step, way, warmup, least, lag, end=STEPS, decay=0):
     """The share of `lr`."""
     number = step - lag
-    if number < warmup:
+    if number < warmup or number == warmup >= end:
         begun = number / warmup
         return begun * (1 - least) + least if way == "wsd" else begun
     progress = (number - warmup) / max(1, end - warmup)
@@ -35,7 +35,8 @@ def rate(step, way, warmup, least, lag, end=STEPS, decay=0):
 
 RATES = [dict(way="cosine", warmup=3, least=0.1, lag=0), dict(way="linear", warmup=3, least=0, lag=1),
          dict(way="linear", warmup=0, least=0.25, lag=0, end=8), dict(way="constant", warmup=4, least=0.1, lag=1),
-         dict(way="wsd", warmup=2, least=0.2, lag=0, decay=5), dict(way="cosine", warmup=5, least=0, lag=1)]
+         dict(way="wsd", warmup=2, least=0.2, lag=0, decay=5), dict(way="cosine", warmup=5, least=0, lag=1),
+         dict(way="cosine", warmup=4, least=0.1, lag=0, end=4)]
 
 
 def check_rate(compiler, folder, data, case):

@@ -90,7 +90,7 @@ TEST(KernelsCrossEntropy, CountedLossesAreDivided) {
           dz("cross_entropy_dz", type, {4, 6, 0, 6}, scale, flags),
           added("cross_entropy_loss", type, {4}, scale, flags);
       for (OneOp *op : {&whole, &dz, &added})
-        op->rank.optimizer.divisor = 4;
+        op->rank.optimizer.divisors[0] = 4;
       whole(pp_cross_entropy, Array(type, z), targets, slope, loss);
       OneOp("cross_entropy_stats", type, {4, 6, 0, 6})(pp_cross_entropy_stats, Array(type, z), targets, stats);
       dz(pp_cross_entropy_dz, Array(type, z), targets, stats, shard);

@@ -84,12 +84,21 @@ Numbers choose(const RouterCase &its, Values scores, const Values &bias) {
   return largest(scores, its.top);
 }
 
-Routed routed(const RouterCase &its, const Values &logits, const Values &bias, const Numbers *chosen = nullptr) {
+/// Rows without a token have chosen -1, or a negative number in `rows`.
+Routed routed(const RouterCase &its, const Values &logits, const Values &bias, const Numbers *chosen = nullptr,
+              const Numbers &rows = {}) {
   Routed made;
   made.counts.assign(its.experts, 0);
   for (int64_t t = 0; t < its.tokens; ++t) {
     double lse = 0;
     Values p = scoresOfToken(its, &logits[t * its.experts], lse);
+    if (chosen ? (*chosen)[t * its.top] < 0 : !rows.empty() && rows[t] < 0) {
+      made.p.insert(made.p.end(), its.experts, 0);
+      made.w.insert(made.w.end(), its.top, 0);
+      made.sel.insert(made.sel.end(), its.top, -1);
+      made.lse.push_back(0);
+      continue;
+    }
     Numbers sel =
         chosen ? Numbers(chosen->begin() + t * its.top, chosen->begin() + (t + 1) * its.top) : choose(its, p, bias);
     double sum = 0;
@@ -101,35 +110,50 @@ Routed routed(const RouterCase &its, const Values &logits, const Values &bias, c
     made.lse.push_back(lse);
     made.sel.insert(made.sel.end(), sel.begin(), sel.end());
   }
-  Numbers rows(made.sel.size()), places(made.sel.size());
-  std::iota(rows.begin(), rows.end(), 0);
-  std::stable_sort(rows.begin(), rows.end(), [&](int32_t a, int32_t b) { return made.sel[a] < made.sel[b]; });
-  for (size_t row = 0; row < rows.size(); ++row)
-    places[rows[row]] = int32_t(row);
-  made.places = places;
+  Numbers order(made.sel.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return made.sel[a] < made.sel[b]; });
+  made.places.assign(made.sel.size(), -1);
+  int32_t next = 0;
+  for (int32_t choice : order)
+    if (made.sel[choice] >= 0)
+      made.places[choice] = next++;
   return made;
 }
 
-/// The two losses of a router, by their definitions; `chosen` says how often, which has no gradient.
+/// The two losses of a router, by their definitions, times the tokens: each group's balance counts by its tokens.
+/// `chosen` says how often, which has no gradient.
 double lossesOf(const RouterCase &its, const Values &logits, const Numbers &chosen) {
   Values bias(its.experts, 0);
   Routed made = routed(its, logits, bias, &chosen);
   double balance = 0, z = 0;
-  for (int64_t first = 0; first < its.tokens; first += its.group)
-    for (int64_t e = 0; e < its.experts; ++e) {
+  for (int64_t first = 0; first < its.tokens; first += its.group) {
+    double tokens = 0;
+    for (int64_t t = first; t < first + its.group; ++t)
+      tokens += chosen[t * its.top] >= 0;
+    for (int64_t e = 0; e < its.experts && tokens > 0; ++e) {
       double often = 0, mean = 0;
       for (int64_t t = first; t < first + its.group; ++t) {
-        const double *p = &made.p[t * its.experts];
-        mean += p[e] / (its.sigmoid ? std::accumulate(p, p + its.experts, 0.0) : 1) / double(its.group);
+        const double *p = &made.p[t * its.experts], whole = std::accumulate(p, p + its.experts, 0.0);
+        mean += whole > 0 ? p[e] / (its.sigmoid ? whole : 1) / tokens : 0;
         for (int64_t j = 0; j < its.top; ++j)
           often += chosen[t * its.top + j] == e;
       }
-      balance += often / double(its.group) * mean;
+      balance += tokens * often / tokens * mean;
     }
+  }
   for (double lse : made.lse)
     z += lse * lse;
-  return its.balance * double(its.experts) / double(its.top) * balance * double(its.group) / double(its.tokens) +
-         its.z * z / double(its.tokens);
+  return its.balance * double(its.experts) / double(its.top) * balance + its.z * z;
+}
+
+/// All are there; none in the middle and at the end; the first two groups have none.
+Numbers rowsOf(const RouterCase &its, int kind) {
+  Numbers rows(its.tokens, 3);
+  for (int64_t t = 0; t < its.tokens; ++t)
+    if (kind == 1 ? t % 5 == 2 || t + 2 >= its.tokens : t < 2 * its.group)
+      rows[t] = -1;
+  return kind == 0 ? Numbers() : rows;
 }
 
 std::vector<std::string> flagsOf(const RouterCase &its) {
@@ -174,12 +198,12 @@ double productTolerance(Type type) { return isHalf(type) ? toleranceOf(type) : 4
 
 /// Of all choices those that sections of so many experts have room for, first choices of all tokens first; their rows
 /// lie by section, expert and token.
-void limitRows(const RouterCase &its, Routed &made, int64_t each, int64_t room) {
+void limitRows(const RouterCase &its, Routed &made, int64_t each, int64_t room, int64_t limit) {
   std::vector<std::array<int64_t, 3>> rows; // expert, token, choice
   Numbers taken(its.experts / each, 0);
   for (int64_t j = 0; j < its.top; ++j)
     for (int64_t t = 0; t < its.tokens; ++t)
-      if (int32_t e = made.sel[t * its.top + j]; taken[e / each]++ < room)
+      if (int32_t e = made.sel[t * its.top + j]; e >= 0 && taken[e / each]++ < limit)
         rows.push_back({e, t, j});
   std::sort(rows.begin(), rows.end());
   made.places.assign(made.sel.size(), -1);
@@ -195,11 +219,15 @@ void limitRows(const RouterCase &its, Routed &made, int64_t each, int64_t room) 
 
 /// Scores are multiples of 1/4, so that many are equal: the lower expert is chosen. Experts in sections have the rows
 /// of one, but each section begins where there is room for all that could come to the ones before.
-/// `full`: a section has room for as many as come to it if all are chosen equally often, and the rest has no row.
-void checkRoute(Type type, const RouterCase &its, int64_t sections, bool full) {
-  const int64_t each = its.experts / sections, most = its.tokens * std::min(its.top, each),
-                room = full ? std::min(most, (its.tokens * its.top + sections - 1) / sections) : most;
-  std::vector<double> params = {its.scale, its.balance, its.z};
+/// `full`: a section has room for as many as come to it if all are chosen equally often, and the rest has no row. Rows
+/// without a token, as `rowsOf` says, take no room and make none.
+void checkRoute(Type type, const RouterCase &its, int64_t sections, bool full, int kind) {
+  const Numbers rows = rowsOf(its, kind);
+  const auto tokens = its.tokens - int64_t(std::count(rows.begin(), rows.end(), -1));
+  const int64_t each = its.experts / sections, most = its.tokens * std::min(its.top, each);
+  auto equal = [&](int64_t count) { return std::min(most, (count * its.top + sections - 1) / sections); };
+  const int64_t room = full ? equal(its.tokens) : most;
+  std::vector<double> params = {its.scale, its.balance, its.z, full ? 1.0 : 0.0};
   if (its.groups > 1)
     params.insert(params.end(), {double(its.groups), double(its.best)});
   OneOp op("route", type, {its.tokens, its.experts, its.top, its.group, sections, room}, params, flagsOf(its));
@@ -208,13 +236,14 @@ void checkRoute(Type type, const RouterCase &its, int64_t sections, bool full) {
     value = std::round(value * 4) / 4;
   for (size_t i = 0; i < bias.size(); ++i)
     bias[i] = i % 3 ? 0.125 : -0.25;
-  Routed expected = routed(its, logits, bias);
-  limitRows(its, expected, each, room);
+  Routed expected = routed(its, logits, bias, nullptr, rows);
+  limitRows(its, expected, each, room, full ? equal(tokens) : room);
   const size_t choices = its.tokens * its.top;
   Array w(type, choices), p(type, logits.size()), lse(type, its.tokens), biases(type, bias);
-  Integers sel(choices), places(choices), counted(its.experts);
-  op(pp_route, Array(type, logits), its.hasBias ? biases.data() : nullptr, w, sel.data(), p, lse, places.data(),
-     counted.data());
+  Integers sel(choices), places(choices), counted(its.experts), there(rows.size());
+  std::copy(rows.begin(), rows.end(), there.values.begin());
+  op(pp_route, Array(type, logits), its.hasBias ? biases.data() : nullptr, kind ? there.data() : nullptr, w, sel.data(),
+     p, lse, places.data(), counted.data());
   const Numbers counts = counted.get();
   EXPECT_EQ(sel.get(), expected.sel);
   EXPECT_EQ(places.get(), expected.places);
@@ -223,11 +252,17 @@ void checkRoute(Type type, const RouterCase &its, int64_t sections, bool full) {
   expectNear(p.get(), expected.p, toleranceOf(type), "p");
   expectNear(lse.get(), expected.lse, toleranceOf(type), "lse");
   const RouterSums &sums = op.rank.routed;
-  EXPECT_NEAR(sums.balance + sums.z, lossesOf(its, logits, expected.sel), 1e-5);
-  const auto rows = int64_t(std::accumulate(counts.begin(), counts.end(), 0));
-  EXPECT_EQ(sums.rows, rows);
-  EXPECT_EQ(sums.dropped, int64_t(choices) - rows);
+  EXPECT_NEAR(sums.balance + sums.z, lossesOf(its, logits, expected.sel), 1e-5 * double(its.tokens));
+  const auto taken = int64_t(std::accumulate(counts.begin(), counts.end(), 0));
+  EXPECT_EQ(sums.rows, taken);
+  EXPECT_EQ(sums.dropped, tokens * its.top - taken);
   EXPECT_TRUE(full || sums.dropped == 0);
+  if (tokens == 0) {
+    EXPECT_EQ(sums.experts, 0);
+    EXPECT_EQ(sums.fewest, INT64_MAX);
+    return;
+  }
+  EXPECT_EQ(sums.experts, its.experts);
   EXPECT_EQ(sums.fewest, *std::min_element(counts.begin(), counts.end()));
   EXPECT_EQ(sums.most, *std::max_element(counts.begin(), counts.end()));
 }
@@ -240,50 +275,59 @@ TEST(KernelsExperts, Route) {
       for (int64_t sections = 1; sections <= its.experts; ++sections)
         if (its.experts % sections == 0)
           for (bool full : {false, true})
-            checkRoute(type, its, sections, full);
+            for (int kind : {0, 1, 2})
+              checkRoute(type, its, sections, full, kind);
 }
 
 /// The bias chooses, but is not in the weights; two calls give the same bits.
 TEST(KernelsExperts, BiasOf16Bits) {
   for (Type type : halfTypes) {
-    OneOp op("route", type, {1, 4, 2, 1, 1, 2}, {1, 0, 0}, {"sigmoid"});
+    OneOp op("route", type, {1, 4, 2, 1, 1, 2}, {1, 0, 0, 0}, {"sigmoid"});
     Array logits(Type::F32, Values{2, 1, 0, -1}), bias(type, Values{0, 0, 0, 8}), w(Type::F32, 2), p(Type::F32, 4),
         lse(Type::F32, 1);
     Integers sel(2), places(2), counts(4);
-    op(pp_route, logits, bias, w, sel.data(), p, lse, places.data(), counts.data());
+    op(pp_route, logits, bias, nullptr, w, sel.data(), p, lse, places.data(), counts.data());
     EXPECT_EQ(sel.get(), (Numbers{3, 0}));
     expectNear(w.get(), {1 / (1 + std::exp(1.0)), 1 / (1 + std::exp(-2.0))}, 1e-6, "w");
     const Values first = w.get();
-    op(pp_route, logits, bias, w, sel.data(), p, lse, places.data(), counts.data());
+    op(pp_route, logits, bias, nullptr, w, sel.data(), p, lse, places.data(), counts.data());
     expectEqual(w.get(), first, "again");
   }
 }
 
-/// By finite differences of the weights and of both losses, with a loss scale; choices stay what they are.
+/// By finite differences of the weights and of both losses, with a loss scale; choices stay what they are. Rows without
+/// a token have no gradient.
+void checkRouteBackward(Type type, const RouterCase &its, int kind) {
+  const double lossScale = 4, perToken = 0.125;
+  OneOp op("route_bwd", type, {its.tokens, its.experts, its.top, its.group}, {its.scale, its.balance, its.z},
+           flagsOf(its));
+  op.rank.optimizer.lossScale = lossScale;
+  op.rank.optimizer.perToken = perToken;
+  Values logits = rounded(type, random(its.tokens * its.experts, 3)), bias(its.experts, 0.1);
+  Routed made = routed(its, logits, bias, nullptr, rowsOf(its, kind));
+  Values dw = rounded(type, random(made.w.size(), 4));
+  auto whole = [&](const Values &at) {
+    Values y = routed(its, at, bias, &made.sel).w;
+    double sum = lossScale * perToken * lossesOf(its, at, made.sel);
+    for (size_t i = 0; i < y.size(); ++i)
+      sum += dw[i] * y[i];
+    return Values{sum};
+  };
+  Array lse(type, made.lse), dlogits(type, logits.size());
+  op(pp_route_bwd, Array(type, dw), Array(type, made.w), made.sel, Array(type, made.p),
+     its.z != 0 ? lse.data() : nullptr, nullptr, dlogits);
+  expectNear(dlogits.get(), finiteDifferences(whole, logits, {1}), type == Type::F64 ? 1e-9 : 1e-4, "dlogits");
+  for (int64_t i = 0; i < its.tokens * its.experts; ++i)
+    EXPECT_TRUE(made.sel[i / its.experts * its.top] >= 0 || dlogits.get()[i] == 0);
+  EXPECT_EQ(op.rank.routed.balance, 0); // route has reported it
+}
+
 TEST(KernelsExperts, RouteBackward) {
   for (Type type : {Type::F32, Type::F64})
-    for (const RouterCase &its : routers) {
-      const double lossScale = 4, tokens = double(its.tokens);
-      const double perCount = its.balance * double(its.experts) / double(its.top) / double(its.group) / tokens;
-      OneOp op("route_bwd", type, {its.tokens, its.experts, its.top, its.group},
-               {its.scale, perCount, 2 * its.z / tokens, 0}, flagsOf(its));
-      op.rank.optimizer.lossScale = lossScale;
-      Values logits = rounded(type, random(its.tokens * its.experts, 3)), bias(its.experts, 0.1);
-      Routed made = routed(its, logits, bias);
-      Values dw = rounded(type, random(made.w.size(), 4));
-      auto whole = [&](const Values &at) {
-        Values y = routed(its, at, bias, &made.sel).w;
-        double sum = lossScale * lossesOf(its, at, made.sel);
-        for (size_t i = 0; i < y.size(); ++i)
-          sum += dw[i] * y[i];
-        return Values{sum};
-      };
-      Array lse(type, made.lse), dlogits(type, logits.size());
-      op(pp_route_bwd, Array(type, dw), Array(type, made.w), made.sel, Array(type, made.p),
-         its.z != 0 ? lse.data() : nullptr, nullptr, dlogits);
-      expectNear(dlogits.get(), finiteDifferences(whole, logits, {1}), type == Type::F64 ? 1e-9 : 1e-4, "dlogits");
-      EXPECT_EQ(op.rank.routed.balance, 0); // route has reported it
-    }
+    for (const RouterCase &its : routers)
+      for (int kind : {0, 1, 2})
+        if (its.tokens <= 12 || kind == 1) // differences of many logits take long
+          checkRouteBackward(type, its, kind);
 }
 
 /// Two devices with half of each group have, with the counts of both, the gradients and the balance of one with all.
@@ -293,10 +337,10 @@ TEST(KernelsExperts, SharedBalance) {
       if (its.group % 2)
         continue;
       const int64_t half = its.group / 2, n = its.experts, k = its.top, groups = its.tokens / its.group;
-      const double tolerance = type == Type::F64 ? 1e-14 : 1e-6, report = 0.3, z = 0.2;
+      const double tolerance = type == Type::F64 ? 1e-14 : 1e-6, balance = 0.7, z = 0.2;
       Values logits = rounded(type, random(its.tokens * n, 3)), bias(n, 0.1),
              dw = rounded(type, random(its.tokens * k, 4));
-      Routed made = routed(its, logits, bias);
+      Routed made = routed(its, logits, bias, nullptr, rowsOf(its, 1));
       auto run = [&](int64_t first, int64_t length, const Array *often, Values &out) {
         // Of every group its tokens `first` to `first` + `length`.
         auto part = [&](const auto &all, int64_t width) {
@@ -306,7 +350,7 @@ TEST(KernelsExperts, SharedBalance) {
                        all.begin() + (g * its.group + first + length) * width);
           return own;
         };
-        OneOp op("route_bwd", type, {groups * length, n, k, length}, {its.scale, 0.7, z, report}, flagsOf(its));
+        OneOp op("route_bwd", type, {groups * length, n, k, length}, {its.scale, balance, z}, flagsOf(its));
         Array dlogits(type, groups * length * n), lse(type, part(made.lse, 1));
         op(pp_route_bwd, Array(type, part(dw, k)), Array(type, part(made.w, k)), part(made.sel, k),
            Array(type, part(made.p, n)), lse, often ? often->data() : nullptr, dlogits);
@@ -315,15 +359,17 @@ TEST(KernelsExperts, SharedBalance) {
       };
       Values counts(groups * n, 0), whole, parts[2];
       for (int64_t i = 0; i < its.tokens * k; ++i)
-        counts[i / (its.group * k) * n + made.sel[i]] += 1;
+        if (made.sel[i] >= 0)
+          counts[i / (its.group * k) * n + made.sel[i]] += 1;
       Array often(type, groups * n);
       OneOp("choice_counts", type, {its.tokens, n, k, its.group})(pp_choice_counts, made.sel, often);
       expectEqual(often.get(), counts, "counts");
       double all = run(0, its.group, &often, whole), sum = 0, defined = 0;
       for (int64_t t = 0; t < its.tokens; ++t) {
-        const double *p = &made.p[t * n];
-        for (int64_t e = 0; e < n; ++e)
-          defined += report * counts[t / its.group * n + e] * p[e] / (its.sigmoid ? std::accumulate(p, p + n, 0.0) : 1);
+        const double *p = &made.p[t * n], *often = &counts[t / its.group * n];
+        const double choices = std::accumulate(often, often + n, 0.0);
+        for (int64_t e = 0; e < n && made.sel[t * k] >= 0; ++e)
+          defined += balance * n / choices * often[e] * p[e] / (its.sigmoid ? std::accumulate(p, p + n, 0.0) : 1);
       }
       EXPECT_NEAR(all, defined, 10 * tolerance * defined);
       for (int64_t device : {0, 1})
@@ -398,6 +444,42 @@ TEST(KernelsExperts, Products) {
           expectNear(gotW.get(), dw, productTolerance(acc), "dw");
         }
       }
+}
+
+/// A row has the same bits however many rows its expert has, and wherever it stands among them: other documents change
+/// these alone.
+TEST(KernelsExperts, RowsDoNotSeeEachOther) {
+  for (Type type : allTypes)
+    for (auto [in, out] : {std::pair<int64_t, int64_t>{16, 24}, {256, 1024}}) {
+      const int64_t most = 48;
+      Values x = rounded(type, random(most * in, 1)), w = rounded(type, random(2 * in * out, 2, 0.3)),
+             dy = rounded(type, random(most * out, 3)), before = rounded(type, random(most * in, 4));
+      // Of the second expert, its rows from `first` on; the first has five.
+      auto run = [&](int64_t first, int64_t rows) {
+        const Numbers counts = {5, int32_t(rows)};
+        const std::vector<int64_t> dims = {5 + rows, in, out, 2, 1};
+        auto part = [&](const Values &all, int64_t width) {
+          Values own(5 * width, 0.5);
+          own.insert(own.end(), all.begin() + first * width, all.begin() + (first + rows) * width);
+          return own;
+        };
+        Array y(type, (5 + rows) * out), dx(type, part(before, in));
+        OneOp("expert_linear", type, dims)(pp_expert_linear, Array(type, part(x, in)), Array(type, w), counts, y);
+        OneOp("expert_linear_dx", type, dims, {}, {"accumulate"})(pp_expert_linear_dx, Array(type, part(dy, out)),
+                                                                  Array(type, w), counts, dx);
+        return std::pair{y.get(), dx.get()};
+      };
+      const auto [allY, allDx] = run(0, most);
+      for (auto [first, rows] :
+           {std::pair<int64_t, int64_t>{0, 1}, {3, 1}, {7, 2}, {1, 7}, {9, 15}, {4, 16}, {5, 33}}) {
+        const auto [y, dx] = run(first, rows);
+        auto cut = [&](const Values &all, int64_t from, int64_t width) {
+          return Values(all.begin() + (5 + from) * width, all.begin() + (5 + from + rows) * width);
+        };
+        expectEqual(cut(y, 0, out), cut(allY, first, out), "y");
+        expectEqual(cut(dx, 0, in), cut(allDx, first, in), "dx");
+      }
+    }
 }
 
 /// Rows that came from three devices, in sections with room for more: each expert multiplies those of every section,
@@ -517,7 +599,7 @@ TEST(KernelsExperts, Rows) {
     }
 }
 
-/// A choice without a row is copied nowhere, and adds nothing.
+/// A choice without a row is copied nowhere, and adds nothing; the gradient of its weight is 0.
 TEST(KernelsExperts, DroppedRows) {
   const int64_t h = 40;
   const Numbers places = {2, -1, -1, -1, 0, 1};
@@ -534,6 +616,19 @@ TEST(KernelsExperts, DroppedRows) {
     expectEqual(got.get(), rows, "rows");
     OneOp("combine", type, {3, 2, h}, {}, {"accumulate"})(pp_combine, got, places, y);
     expectNear(y.get(), sums, toleranceOf(type), "y");
+    const Type acc = accOf(type);
+    Values w = rounded(acc, random(6, 3)), scaled(4 * h, 7), dw(6, 0);
+    for (size_t i = 0; i < places.size(); ++i)
+      for (int64_t c = 0; c < h && places[i] >= 0; ++c) {
+        scaled[places[i] * h + c] = w[i] * rows[places[i] * h + c];
+        dw[i] += rows[places[i] * h + c] * rows[places[i] * h + c];
+      }
+    Array product(type, Values(4 * h, 7)), da(type, Values(4 * h, 7)), gotW(acc, 6);
+    OneOp("scale_rows", type, {3, 2, h})(pp_scale_rows, got, Array(acc, w), places, product);
+    expectNear(product.get(), scaled, toleranceOf(type), "scaled");
+    OneOp("scale_rows_bwd", type, {3, 2, h})(pp_scale_rows_bwd, got, got, Array(acc, w), places, da, gotW);
+    expectNear(da.get(), scaled, toleranceOf(type), "da");
+    expectNear(gotW.get(), dw, 4 * toleranceOf(acc), "dw");
   }
 }
 
@@ -542,9 +637,9 @@ TEST(KernelsExperts, LoadAndSteer) {
   for (Type type : {Type::F32, Type::F64}) {
     const Numbers counts = {1, 7, 4, 4, 8, 0};
     Array load(type, Values(6, 100));
-    OneOp("expert_load", type, {6, 24, 2})(pp_expert_load, counts, load);
+    OneOp("expert_load", type, {6, 2})(pp_expert_load, counts, load);
     expectEqual(load.get(), {-9, 9, 0, 0, 12, -12}, "load");
-    OneOp("expert_load", type, {6, 24, 2}, {}, {"accumulate"})(pp_expert_load, counts, load);
+    OneOp("expert_load", type, {6, 2}, {}, {"accumulate"})(pp_expert_load, counts, load);
     expectEqual(load.get(), {-18, 18, 0, 0, 24, -24}, "sum");
   }
   for (Type type : allTypes)
@@ -562,19 +657,21 @@ TEST(KernelsExperts, LoadAndSteer) {
 }
 
 TEST(KernelsExperts, Refusals) {
-  EXPECT_NE(refusal({"route", Type::F32, {4, 3, 4, 4, 1, 16}, {1, 0, 0}, {}}).find("4 choices of 3 experts"),
-            std::string::npos);
-  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 4, 4, 1, 16}, {1, 0, 0, 3, 1}, {}}).find("1 of 3 groups of 6 experts"),
-            std::string::npos);
-  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 2, 3, 1, 8}, {1, 0, 0}, {}}).find("groups of 3 do not divide 4 tokens"),
+  EXPECT_NE(refusal({"route", Type::F32, {4, 3, 4, 4, 1, 16}, {1, 0, 0, 0}, {}}).find("4 choices of 3 experts"),
             std::string::npos);
   EXPECT_NE(
-      refusal({"route", Type::F32, {4, 6, 2, 4, 1, 8}, {1, 0, 0, 3}, {}}).find("expected 3 params, or two of groups"),
+      refusal({"route", Type::F32, {4, 6, 4, 4, 1, 16}, {1, 0, 0, 0, 3, 1}, {}}).find("1 of 3 groups of 6 experts"),
       std::string::npos);
   EXPECT_NE(
-      refusal({"route", Type::F32, {4, 6, 2, 4, 4, 1}, {1, 0, 0}, {}}).find("6 experts are not cut in 4 sections"),
+      refusal({"route", Type::F32, {4, 6, 2, 3, 1, 8}, {1, 0, 0, 0}, {}}).find("groups of 3 do not divide 4 tokens"),
       std::string::npos);
-  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 2, 4, 6, 5}, {1, 0, 0}, {}})
+  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 2, 4, 1, 8}, {1, 0, 0, 0, 3}, {}})
+                .find("expected 4 params, or two of groups"),
+            std::string::npos);
+  EXPECT_NE(
+      refusal({"route", Type::F32, {4, 6, 2, 4, 4, 1}, {1, 0, 0, 0}, {}}).find("6 experts are not cut in 4 sections"),
+      std::string::npos);
+  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 2, 4, 6, 5}, {1, 0, 0, 0}, {}})
                 .find("5 rows of a section are more than can come"),
             std::string::npos);
   EXPECT_NE(refusal({"expert_linear", Type::F32, {9, 3, 4, 2, 2}, {}, {}}).find("9 rows are not cut in 2 sections"),

@@ -517,4 +517,34 @@ TEST(RuntimeRate, FallsInOtherWays) {
   EXPECT_DOUBLE_EQ(learningRate(optimizer, 1, 99, 30), 0.2);
 }
 
+/// Where the way down ends before the warm-up does, or with it, the warm-up still reaches the peak, and behind it is
+/// min_lr.
+TEST(RuntimeRate, EndsWithTheWarmUp) {
+  OptimizerSpec optimizer;
+  optimizer.minLr = 0.1;
+  optimizer.decay = 2;
+  for (auto rate : {OptimizerSpec::Rate::Cosine, OptimizerSpec::Rate::Linear, OptimizerSpec::Rate::Wsd})
+    for (int64_t end : {2, 4}) {
+      optimizer.rate = rate;
+      optimizer.warmup = 4;
+      optimizer.decaySteps = end;
+      optimizer.lag = 0;
+      EXPECT_DOUBLE_EQ(learningRate(optimizer, 2, 2, 9), rate == OptimizerSpec::Rate::Wsd ? 2 * 0.55 : 1);
+      EXPECT_DOUBLE_EQ(learningRate(optimizer, 2, 4, 9), 2);
+      EXPECT_DOUBLE_EQ(learningRate(optimizer, 2, 5, 9), 0.2);
+      EXPECT_DOUBLE_EQ(learningRate(optimizer, 2, 9, 9), 0.2);
+      optimizer.lag = 1;
+      EXPECT_DOUBLE_EQ(learningRate(optimizer, 2, 5, 9), 2);
+      EXPECT_DOUBLE_EQ(learningRate(optimizer, 2, 6, 9), 0.2);
+    }
+  optimizer.rate = OptimizerSpec::Rate::Constant;
+  optimizer.decaySteps = 0;
+  EXPECT_DOUBLE_EQ(learningRate(optimizer, 2, 9, 4), 2);
+  optimizer.rate = OptimizerSpec::Rate::Linear; // one step without a warm-up: its end, or with lag = 1 its begin
+  optimizer.warmup = 0;
+  EXPECT_DOUBLE_EQ(learningRate(optimizer, 2, 1, 1), 2);
+  optimizer.lag = 0;
+  EXPECT_DOUBLE_EQ(learningRate(optimizer, 2, 1, 1), 0.2);
+}
+
 } // namespace
