@@ -47,13 +47,15 @@ static PartKeys readPart(func::FuncOp part) {
           llvm::any_of(llvm::seq(part.getNumArguments()), isWeight)};
 }
 
-KeysBefore::KeysBefore(ProgramOp program, const SmallVector<PieceOp> &pieces)
+bool KeysBefore::hasHelps(ProgramOp program) {
+  return llvm::any_of(program.getBody().getOps<TogetherOp>(),
+                      [](TogetherOp together) { return !together.getOps<AttendOp>().empty(); });
+}
+
+KeysBefore::KeysBefore(ProgramOp program, const SmallVector<PieceOp> &pieces, bool helps)
     : places(pieces.size()), alone(pieces.size()), attends(pieces.size()) {
   if (program.getSlices() == 0)
     return;
-  bool helps = false;
-  for (auto together : program.getBody().getOps<TogetherOp>())
-    helps |= !together.getOps<AttendOp>().empty();
   auto module = program->getParentOfType<ModuleOp>();
   llvm::StringMap<PartKeys> known;
   for (size_t piece = 0; piece < pieces.size(); ++piece) {

@@ -11,10 +11,12 @@ namespace pp {
 /// has one attention and nothing else reads them: `part attn(q, k, v, x)` has 1 and 2. F of the piece before makes the
 /// keys of a slice then, and its backward reads their gradient, a sum of shares of all slices that saw them. Elsewhere
 /// none: keys are made, and their gradients summed, slice by slice inside the piece. So they are in a program where a
-/// rank helps another one with its attentions.
+/// rank helps another one with its attentions (`helps`).
 class KeysBefore {
 public:
-  KeysBefore(pipeline::ProgramOp program, const llvm::SmallVector<pipeline::PieceOp> &pieces);
+  KeysBefore(pipeline::ProgramOp program, const llvm::SmallVector<pipeline::PieceOp> &pieces)
+      : KeysBefore(program, pieces, hasHelps(program)) {}
+  KeysBefore(pipeline::ProgramOp program, const llvm::SmallVector<pipeline::PieceOp> &pieces, bool helps);
   llvm::ArrayRef<unsigned> of(int64_t piece) const { return places[piece]; }
   /// Whether the piece attends keys of the piece before; whether the piece after attends its own.
   bool reads(int64_t piece) const { return !places[piece].empty(); }
@@ -25,6 +27,8 @@ public:
   bool chains(int64_t piece) const { return attends[piece] && !reads(piece); }
 
 private:
+  static bool hasHelps(pipeline::ProgramOp program);
+
   std::vector<llvm::SmallVector<unsigned, 2>> places;
   std::vector<bool> alone, attends;
 };

@@ -43,6 +43,8 @@ struct ChangeOptions {
 /// The whole way from elaborated actions, in order; passes/Pipeline.cpp gives one reason a line.
 void buildPipeline(mlir::OpPassManager &manager, Until until = Until::Ranks, const ProofOptions &proofs = {},
                    const ChangeOptions &changes = {});
+/// The same for rank programs that a file holds: their bodies are proved, too.
+void buildPipelineOfFile(mlir::OpPassManager &manager, const ProofOptions &proofs = {});
 /// Its last part: the proofs of planned rank programs.
 void addProofs(mlir::OpPassManager &manager, const ProofOptions &proofs);
 /// The ranks on which an op of the step stands: of a move both ends.

@@ -247,6 +247,14 @@ def DeriveRedo : PpPass<"derive-redo", "ranks"> {
   }];
 }
 
+def ProveBodies : PpPass<"prove-bodies", "ranks"> {
+  let summary = "every task body computes what the parts of its piece derive";
+  let description = [{
+    `nn.linear_dw %dy, %dy` in `@s0.B` where the parts derive `nn.linear_dw %x, %dy` ~~> error at the op. All bodies are
+    derived again and compared value by value. `pp-compile` runs this pass on rank programs that it reads from a file.
+  }];
+}
+
 def ProveUnits : PpPass<"prove-units", "ranks"> {
   let summary = "the ranks together launch every unit of the step exactly once";
   let description = [{

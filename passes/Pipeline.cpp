@@ -71,6 +71,15 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
   addProofs(manager, proofs);
 }
 
+// A .mlir file that holds rank programs, offsets included: only the memory of bodies is not planned.
+void pp::buildPipelineOfFile(mlir::OpPassManager &manager, const ProofOptions &proofs) {
+  // First: whatever stands in a body, what comes behind meets no other than those that are derived.
+  manager.addPass(createProveBodies());
+  manager.addPass(createPlanBodies());
+  manager.addPass(createVerifyOps());
+  addProofs(manager, proofs);
+}
+
 // Proofs on what will be lowered, after the last transformation: each speaks of programs for which those before hold.
 void pp::addProofs(mlir::OpPassManager &manager, const ProofOptions &proofs) {
   manager.addPass(createProveUnits());

@@ -151,13 +151,10 @@ LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::Pas
   manager.enableVerifier(false); // the pipeline has passes for it
   manager.addInstrumentation(pp::timePasses(times));
   bool isStep = pp::requestedForm() == pp::Form::Pipeline;
-  if (!hasRanks) {
+  if (hasRanks)
+    pp::buildPipelineOfFile(manager, proofs);
+  else
     pp::buildPipeline(manager, isStep ? pp::Until::Step : pp::Until::Ranks, proofs, changes);
-  } else { // a .mlir file that holds rank programs, offsets included: only the bodies' memory is not planned
-    manager.addPass(pp::createPlanBodies());
-    manager.addPass(pp::createVerifyOps());
-    pp::addProofs(manager, proofs);
-  }
   if (isStep)
     return manager.run(module);
   FailureOr<pp::ProvedModule> result = pp::ProvedModule::run(manager, module);

@@ -29,7 +29,8 @@ private:
   struct Entry {
     PieceOp op;
     PieceModel model;
-    std::string key; ///< equal for pieces that share their bodies
+    std::string key;                   ///< equal for pieces that share their bodies
+    bool keeps = false, saves = false; ///< of rank programs: whether its bodies have a group `kept`, or `stash`
   };
   LogicalResult readPiece(PieceOp op, unsigned number);
   LogicalResult readPart(Entry &entry, unsigned number, StringRef name, int64_t layer,
@@ -38,6 +39,9 @@ private:
   void putFrozenLast(PieceModel &model);
   LogicalResult readSharers();
   void readPhases();
+  LogicalResult readLaunches();
+  LogicalResult readCut(LaunchOp launch, BodyAttr body, PieceModel &model);
+  void readRecompute();
   void readEnds();
   void readKeys();
   void readSkips();
@@ -46,6 +50,8 @@ private:
 
   ModuleOp module;
   ProgramOp program;
+  const bool isOfRanks = !program.getOps<RankOp>().empty();
+  bool helps = false; ///< a rank attends for another one
   std::vector<Entry> entries;
   SmallVector<SequenceSlice> slices;
   llvm::StringMap<unsigned> owners; ///< of shared weights: the first piece that uses them
@@ -124,7 +130,7 @@ static LogicalResult readReplicas(ProgramOp program, PieceOp op, PieceModel &mod
 /// `zero = 2` sums a gradient over the replicas of the rank that makes it, behind each of its backwards. A gradient
 /// that moves, or that another rank reads, is whole until it is there; its sum is then cut once, as with `zero = 1`.
 void PieceTable::readSums() {
-  if (program.getForward() || program.sumMembers() == 1 || program.getMeshAttr().getZero() < 2)
+  if (isOfRanks || program.getForward() || program.sumMembers() == 1 || program.getMeshAttr().getZero() < 2)
     return;
   Pieces pieces(program);
   bool said = false;
@@ -265,12 +271,67 @@ void PieceTable::readPhases() {
     Entry &entry = entries[pieces.find(unit.getCoord())];
     PieceModel::add(entry.model.aheads, {unit.getPhase(), unit.getCoord().getSlice(), cut.plan});
   }
-  for (auto together : program.getBody().getOps<TogetherOp>())
+  for (auto together : program.getBody().getOps<TogetherOp>()) {
+    helps |= !together.getOps<AttendOp>().empty();
     for (CutUnit unit : exchanges.of(together)) {
       CoordAttr coord = unit.op.getUnit().getCoord();
       Entry &entry = entries[pieces.find(coord)];
       PieceModel::add(entry.model.cuts, {unit.op.getUnit().getPhase(), coord.getSlice(), unit.plan});
     }
+  }
+}
+
+/// The units of rank programs, and how they are cut: the first steps of their bodies say it.
+LogicalResult PieceTable::readLaunches() {
+  BodyTable bodies(module);
+  Pieces pieces(program);
+  llvm::DenseSet<std::pair<Attribute, int64_t>> seen;
+  for (auto rank : program.getOps<RankOp>())
+    for (auto launch : rank.getOps<LaunchOp>()) {
+      int64_t piece = pieces.find(launch.getUnit().getCoord());
+      BodyAttr body = bodies.of(launch);
+      if (piece < 0 || piece >= pieces.size() || !body || !seen.insert({launch.getCalleeAttr(), piece}).second)
+        continue; // what is no unit is prove-units' matter
+      Entry &entry = entries[piece];
+      entry.model.phases |= 1u << static_cast<unsigned>(launch.getUnit().getPhase());
+      for (StringRef name : {kInputsAttr, kResultsAttr})
+        if (auto groups = bodies.find(body)->getAttrOfType<GroupsAttr>(name))
+          for (GroupAttr group : groups.getGroups()) {
+            entry.keeps |= group.getKind() == GroupKind::kept;
+            entry.saves |= group.getKind() == GroupKind::stash;
+          }
+      if (body.isStep() && failed(readCut(launch, body, entry.model)))
+        return failure();
+    }
+  return success();
+}
+
+LogicalResult PieceTable::readCut(LaunchOp launch, BodyAttr body, PieceModel &model) {
+  Phase phase = launch.getUnit().getPhase();
+  int64_t slice = launch.getUnit().getCoord().getSlice();
+  CutPlan plan = CutPlan::of(body.getCut());
+  int64_t attended = 0;
+  for (KeysAttr keys : plan.helps)
+    attended += static_cast<int64_t>(keys.getSlices().size());
+  bool fits = isCutAtAttentions(phase) && slice >= 0 && slice < static_cast<int64_t>(program.getSlices()) &&
+              llvm::none_of(
+                  plan.helps, [](KeysAttr keys) { return keys.getSlices().empty(); }) &&
+              static_cast<int64_t>(plan.kept(slice).size()) + attended == slice + 1;
+  if (!fits)
+    return emitError(launch.getLoc()) << "`" << launch.getUnit().str() << "` cannot be cut as `@" << launch.getCallee()
+                                      << "` says: others attend each of the slices up to its own at most once";
+  helps |= !body.isRestOfAhead();
+  PieceModel::add(body.isRestOfAhead() ? model.aheads : model.cuts, {phase, slice, plan});
+  return success();
+}
+
+/// Rank programs launch no R where it has nothing to do: where F keeps all that it saves, or saves nothing, as the only
+/// MLP of a piece in chunks, which R would make again.
+void PieceTable::readRecompute() {
+  for (Entry &entry : entries)
+    if (entry.keeps || (!entry.saves && !entry.model.isForward && entry.model.chunks > 1 &&
+                        llvm::any_of(entry.model.parts, [](const PartUse &part) { return hasMlp(part.function); })))
+      entry.model.phases |= 1u << static_cast<unsigned>(Phase::R);
 }
 
 /// Where nothing upstream trains, pieces have no backward, and the first one behind them makes no `dact`.
@@ -296,7 +357,7 @@ void PieceTable::readEnds() {
 
 /// Who makes keys for the piece after it, and who reads those of the piece before.
 void PieceTable::readKeys() {
-  KeysBefore keys(program, llvm::map_to_vector<8>(entries, [](const Entry &entry) { return entry.op; }));
+  KeysBefore keys(program, llvm::map_to_vector<8>(entries, [](const Entry &entry) { return entry.op; }), helps);
   for (size_t piece = 1; piece < entries.size(); ++piece) {
     entries[piece].model.keysIn.assign(keys.of(piece).begin(), keys.of(piece).end());
     entries[piece - 1].model.keysOut = entries[piece].model.keysIn;
@@ -370,11 +431,18 @@ LogicalResult PieceTable::read() {
   for (auto [i, op] : llvm::enumerate(program.getBody().getOps<PieceOp>()))
     if (failed(readPiece(op, i)))
       return failure();
-  readPhases();
+  if (!isOfRanks)
+    readPhases();
+  else if (failed(readLaunches()))
+    return failure();
   readEnds();
   readKeys();
   readSkips();
-  return success(succeeded(readSharers()) && succeeded(readChunks()));
+  if (failed(readSharers()) || failed(readChunks()))
+    return failure();
+  if (isOfRanks)
+    readRecompute();
+  return success();
 }
 
 /// 1 / tokens of an update, if the parts end in a loss: its targets are one microbatch's. A loss whose targets are

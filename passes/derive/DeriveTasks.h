@@ -14,7 +14,8 @@ namespace pp {
 
 /// Gives every piece of the module's programs its weights and task bodies (`@s0.F`, `@s0.B`, ..).
 mlir::LogicalResult deriveTasks(mlir::ModuleOp module);
-/// The same for one program. Those of a forward program save nothing, and their names begin with `forward.`.
+/// The same for one program. Those of a forward program save nothing, and their names begin with `forward.`. Of rank
+/// programs the launches say what a schedule's actions say: these bodies are then beside those that are launched.
 mlir::LogicalResult deriveTasks(mlir::ModuleOp module, pipeline::ProgramOp program);
 
 // --- Inside derive-tasks -------------------------------------------------------------------------------------------
@@ -112,6 +113,9 @@ struct Group {
   bool tied = false;   ///< of a result: it takes over the memory of the input group of its name
   bool always = false; ///< of an input: an operand even where the body does not read it
 };
+
+/// Makes the two ops again of which fuse-epilogues has made one.
+void splitEpilogues(mlir::func::FuncOp body);
 
 /// A function under construction whose ops several bodies take their share of.
 class Scratch {

@@ -29,6 +29,7 @@
 // All of this is one switch, as R2 asks: `pp-compile --epilogues`, and PP_EPILOGUES=off for a program that has
 // them.
 #include "passes/Passes.h"
+#include "passes/derive/DeriveTasks.h"
 #include "passes/project/PlanBodies.h"
 
 namespace pp {
@@ -126,6 +127,49 @@ static void fuse(nn::BiasDwOp bias) {
   linear.replaceAllUsesWith(both.getDw());
   bias.erase();
   linear.erase();
+}
+
+//===-- The other way round -------------------------------------------------------------------------------------===//
+
+static void split(nn::LinearGeluOp both) {
+  OpBuilder builder(both);
+  auto linear =
+      builder.create<nn::LinearOp>(both.getLoc(), both.getX(), both.getW(), both.getBias(), both.getTransposed());
+  both.getY().replaceAllUsesWith(builder.create<nn::GeluOp>(both.getLoc(), linear.getY()).getY());
+  both.getU().replaceAllUsesWith(linear.getY());
+}
+
+static void split(nn::LinearAddOp both) {
+  OpBuilder builder(both);
+  auto linear =
+      builder.create<nn::LinearOp>(both.getLoc(), both.getX(), both.getW(), both.getBias(), both.getTransposed());
+  both.getY().replaceAllUsesWith(builder.create<nn::AddOp>(both.getLoc(), both.getR(), linear.getY()).getResult());
+}
+
+static void split(nn::LinearDxGeluOp both) {
+  OpBuilder builder(both);
+  auto linear = builder.create<nn::LinearDxOp>(both.getLoc(), both.getDy(), both.getW(), Value(), both.getTransposed());
+  both.getDu().replaceAllUsesWith(builder.create<nn::GeluBwdOp>(both.getLoc(), linear.getDx(), both.getU()).getDx());
+}
+
+static void split(nn::LinearDwBiasOp both) {
+  OpBuilder builder(both);
+  bool adds = both.getAcc().size() == 2;
+  both.getDw().replaceAllUsesWith(builder
+                                      .create<nn::LinearDwOp>(both.getLoc(), both.getX(), both.getDy(),
+                                                              adds ? both.getAcc()[0] : Value(), both.getTransposed())
+                                      .getDw());
+  both.getDb().replaceAllUsesWith(
+      builder.create<nn::BiasDwOp>(both.getLoc(), both.getDy(), adds ? both.getAcc()[1] : Value()).getDb());
+}
+
+void pp::splitEpilogues(func::FuncOp body) {
+  for (Operation &op : llvm::make_early_inc_range(body.front()))
+    llvm::TypeSwitch<Operation *>(&op).Case<nn::LinearGeluOp, nn::LinearAddOp, nn::LinearDxGeluOp, nn::LinearDwBiasOp>(
+        [](auto both) {
+          split(both);
+          both.erase();
+        });
 }
 
 namespace {

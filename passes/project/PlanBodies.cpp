@@ -117,7 +117,7 @@ void BodyPlan::merge(Value into, Value from, int64_t offset) {
   b.shift = shift;
 }
 
-// The value in the buffer before `op` writes it must not be read later.
+// The value in the buffer before `op` writes it must not be read later, nor by `op` itself as another operand.
 LogicalResult BodyPlan::tieRequired(Operation &op) {
   auto inPlace = dyn_cast<nn::InPlace>(op);
   if (!inPlace)
@@ -133,6 +133,13 @@ LogicalResult BodyPlan::tieRequired(Operation &op) {
         error.attachNote(user->getLoc()) << "read here";
         return error;
       }
+    auto [own, begin] = find(operand);
+    for (OpOperand &other : op.getOpOperands())
+      if (auto [buffer, offset] = find(other.get()); other.getOperandNumber() != tie.operand && buffer == own &&
+                                                     offset < begin + bytesOf(operand) &&
+                                                     begin < offset + bytesOf(other.get()))
+        return op.emitOpError() << "writes over its operand " << tie.operand << ", which it reads as operand "
+                                << other.getOperandNumber() << ", too";
     Buffer &buffer = bufferOf(operand);
     if (buffer.given && !llvm::is_contained(groups.ties, buffer.place->first))
       return op.emitOpError() << "writes over an argument of group `" << groups.inputs[buffer.place->first].name.str()
@@ -278,7 +285,9 @@ void BodyPlan::write() {
     op.setAttr(kBuffersAttr, builder.getDenseI64ArrayAttr(places));
   }
   body->setAttr(kScratchAttr, builder.getI64IntegerAttr(std::min(scratch, other)));
-  if (!handed.empty())
+  if (handed.empty())
+    body->removeAttr(kHandedAttr);
+  else
     body->setAttr(kHandedAttr, builder.getDenseI64ArrayAttr(handed));
 }
 
@@ -306,10 +315,14 @@ LogicalResult BodyPlan::run() {
 
 /// A stash that goes to host memory and back lies in one run of bytes, as messages do: then W gets copies.
 static bool movesStash(ModuleOp module) {
-  for (auto program : module.getOps<ProgramOp>())
-    for (auto move : program.getOps<MoveOp>())
-      if (move.getThing().getRole() == Role::stash)
+  auto isOfStash = [](auto move) { return move.getThing().getRole() == Role::stash; };
+  for (auto program : module.getOps<ProgramOp>()) {
+    if (llvm::any_of(program.getOps<MoveOp>(), isOfStash))
+      return true;
+    for (auto rank : program.getOps<RankOp>()) // of a file
+      if (llvm::any_of(rank.getOps<PostOp>(), isOfStash))
         return true;
+  }
   return false;
 }
 

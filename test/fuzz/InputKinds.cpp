@@ -112,7 +112,7 @@ constexpr const char *kPasses[] = {
     "verify-layouts", "verify-units",    "freeze-weights",   "fuse-units",    "fuse-epilogues", "linearize-actions",
     "derive-forward", "verify-arrivals", "complete-step",    "hoist-moves",   "verify-limits",  "verify-ops",
     "plan-bodies",    "project-ranks",   "plan-slots",       "prove-units",   "prove-channels", "prove-progress",
-    "prove-values",   "prove-slots",     "prove-memory"};
+    "prove-values",   "prove-slots",     "prove-memory",     "prove-bodies"};
 
 /// The rest of the pipeline behind this level, and some passes alone: which ones is chosen by the bytes.
 void readIr(std::string_view bytes) {

@@ -22,6 +22,7 @@
 // RUN: not pp-opt %s --split-input-file --pp-interleave-units 2>&1 | FileCheck %s -DPASS=interleave-units "-DTAKES=programs of ranks" --check-prefix=RANKS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-plan-slots 2>&1 | FileCheck %s -DPASS=plan-slots "-DTAKES=programs of ranks" --check-prefix=RANKS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-derive-redo 2>&1 | FileCheck %s -DPASS=derive-redo "-DTAKES=programs of ranks" --check-prefix=RANKS --implicit-check-not=takes
+// RUN: not pp-opt %s --split-input-file --pp-prove-bodies 2>&1 | FileCheck %s -DPASS=prove-bodies "-DTAKES=programs of ranks" --check-prefix=RANKS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-prove-units 2>&1 | FileCheck %s -DPASS=prove-units "-DTAKES=programs of ranks" --check-prefix=RANKS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-prove-channels 2>&1 | FileCheck %s -DPASS=prove-channels "-DTAKES=programs of ranks" --check-prefix=RANKS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-prove-progress 2>&1 | FileCheck %s -DPASS=prove-progress "-DTAKES=programs of ranks" --check-prefix=RANKS --implicit-check-not=takes

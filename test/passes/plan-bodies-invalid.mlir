@@ -19,6 +19,19 @@ func.func private @read_later(%x: !x, %w: !w, %g: !w) -> (!w, !w) attributes {
 
 !w = tensor<8x8xf32>
 
+// An op would read as another operand what it writes over.
+func.func private @twice(%g: !w) -> !w attributes {
+    pipeline.inputs = #pipeline.groups<grad x 1>, pipeline.results = #pipeline.groups<grad x 1>,
+    pipeline.ties = array<i64: 0>} {
+  // expected-error@below {{'nn.accumulate' op writes over its operand 1, which it reads as operand 0, too}}
+  %a = nn.accumulate %g into %g : (!w, !w) -> !w
+  return %a : !w
+}
+
+// -----
+
+!w = tensor<8x8xf32>
+
 // The result goes to the slot of %w, which the op after it still reads.
 func.func private @overwritten(%w: !w, %v: !w) -> (!w, !w) attributes {
     pipeline.inputs = #pipeline.groups<weight x 1, act x 1>, pipeline.results = #pipeline.groups<weight x 1, act x 1>,
