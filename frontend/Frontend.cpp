@@ -27,19 +27,13 @@ public:
     for (const Name &import : file->imports)
       if (failed(loadImport(import, directoryOf(buffer))))
         return failure();
+    schedules[source.manager.getMemoryBuffer(buffer)->getBufferIdentifier()] = file->schedules;
     return declare(*file);
   }
 
   /// A library file, for schedules that are drawn without a model of their own.
   LogicalResult loadImport(Name import, StringRef directory) {
-    StringRef path = import.text;
-    SmallString<128> full(path);
-    bool library = path.consume_front("std/");
-    if (library)
-      (full = options.stdlibDir).append(("/" + path).str());
-    else if (sys::path::is_relative(path) && !directory.empty())
-      (full = directory).append(("/" + path).str());
-    sys::path::remove_dots(full, /*remove_dot_dot=*/true);
+    SmallString<128> full = pathOf(import.text, directory);
     if (is_contained(open, full.str()))
       return source.error(import.at) << "`" << import.text << "` imports itself, through the files between";
     if (!read.insert(full).second)
@@ -48,7 +42,9 @@ public:
     unsigned buffer = source.addFile(full, why);
     if (!buffer)
       return source.error(import.at) << "cannot open `" << import.text << "`: " << why
-                                     << (library ? "; the library is in `" + options.stdlibDir + "`" : "");
+                                     << (import.text.starts_with("std/")
+                                             ? "; the library is in `" + options.stdlibDir + "`"
+                                             : "");
     open.push_back(full.str().str());
     LogicalResult loaded = load(buffer);
     open.pop_back();
@@ -72,9 +68,22 @@ public:
     });
   }
 
+  /// Those that this file, which was loaded, declares itself.
+  ArrayRef<const Schedule *> schedulesOf(StringRef path) { return schedules[pathOf(path, "")]; }
+
   Declarations declared;
 
 private:
+  SmallString<128> pathOf(StringRef path, StringRef directory) const {
+    SmallString<128> full(path);
+    if (path.consume_front("std/"))
+      (full = options.stdlibDir).append(("/" + path).str());
+    else if (sys::path::is_relative(path) && !directory.empty())
+      (full = directory).append(("/" + path).str());
+    sys::path::remove_dots(full, /*remove_dot_dot=*/true);
+    return full;
+  }
+
   // The folder of a buffer's file; one part of a split file is named "within split at FILE:LINE offset ".
   std::string directoryOf(unsigned buffer) {
     StringRef name = source.manager.getMemoryBuffer(buffer)->getBufferIdentifier();
@@ -107,9 +116,36 @@ private:
   const FrontendOptions &options;
   StringSet<> read;
   std::vector<std::string> open;
+  StringMap<std::vector<const Schedule *>> schedules; ///< by the path of their file
   StringMap<SMLoc> names;
 };
 } // namespace
+
+std::pair<std::string, std::string> pp::scheduleFile(StringRef given) {
+  size_t end = given.ends_with(".pipe") ? given.size() - 5 : given.rfind(".pipe:");
+  if (end == StringRef::npos)
+    return {};
+  return {given.take_front(end + 5).str(), given.drop_front(std::min(end + 6, given.size())).str()};
+}
+
+/// The schedule of the file that `--schedule=FILE.pipe:NAME` names.
+static LogicalResult loadSchedule(Loader &loader, Source &source, StringRef given, SMLoc at) {
+  auto [path, name] = scheduleFile(given);
+  if (failed(loader.loadImport({source.intern(path), at}, "")))
+    return failure();
+  SmallVector<StringRef> names;
+  for (const Schedule *one : loader.schedulesOf(path)) {
+    names.push_back(one->name.text);
+    if (name.empty() || names.back() == name)
+      loader.declared.chosen = one;
+  }
+  if (name.empty() && names.size() > 1)
+    return source.error(at) << "`" << path << "` has " << names.size()
+                            << " schedules; name one with --schedule=" << path << ":NAME; " << thereAre(names);
+  if (!loader.declared.chosen)
+    return source.error(at) << "`" << path << "` has no schedule `" << name << "`" << didYouMean(name, names);
+  return success();
+}
 
 mlir::OwningOpRef<mlir::ModuleOp> pp::importPipe(SourceMgr &manager, mlir::MLIRContext *context,
                                                  const FrontendOptions &options) {
@@ -122,17 +158,15 @@ mlir::OwningOpRef<mlir::ModuleOp> pp::importPipe(SourceMgr &manager, mlir::MLIRC
   loader.declared.begin = SMLoc::getFromPointer(manager.getMemoryBuffer(main)->getBufferStart());
   if (failed(loader.load(main)))
     return nullptr;
-  bool drawn = loader.declared.trains.empty() || !options.schedule.empty();
+  bool isFile = !scheduleFile(options.schedule).first.empty();
+  bool drawn = loader.declared.trains.empty() || (!options.schedule.empty() && !isFile);
   if (drawn && loader.declared.models.empty() &&
       failed(loader.loadImport({"std/models/llama.pipe", loader.declared.begin}, "")))
     return nullptr;
   if (options.aloneMicrobatches && failed(loader.loadImport({"std/single.pipe", loader.declared.begin}, "")))
     return nullptr;
-  if (const auto &given = options.replacement) {
-    unsigned text = manager.AddNewSourceBuffer(MemoryBuffer::getMemBufferCopy(given->text, given->schedule), SMLoc());
-    if (failed(loader.load(text)))
-      return nullptr;
-  }
+  if (isFile && failed(loadSchedule(loader, source, options.schedule, commandLine.schedule)))
+    return nullptr;
   if (!loader.hasClusters(options.cluster) &&
       failed(loader.loadImport({"std/clusters.pipe", loader.declared.begin}, "")))
     return nullptr;

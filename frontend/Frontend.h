@@ -7,23 +7,16 @@
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"
 #include "llvm/Support/SourceMgr.h"
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace pp {
 
-/// A schedule in place of what `train` names: declarations beside those of the file, and which of all with which ints.
-struct Replacement {
-  std::string text, schedule;
-  std::vector<std::pair<std::string, int64_t>> arguments;
-};
-
 struct FrontendOptions {
   /// `-D name=value`, in order; the last of a name counts.
   std::vector<std::pair<std::string, std::string>> defines;
-  /// Draw this schedule instead of what `train` says.
+  /// Draw this schedule instead of what `train` says. `FILE.pipe:NAME`, or `FILE.pipe` where it has one: train by it.
   std::string schedule;
   /// Run on this cluster, of the file or of the library, instead of the one that `train` names.
   std::string cluster;
@@ -39,10 +32,13 @@ struct FrontendOptions {
   std::string folder;
   /// For --from-hf: what its config.json says of the computation, as ConfigFacts writes it.
   std::string config;
-  /// For --search.
-  std::optional<Replacement> replacement;
+  /// For --search, if not null: gets the names of the `defines` that are the schedule's.
+  std::vector<std::string> *scheduleDefines = nullptr;
   Budget budget;
 };
+
+/// The file and the name that `--schedule=FILE.pipe:NAME` says; no file where a name alone stands there.
+std::pair<std::string, std::string> scheduleFile(llvm::StringRef given);
 
 /// Reads the main buffer of `manager` (and what it imports, added to `manager`) and elaborates its training program:
 /// a module with one function for each model part and one `pipeline.program` of pieces and actions. Null after an

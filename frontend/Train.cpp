@@ -87,8 +87,9 @@ public:
       return failure();
     evaluator.schedule = schedule;
     evaluator.scope = &scheduleScope;
-    if (failed(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope, overrides, scheduleScope)) ||
-        (options.replacement && failed(replaceSchedule(*options.replacement))))
+    FailureOr<std::vector<Override>> given = withSizes();
+    if (failed(given) ||
+        failed(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope, *given, scheduleScope)))
       return failure();
     for (auto [option, _] : settings.all())
       if (failed(readSettings(option)))
@@ -104,18 +105,19 @@ private:
   //===-- What to train -----------------------------------------------------------------------------------------===//
 
   LogicalResult pickTrain() {
-    if (options.schedule.empty() && declared.trains.size() > 1)
+    bool drawsOne = !options.schedule.empty() && !declared.chosen;
+    if (!drawsOne && declared.trains.size() > 1)
       return evaluator.fail(declared.trains[1]->name.at, "a program has one `train`, got a second one",
                             declared.trains[0]->name.at, "the first one is here");
-    if (options.schedule.empty() && !declared.trains.empty()) {
+    if (!drawsOne && !declared.trains.empty()) {
       train = declared.trains[0];
       return bindTrain();
     }
-    if (options.schedule.empty() && declared.schedules.size() == 1) {
-      schedule = declared.schedules[0];
+    if (!drawsOne && (declared.chosen || declared.schedules.size() == 1)) {
+      schedule = declared.chosen ? declared.chosen : declared.schedules[0];
       return success();
     }
-    if (options.schedule.empty())
+    if (!drawsOne)
       return evaluator.fail(declared.begin, "this file has no `train`; name the schedule to draw with --schedule=NAME",
                             declared.begin, thereAre(namesOf(declared.schedules)));
     return find(declared.schedules, "schedule", {options.schedule, commandLine.schedule}, schedule);
@@ -214,6 +216,10 @@ private:
     if (failed(call) || failed(find(declared.schedules, "schedule", {(*call)->name, (*call)->at}, schedule)))
       return failure();
     scheduleCall = *call;
+    if (declared.chosen && declared.chosen != schedule) {
+      replaced = schedule, replacedCall = scheduleCall;
+      schedule = declared.chosen, scheduleCall = nullptr;
+    }
     return success();
   }
 
@@ -263,16 +269,27 @@ private:
   Callee calleeOf(const Model &one) { return {"model", one.name, one.parameters}; }
   Callee calleeOf(const Cluster &one) { return {"cluster", one.name, one.parameters}; }
 
-  // Its arguments come after those of the schedule that it replaces: what the command line sets there is read.
-  LogicalResult replaceSchedule(const Replacement &with) {
-    if (failed(find(declared.schedules, "schedule", {with.schedule, declared.begin}, schedule)))
-      return failure();
+  /// The overrides; before them, of a schedule in place of the one that `train` names, the ranks, microbatches and
+  /// slices of that one. Of several values the last one counts.
+  FailureOr<std::vector<Override>> withSizes() {
     std::vector<Override> given;
-    for (const auto &[name, value] : with.arguments)
-      given.push_back({name, Value(value), "schedule", name, declared.begin, declared.begin});
-    scheduleScope.bindings.clear();
-    evaluator.schedule = schedule;
-    return bindParameters(evaluator, calleeOf(*schedule), nullptr, trainScope, given, scheduleScope);
+    bool isCall = replaced && replacedCall->kind == Expr::Call;
+    for (size_t i = 0; isCall && i < replacedCall->operands.size(); ++i) {
+      StringRef label = replacedCall->labels[i].text;
+      const Expr *value = replacedCall->operands[i];
+      const Parameter *parameter = !label.empty()                    ? calleeOf(*replaced).find(label)
+                                   : i < replaced->parameters.size() ? &replaced->parameters[i]
+                                                                     : nullptr;
+      if (!parameter || parameter->role.empty() || !calleeOf(*schedule).find(parameter->role))
+        continue;
+      FailureOr<Value> size = evaluator.evaluate(value, trainScope);
+      if (failed(size))
+        return failure();
+      given.push_back(
+          {parameter->role.str(), *size, "schedule", parameter->role, value->at, originOf(value, trainScope)});
+    }
+    given.insert(given.end(), overrides.begin(), overrides.end());
+    return given;
   }
 
   //===-- What --check asks for ---------------------------------------------------------------------------------===//
@@ -329,6 +346,9 @@ private:
     for (Override &given : overrides)
       if (given.owner.empty() && failed(resolve(given)))
         return failure();
+    for (const Override &given : overrides)
+      if (options.scheduleDefines && given.owner == "schedule")
+        options.scheduleDefines->push_back(given.name);
     return success();
   }
 
@@ -340,8 +360,8 @@ private:
     }
     given.owner = owner;
     given.parameter = name;
-    if (given.name == "freeze" && !calleeOf(*schedule).find(given.name)) {
-      given.owner = "freeze";
+    if (is_contained({"freeze", "recompute"}, given.name) && !calleeOf(*schedule).find(given.name)) {
+      given.owner = given.parameter;
       return success();
     }
     if (owner == "lora")
@@ -408,6 +428,8 @@ private:
     if (!train)
       return;
     SmallVector<ChosenCall> calls = {{modelCall, calleeOf(*model)}, {scheduleCall, calleeOf(*schedule)}};
+    if (replaced)
+      calls.push_back({replacedCall, calleeOf(*replaced)});
     if (cluster)
       calls.push_back({clusterCall, calleeOf(*cluster)});
     pp::warnOfUnread(source, *train, calls, overrides);
@@ -548,6 +570,21 @@ private:
     return lengths;
   }
 
+  /// What `train` says, or -D in its place.
+  LogicalResult recompute(Elaborator &elaborator) {
+    for (const Override &given : reverse(overrides))
+      if (given.owner == "recompute") {
+        const StringRef *word = given.value.asString();
+        SmallVector<StringRef> names;
+        (word ? *word : source.intern(given.value.text())).split(names, ',', -1, /*KeepEmpty=*/false);
+        return elaborator.recompute(given.valueAt, names);
+      }
+    for (const RecomputeStatement *statement : train ? train->recomputes : ArrayRef<RecomputeStatement *>())
+      if (failed(elaborator.recompute(statement, trainScope)))
+        return failure();
+    return success();
+  }
+
   LogicalResult elaborate(const ModelOutline &outline) {
     if (intOf(modelScope, "vocab") < 1)
       return evaluator.fail(model->name.at, "model `" + model->name.text + "` needs a parameter `vocab` of at least 1");
@@ -593,11 +630,8 @@ private:
       program.setSliceLengths(*lengths);
     Elaborator elaborator(source, options.budget, outline, sizes, &program.getBody().emplaceBlock());
     elaborator.globals.bindings = evaluator.globals.bindings;
-    bool recomputes = train && !options.aloneMicrobatches;
-    for (const RecomputeStatement *recompute : recomputes ? train->recomputes : ArrayRef<RecomputeStatement *>())
-      if (failed(elaborator.recompute(recompute, trainScope)))
-        return failure();
-    if (failed(elaborator.elaborate(*schedule, scheduleScope)) || failed(trained.check(module, model->name.text)))
+    if ((!options.aloneMicrobatches && failed(recompute(elaborator))) ||
+        failed(elaborator.elaborate(*schedule, scheduleScope)) || failed(trained.check(module, model->name.text)))
       return failure();
     for (const Setting &setting : settings.optimizer)
       for (StringRef text : setting.texts)
@@ -616,10 +650,10 @@ private:
   std::vector<Override> overrides;
   const Train *train = nullptr;
   const Model *model = nullptr;
-  ExpandedModel expanded; // what `model` is where its layers have values
-  const Schedule *schedule = nullptr;
+  ExpandedModel expanded;                                  // what `model` is where its layers have values
+  const Schedule *schedule = nullptr, *replaced = nullptr; // `replaced`: what `train` names, where another is chosen
   const Cluster *cluster = nullptr;
-  const Expr *modelCall = nullptr, *scheduleCall = nullptr, *clusterCall = nullptr;
+  const Expr *modelCall = nullptr, *scheduleCall = nullptr, *replacedCall = nullptr, *clusterCall = nullptr;
   SMLoc clusterAt; ///< where it is chosen
   ClusterOutline clusterOutline;
   Scope trainScope{nullptr}, modelScope{nullptr}, scheduleScope{nullptr}, clusterScope{nullptr};

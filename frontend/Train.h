@@ -17,7 +17,8 @@ struct Declarations {
   std::vector<const Model *> models;
   std::vector<const Train *> trains;
   std::vector<const Cluster *> clusters;
-  SMLoc begin; // of the main file
+  const Schedule *chosen = nullptr; // by --schedule=FILE.pipe:NAME, in place of what `train` names
+  SMLoc begin;                      // of the main file
 };
 
 /// Appends the program and the model's functions to `module`.

@@ -63,6 +63,7 @@ static const Row kRows[] = {
     {"plan", "what is made from a schedule", [](const Asked &asked) { return !asked.hasRanks; }},
     {"search", "what is made from a schedule, but for --check",
      [](const Asked &asked) { return !asked.hasRanks && asked.isPipe && !asked.checks; }},
+    {"search-seconds", "--search", [](const Asked &) { return Asked::isGiven("search"); }},
     {"epilogues", "forms with code, bytes or times that are made from a schedule",
      [](const Asked &asked) { return asked.readsBodies() && !asked.hasRanks; }},
     {"target", "forms with code, bytes or times", [](const Asked &asked) { return asked.readsBodies(); }},

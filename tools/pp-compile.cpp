@@ -21,6 +21,7 @@
 #include "llvm/Support/InitLLVM.h"
 #include "llvm/Support/Path.h"
 #include "llvm/Support/WithColor.h"
+#include <csignal>
 
 using namespace mlir;
 namespace cl = llvm::cl;
@@ -60,6 +61,9 @@ cl::opt<cl::boolOrDefault> forward(
     cl::desc("make a step that runs forward alone, for --eval and --logprobs of the program (exe and obj: true); "
              "other forms show that step"),
     cl::cat(pp::codeOptions()));
+/// Its words, for --search to say how a row is made again; whether SIGINT ended the search.
+std::vector<std::string> commandLine;
+bool isInterrupted = false;
 cl::opt<bool> verifyDiagnostics("verify-diagnostics", cl::desc("check expected-error comments"), cl::Hidden,
                                 cl::cat(pp::frontendFlags()));
 cl::opt<bool> splitInput("split-input-file", cl::desc("treat each part between `# -----` lines as a file"), cl::Hidden,
@@ -120,11 +124,17 @@ FailureOr<bool> searchSchedule(llvm::MemoryBufferRef source, bool isPipe, pp::Fr
   if (failed(pp::checkEffects({isPipe, /*hasRanks=*/!isPipe, proves, splitInput, /*checks=*/false})))
     return failure();
   pp::PlanRequest request = {proofs, requestedChanges(), pp::requestedManner(), pp::PlanEffort::Normal};
-  FailureOr<pp::SearchResult> result = pp::search(source, options, request, prepare, isAll ? os : llvm::errs());
+  FailureOr<pp::SearchCommand> command = pp::requestedSearch();
+  if (failed(command))
+    return failure();
+  command->words = commandLine;
+  FailureOr<pp::SearchResult> result =
+      pp::search(source, options, request, prepare, *command, isAll ? os : llvm::errs());
   if (failed(result))
     return failure();
   found = *result;
-  options.replacement = found.replacement;
+  isInterrupted = found.isInterrupted;
+  options = found.options;
   proofs.memoryLimit = found.memoryLimit;
   if (isAll || found.text.empty() || pp::requestedForm() != pp::Form::Pipe)
     return isAll;
@@ -208,11 +218,12 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, FailureOr<pp::
   pp::SearchResult found;
   bool plans = plan.getNumOccurrences() > 0;
   if (pp::wantsSearch()) {
+    std::string given = options->schedule;
     FailureOr<bool> isAll =
         searchSchedule(*manager->getMemoryBuffer(manager->getMainFileID()), isPipe, *options, *proofs, found, os);
     if (failed(isAll) || *isAll)
       return success(succeeded(isAll));
-    plans = found.isPlanned || (plans && !found.replacement);
+    plans = found.isPlanned || (plans && found.options.schedule == given);
   }
   auto run = [&] {
     OwningOpRef<ModuleOp> module =
@@ -324,11 +335,13 @@ static LogicalResult run() {
 
 int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
+  commandLine.assign(argv, argv + argc);
   pp::keepFreeMemory();
   pp::setVersion("pp-compile", pp::linkedTargets());
   cl::extrahelp more(
       "\nexit codes:\n\n  0  it is done\n  1  the program is wrong, or a file that it needs, or a file cannot be "
-      "written\n  2  the command line is wrong\n\n`-` as FILE is standard input; as OUT it is standard output, for "
+      "written\n  2  the command line is wrong\n130  SIGINT ended --search, which said what it had found\n\n`-` as "
+      "FILE is standard input; as OUT it is standard output, for "
       "text. "
       "If -D names a parameter twice, the last one\ncounts. Output has colours on a terminal unless NO_COLOR is set; "
       "--color and --color=false decide.\n");
@@ -336,5 +349,6 @@ int main(int argc, char **argv) {
       argc, argv, "pp-compile: pipeline-parallel training schedules to native programs\n",
       {&pp::codeOptions(), &pp::frontendFlags(), &pp::compileOptions(), &pp::proofOptions(), &pp::simulationOptions()},
       {pp::formNames(), pp::channelNames()});
-  return pp::exitCode(success(read && succeeded(run())));
+  int code = pp::exitCode(success(read && succeeded(run())));
+  return code == 0 && isInterrupted ? 128 + SIGINT : code;
 }

@@ -367,11 +367,8 @@ private:
   }
 
   std::pair<std::string, std::string> schedule() const {
-    StringRef given = request.schedule;
-    size_t end = given.rfind(".pipe:");
-    if (end == StringRef::npos)
-      return {given.str(), ""};
-    return {given.take_front(end + 5).str(), given.drop_front(end + 6).str()};
+    auto its = scheduleFile(request.schedule);
+    return its.first.empty() ? std::pair(request.schedule, std::string()) : its;
   }
 
   StringRef precision() {

@@ -155,24 +155,45 @@ LogicalResult Elaborator::limit(const LimitStatement *statement, Scope &scope) {
   return success();
 }
 
-/// A part of the model that is no piece of this schedule: it lies inside other pieces.
-bool Elaborator::isModelPart(const Expr *expr) {
-  return expr->kind == Expr::Variable && none_of(families, [&](auto &family) { return family.name == expr->name; }) &&
-         any_of(model.parts, [&](const ModelOutline::Part &part) { return part.name == expr->name; });
+/// A part of the model that is no piece of this schedule, for it lies inside other pieces; else an empty name. A text
+/// may name it, too.
+StringRef Elaborator::modelPart(const Expr *expr, Scope &scope) {
+  StringRef name = expr->kind == Expr::Variable || expr->kind == Expr::String ? expr->name : "";
+  if (const Binding *bound = expr->kind == Expr::Variable ? scope.find(name) : nullptr;
+      bound && bound->value.asString())
+    name = *bound->value.asString();
+  bool isPiece = any_of(families, [&](auto &family) { return family.name == name; });
+  bool isPart = any_of(model.parts, [&](const ModelOutline::Part &part) { return part.name == name; });
+  return isPart && !isPiece ? name : "";
 }
 
 LogicalResult Elaborator::recompute(const RecomputeStatement *statement, Scope &scope) {
   if (!statement->of.empty())
     return recomputeParts(statement, scope);
   for (const Expr *expr : statement->pieces) {
-    if (isModelPart(expr)) {
-      recomputedParts.push_back(expr->name);
+    if (StringRef part = modelPart(expr, scope); !part.empty()) {
+      recomputedParts.push_back(part);
       for (Piece &piece : pieces)
-        if (holds(piece, expr->name))
-          piece.again.push_back(expr->name);
+        if (holds(piece, part))
+          piece.again.push_back(part);
     } else if (failed(recomputePiece(expr, scope))) {
       return failure();
     }
+  }
+  return success();
+}
+
+LogicalResult Elaborator::recompute(SMLoc at, ArrayRef<StringRef> names) {
+  SmallVector<StringRef> parts;
+  for (const ModelOutline::Part &part : model.parts)
+    parts.push_back(part.name);
+  for (StringRef name : names) {
+    recomputesAll |= name == "stage";
+    if (is_contained(parts, name))
+      recomputedParts.push_back(name);
+    else if (name != "stage")
+      return fail(at, "`recompute`: the model has no part `" + name + "`" + didYouMean(name, parts), at,
+                  thereAre(parts) + "; `stage` is all that a piece does");
   }
   return success();
 }
@@ -202,7 +223,7 @@ LogicalResult Elaborator::recomputePiece(const Expr *expr, Scope &scope) {
 
 LogicalResult Elaborator::recomputeParts(const RecomputeStatement *statement, Scope &scope) {
   for (const Expr *expr : statement->pieces)
-    if (!isModelPart(expr))
+    if (modelPart(expr, scope).empty())
       return fail(expr->at, "expected a part of the model before `of` that is not a piece of this schedule");
   for (const Expr *whole : statement->of) {
     if (families.empty())
@@ -211,10 +232,11 @@ LogicalResult Elaborator::recomputeParts(const RecomputeStatement *statement, Sc
     if (failed(piece))
       return failure();
     for (const Expr *expr : statement->pieces) {
-      if (!holds(**piece, expr->name))
-        return fail(expr->at, str(**piece) + " has no part `" + expr->name + "`", families[(*piece)->family].at,
+      StringRef part = modelPart(expr, scope);
+      if (!holds(**piece, part))
+        return fail(expr->at, str(**piece) + " has no part `" + part + "`", families[(*piece)->family].at,
                     "declared here");
-      (*piece)->again.push_back(expr->name);
+      (*piece)->again.push_back(part);
     }
   }
   return success();

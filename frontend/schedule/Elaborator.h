@@ -54,6 +54,8 @@ public:
   mlir::LogicalResult elaborate(const Schedule &schedule, Scope &parameters);
   /// `recompute` of the training program.
   mlir::LogicalResult recompute(const RecomputeStatement *statement, Scope &scope);
+  /// The same of the command line: parts of the model, or `stage` for all that pieces do.
+  mlir::LogicalResult recompute(SMLoc at, llvm::ArrayRef<StringRef> names);
 
 private:
   /// A stage declaration (empty name) or a part declaration: one piece, or one for each stage or layer.
@@ -150,7 +152,7 @@ private:
                                                const Piece &piece, pipeline::CoordAttr coord, Scope &scope);
   mlir::LogicalResult updates(const UpdatesStatement *statement, Scope &scope);
   mlir::LogicalResult recomputeParts(const RecomputeStatement *statement, Scope &scope);
-  bool isModelPart(const Expr *expr);
+  StringRef modelPart(const Expr *expr, Scope &scope);
   mlir::LogicalResult recomputePiece(const Expr *expr, Scope &scope);
   mlir::LogicalResult joint(const JointStatement *statement, Scope &scope);
   mlir::LogicalResult attend(const AttendStatement *statement, Scope &scope);
@@ -180,6 +182,7 @@ private:
   llvm::SmallVector<std::pair<StringRef, Value>, 4> lists;            // `ranks` and others, once they were asked for
   std::vector<std::pair<PieceName, SMLoc>> recomputes; // of the training program, for pieces not yet declared
   llvm::SmallVector<StringRef> recomputedParts;        // inside every piece that holds them
+  bool recomputesAll = false;                          // every piece, by the command line
 };
 
 } // namespace pp

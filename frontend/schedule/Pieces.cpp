@@ -251,7 +251,7 @@ Elaborator::Piece &Elaborator::addPiece(PieceName name, mlir::Location location)
   Piece &piece = pieces.emplace_back(name, families.size() - 1, location);
   for (auto &[recomputed, at] : recomputes)
     piece.recomputed |= recomputed == name;
-  piece.recomputed |= is_contained(recomputedParts, name.part);
+  piece.recomputed |= recomputesAll || is_contained(recomputedParts, name.part);
   return piece;
 }
 

@@ -26,7 +26,8 @@ ProgramOp programOf(ModuleOp module) { return *module.getOps<ProgramOp>().begin(
 struct Trial {
   OwningOpRef<ModuleOp> module;
   double makespan = 0, step = 0, bubble = 0;
-  double period = 0; ///< without a barrier; else 0
+  double period = 0;  ///< without a barrier; else 0
+  double busiest = 0; ///< how long the rank works that works longest
   bool isUnitTime = true;
   std::vector<int64_t> arenas; ///< by rank
   int64_t scratch = 0;         ///< of the rank that needs most
@@ -86,6 +87,17 @@ private:
 
 } // namespace
 
+/// Two units side by side count once.
+static double workOf(const RankTimeline &rank) {
+  double work = 0, end = 0;
+  for (const Span &span : rank.spans) {
+    if (span.isWork())
+      work += std::max(0.0, span.end - std::max(span.start, end));
+    end = std::max(end, span.end);
+  }
+  return work;
+}
+
 /// Without a limit: whether the memory is enough is judged by the caller.
 FailureOr<Trial> PlanRun::tryOut(OwningOpRef<ModuleOp> module, bool fuse) const {
   PassManager manager(module->getContext());
@@ -112,6 +124,8 @@ FailureOr<Trial> PlanRun::tryOut(OwningOpRef<ModuleOp> module, bool fuse) const 
   trial.period = hasBarrier ? 0 : timeline->period;
   trial.bubble = timeline->bubble();
   trial.isUnitTime = timeline->unitTime;
+  for (const RankTimeline &rank : timeline->ranks)
+    trial.busiest = std::max(trial.busiest, workOf(rank));
   for (auto rank : compiled.getOps<RankOp>())
     trial.arenas.push_back(static_cast<int64_t>(rank.getArenaBytes().value_or(0)));
   for (auto rank : compiled.getOps<RankOp>())
@@ -299,6 +313,7 @@ FailureOr<PlanOutcome> pp::outcomeAsWritten(ModuleOp module, const PlanRequest &
   FailureOr<Trial> trial = PlanRun(programOf(module), request).tryOut(OwningOpRef<ModuleOp>(module.clone()), true);
   if (failed(trial))
     return failure();
-  return PlanOutcome{trial->makespan, trial->step, trial->bubble, 0, trial->peak() + trial->scratch, trial->isUnitTime,
-                     "as written",    {}};
+  return PlanOutcome{
+      trial->makespan, trial->step, trial->bubble, trial->busiest, trial->peak() + trial->scratch, trial->isUnitTime,
+      "as written",    {}};
 }

@@ -46,7 +46,8 @@ struct PlanModel {
 };
 mlir::FailureOr<PlanModel> planModel(mlir::ModuleOp module, const PlanRequest &request);
 
-/// Compiles, proves and simulates the program as it is. Whether it fits the memory is the caller's to judge.
+/// Compiles, proves and simulates the program as it is. Its bound is the work of the busiest rank. Whether it fits the
+/// memory is the caller's to judge.
 mlir::FailureOr<PlanOutcome> outcomeAsWritten(mlir::ModuleOp module, const PlanRequest &request);
 
 /// A time for people: a plain number of units, or us, ms or s.

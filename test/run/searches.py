@@ -1,4 +1,4 @@
-"""Tries every cut into stages with every saving of memory on two ranks: --search finds the best, or comes near."""
+"""Holds --search against all cuts and savings of two ranks, its rows against their command lines, and its ^C."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: searches.py PP_COMPILE FOLDER [--all]
@@ -8,8 +8,8 @@
 # NEAR is how much longer a step of --search may be. One stage on each rank: not at all; the table has four digits. Else
 # its local search may miss choices: for each cut it compiles three that the planner's model finds best, and then single
 # changes of one schedule.
-import concurrent.futures, itertools, json, os, re, sys
-from harness import Tally, call
+import concurrent.futures, itertools, json, os, re, shlex, signal, subprocess, sys
+from harness import TRAIN, Tally, call
 
 COMPILER, FOLDER = sys.argv[1:3]
 ALL = "--all" in sys.argv
@@ -86,14 +86,103 @@ def step(job):
     return json.loads(done.stdout)["step"] if done.returncode == 0 else None
 
 
+UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def rows(table):
+    """What --search printed: of each row the step, the bound and the peak, its words and its command line."""
+    row = r"^ *\d+ +([\d.]+) (\w+) +([\d.]+) (\w+) +[\d.]+ +([\d.]+) (\w+) +(.*)\n +pp-compile (.*)$"
+    found = re.findall(row, table, re.M)
+    if not found:
+        raise SystemExit(f"no rows in\n{table}")
+    return [{"step": float(step) * UNITS[a], "bound": float(bound) * UNITS[b], "peak": float(peak) * UNITS[c],
+             "what": what, "command": shlex.split(command)} for step, a, bound, b, peak, c, what, command in found]
+
+
+def near(a, b):
+    """As near as the digits of the table say."""
+    return abs(a - b) <= 3e-3 * abs(b)
+
+
+def stats(words):
+    done = call([COMPILER, *words])
+    its = json.loads(done.stdout[done.stdout.index("{"):])
+    return its, its["step"], (max(rank["peak_bytes"]["total"] for rank in its["per_rank"]) +
+                              max(rank["outside_bytes"]["total"] for rank in its["per_rank"]))
+
+
+def check_rows(tally):
+    """Of all meshes: each row is made again by its command line, trains as many sequences on as many devices, is above
+    its bound and no worse than another row in time and memory. No schedule of the library is faster by hand."""
+    sizes = [TRAIN, "-D", "model=gpt2", "-D", "vocab=512", "-D", "layers=8", "-D", "hidden=64", "-D", "microbatches=8",
+             "-D", "microbatch=2", "--cluster=h100_ndr"]
+    done = call([COMPILER, *sizes, "--search", "--search-seconds=20"])
+    found = rows(done.stdout)
+    for row in found:
+        its, step, peak = stats(row["command"])
+        given = dict(word.split("=", 1) for word in row["command"] if "=" in word and not word.startswith("--"))
+        tally.check(near(row["step"], step) and near(row["peak"], peak), f"{row['what']}: the row says "
+                    f"{row['step']:.4g} s and {row['peak']:.4g} bytes, its command line {step:.4g} s and {peak:.4g}")
+        sequences = its["microbatches"] * int(given.get("data.microbatch", 2)) * int(given.get("mesh.data", 1))
+        tally.check(sequences == 16 and its.get("devices", its["ranks"]) == 4,
+                    f"{row['what']}: {sequences} of 16 sequences, {its.get('devices', its['ranks'])} of 4 devices")
+        tally.check(row["bound"] <= row["step"] * 1.001, f"{row['what']}: its bound is {row['bound']:.4g} s")
+    worse = [b["what"] for a, b in itertools.permutations(found, 2)
+             if a["step"] < 0.997 * b["step"] and a["peak"] < 0.997 * b["peak"]]
+    tally.check(not worse, f"rows that another one is better than: {worse}")
+    tally.check([row["step"] for row in found] == sorted(row["step"] for row in found), "rows by step")
+    for name in ["zb_v", "zb_h1", "zb_h2", "dualpipe_v", "dualpipe", "chimera", "interleaved", "fsdp", "zero1",
+                 "replicated_1f1b", "slimpipe", "helixpipe", "v_half", "data_parallel"]:
+        its, step, peak = stats([*sizes, "-D", f"schedule={name}", "--emit=stats"])
+        tally.check(found[0]["step"] <= step * 1.0005,
+                    f"{name} by hand takes {step:.4g} s, the best row {found[0]['step']:.4g}")
+    # Rows are said as they are found, off a terminal, too.
+    tally.check(len(re.findall(r"^ *[\d.]+ s: step", done.stderr, re.M)) >= len(found), "rows as they come")
+
+
+def check_interrupt(tally):
+    """SIGINT prints what was found, and the exit code says so."""
+    sizes = ["-D", "layers=32", "-D", "ranks=8", "-D", "microbatches=64"]
+    command = [COMPILER, TRAIN, *sizes, "--cluster=h100_ndr", "--search"]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in run.stderr:
+        if ": step" in line:
+            break
+    run.send_signal(signal.SIGINT)
+    table, _ = run.communicate(timeout=120)
+    tally.check(run.returncode == 130 and len(rows(table)) >= 1 and "then interrupted" in table,
+                f"exit code {run.returncode} and\n{table}")
+
+
+def check_outputs(tally):
+    """Of the best row: PyTorch's CSV, and Megatron's layout, whose stages are those of the row."""
+    sizes = [TRAIN, "-D", "layers=6", "-D", "ranks=2", "-D", "microbatches=4", "-D", "vocab=4096", "--cluster=cpu",
+             "--search=stages"]
+    done = call([COMPILER, *sizes, "--emit=tasks"])
+    units = sorted(re.findall(r"\d+[FBIW]\d+", done.stdout))
+    stages = {int(re.match(r"\d+", unit)[0]) for unit in units}
+    forwards = [unit for unit in units if "F" in unit]
+    tally.check(len(forwards) == 4 * len(stages) and len(set(units)) == len(units) and
+                len(done.stdout.splitlines()) == 2, f"no step as CSV:\n{done.stdout}")
+    layout = re.search(r"Megatron lays them out: (\S+)", done.stderr)
+    best = rows(done.stderr)[0]
+    held = re.search(r"held=\[([\d,]+)\]", " ".join(best["command"]))
+    if layout and held:
+        again = [int(more or 1) if letter else 0 for letter, more in
+                 (re.search(r"(t?)(?:\*(\d+))?", stage.strip("EL")).groups() for stage in layout[1].split("|"))]
+        tally.check(again == [int(n) for n in held[1].split(",")], f"{layout[1]} is not {held[1]}")
+        made = call([COMPILER, TRAIN, *sizes[1:7], "-D", "vocab=4096", "-D", "schedule=megatron", "-D",
+                     f"layout={layout[1]}", "--emit=tasks"]).stdout
+        tally.check(sorted(re.findall(r"\d+F\d+", made)) == forwards, "Megatron's layout has other units")
+    tally.check(layout or not held or re.search(r"^  1 .*(V|waves)", done.stderr, re.M), "no layout for stages in turn")
+
+
 def searched(limit):
     """The step of the best that --search planned, from its program, and its name."""
     path = program("one_f_one_b", "", "")
-    options = ["--cluster=cpu", "--search", f"--memory-limit={limit}"]
-    table = call([COMPILER, path, *options]).stdout
-    rows = re.findall(r"^ *\d+ +([\d.]+) (us|ms|s) .* (?:%|-)  ((?:a |V|\d waves).*): ", table, re.M)
-    value, unit, what = rows[0]
-    return float(value) * {"us": 1e-6, "ms": 1e-3, "s": 1}[unit], what
+    options = ["--cluster=cpu", "--search=stages", f"--memory-limit={limit}"]
+    best = rows(call([COMPILER, path, *options]).stdout)[0]
+    return best["step"], best["what"]
 
 
 def main():
@@ -110,6 +199,10 @@ def main():
             found, what = searched(limit)
             tally.check(found <= best * NEAR, f"{limit}: --search finds {found * 1e3:.4g} ms ({what}), and {winner} of "
                         f"{len(fitting)} that fit, of {len(every)}, takes {best * 1e3:.4g} ms")
+    if not ALL:
+        check_rows(tally)
+        check_interrupt(tally)
+        check_outputs(tally)
     return tally.close()
 
 

@@ -1,4 +1,4 @@
-// Lists the schedules of a search, and writes stages as the text of a schedule.
+// Lists the schedules of a search, and writes stages as parameters of std/stages.pipe.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "tools/search/Candidates.h"
 #include "llvm/ADT/STLExtras.h"
@@ -45,53 +45,52 @@ std::string StageCut::described(const Saving &saving) const {
   return stages.size() == savings.size() ? "all recomputed" : "recomputed " + list;
 }
 
-/// One microbatch after the other: the order that needs the least memory, from which the planner starts.
-Replacement StageCut::replacement(const SearchSizes &sizes) const {
-  std::string text = "schedule one_by_one(ranks p, microbatches m) {\n  stage s of " + std::to_string(places.size()) +
-                     " at [" + listed(places, ", ") + "][s] layers [" + listed(layers, ", ") + "][s]\n";
-  for (auto [s, saving] : llvm::enumerate(savings))
-    if (saving.kind == Saving::Parts || saving.kind == Saving::Whole)
-      text += "  recompute " + llvm::join(saving.parts, ", ") + (saving.kind == Saving::Parts ? " of " : "") +
-              "stage(" + std::to_string(s) + ")\n";
-  text += "  for i in microbatches {\n";
-  auto add = [&](size_t s, const std::string &action) {
-    text += "    on " + std::to_string(places[s]) + " { " + action + " }\n";
-  };
-  for (size_t s = 0; s < places.size(); ++s) {
-    std::string stage = "(" + std::to_string(s) + ", i)", host = " host(" + std::to_string(places[s]) + ")";
-    add(s, "F" + stage + (savings[s].kind == Saving::Host ? " move stash" + stage + " to" + host : ""));
+Defines StageCut::arguments() const {
+  auto list = [](const std::vector<int64_t> &numbers) { return "[" + listed(numbers, ",") + "]"; };
+  std::vector<int64_t> whole, hosted, partsOf;
+  std::vector<std::string> parts;
+  for (auto [s, saving] : llvm::enumerate(savings)) {
+    auto stage = static_cast<int64_t>(s);
+    if (saving.kind == Saving::Whole)
+      whole.push_back(stage);
+    if (saving.kind == Saving::Host)
+      hosted.push_back(stage);
+    for (const std::string &part : saving.parts) {
+      parts.push_back(part);
+      partsOf.push_back(stage);
+    }
   }
-  for (size_t s = places.size(); s-- > 0;) {
-    std::string stage = "(" + std::to_string(s) + ", i)", rank = std::to_string(places[s]);
-    std::string back = "move stash" + stage + " from host(" + rank + ") to " + rank + " ";
-    add(s, (savings[s].kind == Saving::Host ? back : "") + "B" + stage);
-  }
-  text += "  }\n}\n";
-  return {text, "one_by_one", {{"ranks", sizes.ranks}, {"microbatches", sizes.microbatches}}};
+  Defines made = {{"places", list(places)}, {"held", list(layers)}};
+  if (!whole.empty())
+    made.push_back({"whole", list(whole)});
+  if (!hosted.empty())
+    made.push_back({"hosted", list(hosted)});
+  if (!parts.empty())
+    made.insert(made.end(), {{"parts", "[" + llvm::join(parts, ",") + "]"}, {"parts_of", list(partsOf)}});
+  return made;
 }
 
-static StageCut evenCut(const std::string &family, std::vector<int64_t> places, const SearchSizes &sizes) {
+static StageCut evenCut(const std::string &family, std::vector<int64_t> places, int64_t layers) {
   auto stages = static_cast<int64_t>(places.size());
   StageCut cut = {family, std::move(places), {}, std::vector<Saving>(stages)};
   for (int64_t s = 0; s < stages; ++s)
-    cut.layers.push_back(sizes.layers / stages + (s < sizes.layers % stages ? 1 : 0));
+    cut.layers.push_back(layers / stages + (s < layers % stages ? 1 : 0));
   return cut;
 }
 
-std::vector<StageCut> pp::evenCuts(const SearchSizes &sizes) {
-  int64_t p = sizes.ranks;
+std::vector<StageCut> pp::evenCuts(int64_t p, int64_t layers) {
   std::vector<StageCut> cuts;
-  for (int64_t chunks = 1; chunks <= kMostChunks && chunks * p <= sizes.layers; ++chunks) {
+  for (int64_t chunks = 1; chunks <= kMostChunks && chunks * p <= layers; ++chunks) {
     std::vector<int64_t> places;
     for (int64_t s = 0; s < chunks * p; ++s)
       places.push_back(s % p);
-    cuts.push_back(evenCut(chunks == 1 ? "a stage a rank" : "a loop of " + std::to_string(chunks), places, sizes));
+    cuts.push_back(evenCut(chunks == 1 ? "a stage a rank" : "a loop of " + std::to_string(chunks), places, layers));
   }
-  for (int64_t waves = 1; p > 1 && waves <= kMostWaves && 2 * waves * p <= sizes.layers; ++waves) {
+  for (int64_t waves = 1; p > 1 && waves <= kMostWaves && 2 * waves * p <= layers; ++waves) {
     std::vector<int64_t> places;
     for (int64_t s = 0; s < 2 * waves * p; ++s)
       places.push_back(s / p % 2 == 0 ? s % p : p - 1 - s % p);
-    cuts.push_back(evenCut(waves == 1 ? "V" : std::to_string(waves) + " waves", places, sizes));
+    cuts.push_back(evenCut(waves == 1 ? "V" : std::to_string(waves) + " waves", places, layers));
   }
   return cuts;
 }
@@ -126,29 +125,142 @@ std::optional<StageCut> pp::shiftedCut(const StageCut &cut, llvm::ArrayRef<doubl
   return shifted;
 }
 
-std::vector<LibrarySchedule> pp::librarySchedules(const SearchSizes &sizes) {
-  return {{"slimpipe", "slimpipe", {{"slices", sizes.ranks}}},
-          {"slimpipe", "slimpipe", {{"slices", 2 * sizes.ranks}}},
-          {"terapipe", "terapipe", {{"slices", 4}}},
-          {"helixpipe", "helixpipe", {}},
-          {"dualpipev", "dualpipe_v", {}},
-          {"bpipe", "bpipe", {}},
-          {"gpipe_offload", "gpipe_offload", {}},
-          {"weipipe", "weipipe_interleave", {}},
-          {"fsdp", "fsdp", {}}};
+Candidate pp::planned(const MeshLayout &layout, const StageCut &cut) {
+  return {layout, "stages", "stages", cut.arguments(), std::nullopt, 1, cut};
 }
 
-std::string LibrarySchedule::call(const SearchSizes &sizes) const {
-  std::string text = std::string(name) + "(" + std::to_string(sizes.ranks) + ", " + std::to_string(sizes.microbatches);
+std::string Candidate::call() const {
+  std::string text = name + "(";
+  if (name != "single")
+    text += std::to_string(layout.ranks) + ", ";
+  text += std::to_string(layout.microbatches);
   for (const auto &[parameter, value] : arguments)
-    text += ", " + parameter + " = " + std::to_string(value);
+    text += ", " + parameter + " = " + value;
   return text + ")";
 }
 
-Replacement LibrarySchedule::replacement(const SearchSizes &sizes) const {
-  Replacement made = {"import \"std/" + std::string(file) + ".pipe\"\n",
-                      name,
-                      {{"ranks", sizes.ranks}, {"microbatches", sizes.microbatches}}};
-  made.arguments.insert(made.arguments.end(), arguments.begin(), arguments.end());
-  return made;
+std::string Candidate::describe(const MeshLayout &written) const {
+  std::string text = cut ? cut->describe() : call();
+  if (recompute)
+    text += *recompute == "stage" ? ", all recomputed" : recompute->empty() ? "" : ", recomputed " + *recompute;
+  return layout == written ? text : text + "; " + layout.describe();
+}
+
+namespace {
+
+/// Writes down the library for one layout.
+class Library {
+public:
+  Library(const MeshLayout &layout, int64_t layers, int64_t length)
+      : layout(layout), layers(layers), length(length), p(layout.ranks), m(layout.microbatches) {}
+
+  std::vector<Candidate> list() {
+    if (p == 1) {
+      add("single", "single");
+      return std::move(all);
+    }
+    addStages();
+    addWeights();
+    return std::move(all);
+  }
+
+  std::vector<Candidate> sliced() {
+    if (p > 1)
+      addSlices();
+    return std::move(all);
+  }
+
+private:
+  const MeshLayout &layout;
+  int64_t layers, length, p, m;
+  std::vector<Candidate> all;
+
+  void add(const char *file, const char *name, std::vector<std::pair<std::string, int64_t>> numbers = {},
+           Defines arguments = {}) {
+    for (const auto &[parameter, value] : numbers)
+      arguments.push_back({parameter, std::to_string(value)});
+    all.push_back({layout, file, name, std::move(arguments), std::nullopt});
+  }
+
+  /// Numbers of stages on a rank that cut the layers evenly, and 2.
+  std::vector<int64_t> chunks() const {
+    std::vector<int64_t> made;
+    for (int64_t v = 2; v * p <= layers && made.size() < 4; ++v)
+      if (v == 2 || layers % (v * p) == 0)
+        made.push_back(v);
+    return made;
+  }
+
+  void addStages() {
+    add("1f1b", "one_f_one_b");
+    add("zb_v", "zb_v");
+    add("dualpipev", "dualpipe_v");
+    add("v_half", "v_half");
+    add("v_half", "v_half", {}, {{"memory", "min"}});
+    for (int64_t v : chunks())
+      add("interleaved", "interleaved_1f1b", {{"chunks", v}});
+    add("zb_h", "zb_h", {{"k", 1}});
+    add("zb_h", "zb_h", {{"k", 2}});
+    add("1f1b_overlap", "one_f_one_b_overlap");
+    add("1f1b_vocabulary", "one_f_one_b_vocabulary");
+    add("gpipe", "gpipe");
+    add("gpipe_offload", "gpipe_offload");
+    add("bpipe", "bpipe");
+    add("looped_bfs", "looped_bfs", {{"chunks", 2}});
+    add("hanayo", "hanayo", {{"waves", 1}});
+    add("hanayo", "hanayo", {{"waves", 2}});
+    add("1f1b_recompute", "one_f_one_b_recompute", {{"whole", p / 2}});
+    add("chimera", "chimera");
+    add("dualpipe", "dualpipe");
+    for (int64_t replicas = 2; replicas <= p; replicas *= 2)
+      for (int64_t level : {0, 1})
+        add("replicated", "replicated_1f1b", {{"replicas", replicas}, {"level", level}});
+  }
+
+  void addSlices() {
+    auto addSliced = [&](const char *file, const char *name, int64_t n, Defines arguments = {}) {
+      if (length % n != 0)
+        return;
+      add(file, name, {{"slices", n}}, std::move(arguments));
+      all.back().slices = n;
+    };
+    for (int64_t n : {p, 2 * p}) {
+      addSliced("slimpipe", "slimpipe", n, {{"exchange", "false"}, {"vocabulary", "false"}});
+      addSliced("slimpipe", "slimpipe", n);
+      if (2 * p <= layers)
+        addSliced("slimpipe", "slimpipe", n, {{"chunks", "2"}});
+    }
+    for (int64_t n : {2, 4})
+      addSliced("terapipe", "terapipe", n);
+    for (int64_t folds : {1, 2}) // parts of layers on ranks of their own
+      add("helixpipe", "helixpipe", {{"folds", folds}});
+    for (int64_t n : {p, 2 * p})
+      addSliced("ring_attention", "ring_attention", n, {{"sharded", "true"}});
+  }
+
+  void addWeights() {
+    add("fsdp", "fsdp", {{"ahead", 1}});
+    add("fsdp", "fsdp", {{"ahead", 2}});
+    add("zero", "data_parallel");
+    add("zero", "zero", {{"level", 1}});
+    add("zero", "zero", {{"level", 2}});
+    add("weipipe", "weipipe_interleave");
+    add("weipipe", "weipipe_interleave", {}, {{"prefetch", "true"}});
+    add("weipipe", "weipipe_naive");
+    add("wzb1", "wzb1");
+    add("wzb2", "wzb2");
+    for (int64_t groups = 2; groups <= p / 2; groups *= 2)
+      add("tawpipe", "tawpipe", {{"groups", groups}});
+    add("ring_of_nodes", "ring_of_nodes", {{"groups", 2}});
+  }
+};
+
+} // namespace
+
+std::vector<Candidate> pp::libraryOf(const MeshLayout &layout, int64_t layers) {
+  return Library(layout, layers, 0).list();
+}
+
+std::vector<Candidate> pp::slicedLibraryOf(const MeshLayout &layout, int64_t layers, int64_t length) {
+  return Library(layout, layers, length).sliced();
 }

@@ -1,11 +1,11 @@
-// Improves what --search tries: what stages save, their layers, and single changes of the best.
+// Improves stages that the planner orders: what they save, their layers, and single changes of the best.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   a cut -> the savings of each stage that the model finds best, judged -> a layer goes from the slowest rank to the
 //   fastest, with savings of its own, as long as that gains; once without host memory, once with it
 //   the best of all -> one saving changed, or one layer in another stage, judged, as long as that gains
+#include "tools/search/Improve.h"
 #include "analysis/Proof.h"
-#include "tools/search/Searcher.h"
 
 using namespace mlir;
 using namespace pp;
@@ -20,23 +20,23 @@ constexpr int kChanges = 40;              ///< of the best, judged at the end
 } // namespace
 
 /// What the planner knows of the cut's stages; from few microbatches, for all are equal.
-FailureOr<PlanModel> Searcher::modelOf(const StageCut &cut, std::string *why) {
+FailureOr<PlanModel> StageImprover::modelOf(const StageCut &cut, std::string *why) {
   FailureOr<PlanModel> model;
-  SearchSizes small = sizes;
-  small.microbatches = std::min(small.microbatches, kModelMicrobatches);
-  auto use = [&](ModuleOp module) { return LogicalResult(model = planModel(module, request)); };
-  return failed(compile(cut.replacement(small), /*says=*/false, use, why)) ? FailureOr<PlanModel>(failure()) : model;
+  int64_t few = std::min(layout.microbatches, kModelMicrobatches);
+  auto use = [&](ModuleOp module) { return LogicalResult(model = planModel(module, searcher.planRequest())); };
+  bool done = succeeded(searcher.compile(planned(layout, cut), few, use, why));
+  return done ? model : FailureOr<PlanModel>(failure());
 }
 
 /// The same where every stage does what it can of the saving.
-FailureOr<PlanModel> Searcher::modelWith(const StageCut &cut, const Saving &saving, const PlanModel &plain) {
+FailureOr<PlanModel> StageImprover::modelWith(const StageCut &cut, const Saving &saving, const PlanModel &plain) {
   SavingModels::Choice all(cut.places.size(), 0);
   return modelOf(savingCut(cut, {saving}, all, plain.parts));
 }
 
 /// Sets of parts that run again: each adds to the one before the part that frees most bytes for its time, as long as
 /// that is more than running all again frees.
-void Searcher::addPartSets(const StageCut &cut, const PlanModel &plain, const SavingEffect &whole) {
+void StageImprover::addPartSets(const StageCut &cut, const PlanModel &plain, const SavingEffect &whole) {
   SavingEffect before = effectOf(plain);
   double least = (before.bytes - whole.bytes) / whole.time;
   std::vector<std::string> parts;
@@ -45,13 +45,13 @@ void Searcher::addPartSets(const StageCut &cut, const PlanModel &plain, const Sa
       if (!llvm::is_contained(parts, part))
         parts.push_back(part);
   Saving set = {Saving::Parts, {}};
-  for (size_t number = 0; number < kPartSets && !isInterrupted; ++number) {
+  for (size_t number = 0; number < kPartSets && !searcher.isOver(); ++number) {
     std::optional<std::pair<Saving, SavingEffect>> best;
     double most = least;
     for (const std::string &part : parts) {
       Saving more = set;
       more.parts.push_back(part);
-      FailureOr<PlanModel> model = llvm::is_contained(set.parts, part) || isInterrupted
+      FailureOr<PlanModel> model = llvm::is_contained(set.parts, part) || searcher.isOver()
                                        ? FailureOr<PlanModel>(failure())
                                        : modelWith(cut, more, plain);
       SavingEffect effect = failed(model) ? before : effectOf(*model);
@@ -68,7 +68,7 @@ void Searcher::addPartSets(const StageCut &cut, const PlanModel &plain, const Sa
   }
 }
 
-void Searcher::findSavings(const StageCut &cut, const PlanModel &plain) {
+void StageImprover::findSavings(const StageCut &cut, const PlanModel &plain) {
   Saving whole = {Saving::Whole, {}};
   savings = {{}};
   FailureOr<PlanModel> model = modelWith(cut, whole, plain);
@@ -77,13 +77,19 @@ void Searcher::findSavings(const StageCut &cut, const PlanModel &plain) {
   if (SavingEffect effect = effectOf(*model); effect.time > 0)
     addPartSets(cut, plain, effect);
   savings.push_back(whole);
-  if (hasHost)
+  if (searcher.offersHost())
     savings.push_back({Saving::Host, {}});
 }
 
+std::vector<Saving> StageImprover::savingsFor(const StageCut &cut) {
+  if (FailureOr<PlanModel> plain = modelOf(cut); succeeded(plain))
+    findSavings(cut, *plain);
+  return savings;
+}
+
 /// The cut with the savings that the planner's model finds best, best first; as it is, where all its orders fit.
-std::vector<StageCut> Searcher::savingCuts(const StageCut &cut, const PlanModel &plain) {
-  if (SavingModels({plain}, sizes.microbatches).isEnough())
+std::vector<StageCut> StageImprover::savingCuts(const StageCut &cut, const PlanModel &plain) {
+  if (SavingModels({plain}, layout.microbatches).isEnough())
     return {cut};
   isShort = true;
   if (savings.empty())
@@ -99,13 +105,13 @@ std::vector<StageCut> Searcher::savingCuts(const StageCut &cut, const PlanModel 
     }
   }
   std::vector<StageCut> cuts;
-  for (const SavingModels::Choice &choice : SavingModels(std::move(models), sizes.microbatches).choose(kChoices))
+  for (const SavingModels::Choice &choice : SavingModels(std::move(models), layout.microbatches).choose(kChoices))
     cuts.push_back(savingCut(cut, its, choice, plain.parts));
   return cuts;
 }
 
 /// Judges the cut as it is, and with the savings that are worth it. Nothing if none can be among the best.
-std::optional<std::pair<StageCut, PlanOutcome>> Searcher::judgeSavings(const StageCut &cut) {
+std::optional<std::pair<StageCut, PlanOutcome>> StageImprover::judgeSavings(const StageCut &cut, bool isFirst) {
   std::string why;
   StageCut without = cut;
   without.savings.assign(cut.places.size(), {});
@@ -113,43 +119,41 @@ std::optional<std::pair<StageCut, PlanOutcome>> Searcher::judgeSavings(const Sta
   std::optional<std::pair<StageCut, PlanOutcome>> best;
   std::vector<StageCut> cuts = failed(plain) ? std::vector<StageCut>() : savingCuts(without, *plain);
   if (succeeded(plain) && cuts.empty())
-    why = "needs more than " + formatBytes(request.proofs.memoryLimit) + " on a rank";
+    why = "needs more than " + formatBytes(searcher.planRequest().proofs.memoryLimit) + " on a rank";
   if (without != cut && !cuts.empty() && !llvm::is_contained(cuts, cut))
     cuts.push_back(cut);
   for (const StageCut &its : cuts)
-    if (std::optional<PlanOutcome> outcome = isInterrupted ? std::nullopt : judgeCut(its, &why))
+    if (std::optional<PlanOutcome> outcome = searcher.isOver() ? std::nullopt : searcher.judgeCut(layout, its, &why))
       if (!best || outcome->step < best->second.step)
         best = {its, *outcome};
-  if (!best && !why.empty())
-    fails.push_back(without.describe() + ": " + why);
+  if (!best && !why.empty() && isFirst)
+    searcher.refuse(without.describe(), why);
   return best;
 }
 
 /// With recomputation alone and, if that is needed, also with stashes in host memory: the model sees moves roughly.
-void Searcher::improve(const StageCut &even) {
+void StageImprover::improve(const StageCut &even) {
   isShort = usesHost = false;
   shiftLayers(even);
-  usesHost = hasHost;
-  if (isShort && hasHost)
+  usesHost = searcher.offersHost();
+  if (isShort && usesHost)
     shiftLayers(even);
 }
 
 /// One layer after the other from the rank that has most to do, while the step gets shorter.
-void Searcher::shiftLayers(const StageCut &even) {
-  auto best = judgeSavings(even);
-  size_t reported = fails.size();
-  for (int shift = 0; shift < kShifts && best && !isInterrupted; ++shift) {
-    std::optional<StageCut> next = shiftedCut(best->first, best->second.work, sizes.ranks);
-    auto made = next ? judgeSavings(*next) : std::nullopt;
+void StageImprover::shiftLayers(const StageCut &even) {
+  auto best = judgeSavings(even, /*isFirst=*/true); // a shift that is not possible is no news
+  for (int shift = 0; shift < kShifts && best && !searcher.isOver(); ++shift) {
+    std::optional<StageCut> next = shiftedCut(best->first, best->second.work, layout.ranks);
+    auto made = next ? judgeSavings(*next, /*isFirst=*/false) : std::nullopt;
     if (!made || made->second.step >= best->second.step)
       break;
     best = made;
   }
-  fails.resize(reported); // a shift that is not possible is no news
 }
 
 /// The cut with another saving in one stage, or with one layer in another stage.
-std::vector<StageCut> Searcher::neighbours(const StageCut &cut, const PlanModel &plain) const {
+std::vector<StageCut> StageImprover::neighbours(const StageCut &cut, const PlanModel &plain) const {
   std::vector<StageCut> made;
   for (size_t s = 0; s < cut.places.size(); ++s)
     for (const Saving &saving : savings) {
@@ -167,23 +171,22 @@ std::vector<StageCut> Searcher::neighbours(const StageCut &cut, const PlanModel 
 }
 
 /// Single changes of the best that was planned, as long as one of them is better, as the simulator says.
-void Searcher::polish() {
+void StageImprover::polish(const std::vector<Saving> &known) {
+  savings = known;
   std::vector<StageCut> seen;
-  for (bool isBetter = true; isBetter && !isInterrupted;) {
+  for (bool isBetter = true; isBetter && !searcher.isOver();) {
     isBetter = false;
-    auto row = llvm::find_if(rows, [](const SearchRow &row) { return row.cut.has_value(); });
-    if (row == rows.end())
-      return;
-    StageCut cut = *row->cut;
-    double step = row->outcome.step;
-    FailureOr<PlanModel> plain = modelOf(cut);
+    std::optional<SearchRow> row = searcher.bestPlanned(layout);
+    FailureOr<PlanModel> plain = row ? modelOf(*row->candidate.cut) : FailureOr<PlanModel>(failure());
     if (failed(plain))
       return;
+    StageCut cut = *row->candidate.cut;
+    double step = row->outcome.step;
     for (const StageCut &next : neighbours(cut, *plain)) {
-      if (isBetter || isInterrupted || seen.size() >= kChanges || llvm::is_contained(seen, next) || next == cut)
+      if (isBetter || searcher.isOver() || seen.size() >= kChanges || llvm::is_contained(seen, next) || next == cut)
         continue;
       seen.push_back(next);
-      isBetter = judgeCut(next, /*why=*/nullptr, step * (1 - 1e-9)).has_value();
+      isBetter = searcher.judgeCut(layout, next, /*why=*/nullptr, step * (1 - 1e-9)).has_value();
     }
   }
 }

@@ -1,18 +1,21 @@
-// The loop of --search: candidates one by one, with the planner inside and the simulator as the judge.
+// The steps of --search: layouts and the library on them, cheap first; then stages that the planner orders.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-//   even cuts of every placement, improved (Improve.cpp) -> schedules of the library as they are -> the table
+//   the library on the program's own mesh -> 1F1B on every mesh, with a few microbatches -> the library on those where
+//   no bound says that it is in vain -> stages, layers and savings on the best of them -> the table
 //
-// What cannot be among the ten best by its lower bound is not planned.
+// A schedule is tried with a few microbatches first: what its step takes, and for each further microbatch the work of
+// its busiest rank. Only what may be the best so far by that is judged with all of them. Rows are of whole steps.
 #include "tools/search/Search.h"
 #include "analysis/Proof.h"
 #include "dialect/nn/Nn.h"
-#include "passes/plan/PlanProblem.h"
 #include "tools/Forms.h"
 #include "tools/FrontendFlags.h"
+#include "tools/search/Improve.h"
 #include "tools/search/Searcher.h"
-#include "llvm/Support/FormatVariadic.h"
+#include "llvm/ADT/StringExtras.h"
 #include <csignal>
+#include <thread>
 
 using namespace mlir;
 using namespace pp;
@@ -20,23 +23,98 @@ using namespace pp::pipeline;
 namespace cl = llvm::cl;
 
 namespace {
-cl::opt<bool> searchOption("search",
-                           cl::desc("find stages, layers, recomputation and an order that are fast and fit the memory"),
-                           cl::cat(codeOptions()));
+cl::opt<SearchWhat> searchOption(
+    "search", cl::ValueOptional, cl::cat(codeOptions()), cl::init(SearchWhat::All),
+    cl::desc("find the mesh, microbatches, schedule, stages and recomputation that are fastest and fit the memory"),
+    cl::values(clEnumValN(SearchWhat::All, "", "everything"),
+               clEnumValN(SearchWhat::Schedule, "schedule", "mesh and microbatches stay as they are"),
+               clEnumValN(SearchWhat::Stages, "stages", "and so does the library: stages in an order of the planner")));
+cl::opt<double> secondsOption("search-seconds", cl::value_desc("SECONDS"), cl::cat(codeOptions()),
+                              cl::desc("how long --search may take (110; above 64 devices 560)"));
 
-constexpr size_t kShown = 10;
-
+constexpr size_t kShown = 10; ///< rows
+constexpr double kOfSites = 0.3, kOfLayouts = 0.5, kOfSlices = 0.6,
+                 kOfStages = 0.85; ///< shares of the time, until which a step may go on
+constexpr double kNearLimit = 1.5; ///< 1F1B above the limit by less: other schedules may fit
+constexpr int kVariants = 3;       ///< how often the best is varied
+constexpr double kFarAbove = 2;    ///< 1F1B above it by more: little is left to choose
+constexpr double kQuick = 10;      ///< this share of the time left: judged at once, not by its turn
+constexpr double kWorth = 1.3;     ///< stages with a bound so far above the best may become it
+constexpr double kWorse = 1.1;     ///< 1F1B with more ranks takes so much longer: enough ranks
+/// What a schedule may emit and evaluate for each second of the search, where it is tried with a few microbatches.
+constexpr double kActions = 180, kSteps = 200'000;
+constexpr int64_t kMany = 64;                          ///< devices
+constexpr double kSeconds = 110, kSecondsOfMany = 560; ///< of a search; what has begun then is ended
 } // namespace
+
+bool pp::wantsSearch() { return searchOption.getNumOccurrences() > 0; }
+
+FailureOr<SearchCommand> pp::requestedSearch() {
+  if (secondsOption.getNumOccurrences() && !(secondsOption > 0))
+    return LogicalResult(usage("--search-seconds: expected a number above 0"));
+  return SearchCommand{{}, searchOption, secondsOption};
+}
 
 std::atomic<bool> Searcher::isInterrupted = false;
 
-bool pp::wantsSearch() { return searchOption; }
+double Searcher::elapsed() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+double Searcher::left() const { return std::chrono::duration<double>(end - std::chrono::steady_clock::now()).count(); }
+bool Searcher::isOver() const { return isInterrupted || left() <= 0; }
+
+double Searcher::best() const {
+  std::lock_guard guard(lock);
+  return rows.empty() ? INFINITY : rows.front().outcome.step;
+}
+
+std::optional<SearchRow> Searcher::first() const {
+  std::lock_guard guard(lock);
+  return rows.empty() ? std::nullopt : std::optional(rows.front());
+}
+
+/// On all cores. What begins after the end does nothing.
+void Searcher::each(size_t count, llvm::function_ref<void(size_t)> work) const {
+  std::atomic<size_t> next = 0;
+  std::vector<std::thread> threads;
+  size_t most = std::min<size_t>(count, std::max(1u, std::thread::hardware_concurrency()));
+  for (size_t i = 0; i < most; ++i)
+    threads.emplace_back([&] {
+      for (size_t number = next++; number < count && !isOver(); number = next++)
+        work(number);
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+}
+
+//===-- One candidate -------------------------------------------------------------------------------------------===//
+
+FrontendOptions Searcher::optionsOf(const Candidate &candidate, int64_t microbatches) const {
+  FrontendOptions its = options;
+  const MeshLayout &layout = candidate.layout;
+  bool isWritten = candidate.file.empty();
+  if (!isWritten) {
+    llvm::erase_if(its.defines, [&](const auto &define) { return llvm::is_contained(scheduleDefines, define.first); });
+    its.schedule = "std/" + candidate.file + ".pipe:" + candidate.name;
+  }
+  auto add = [&](const Defines &more) { its.defines.insert(its.defines.end(), more.begin(), more.end()); };
+  add(layout.defines(written));
+  if (candidate.name != "single" && (!isWritten || layout.ranks != written.ranks))
+    add({{"schedule.ranks", std::to_string(layout.ranks)}});
+  if (!isWritten || microbatches != written.microbatches)
+    add({{"schedule.microbatches", std::to_string(microbatches)}});
+  for (const auto &[name, value] : candidate.arguments)
+    add({{"schedule." + name, value}});
+  if (candidate.recompute)
+    add({{"recompute", *candidate.recompute}});
+  return its;
+}
 
 /// Compiles in a context of its own. `says`: its errors are the user's; else the first of them goes to `why`.
-LogicalResult Searcher::compile(const std::optional<Replacement> &replacement, bool says, Use use, std::string *why) {
+LogicalResult Searcher::compile(const FrontendOptions &its, bool says, Use use, std::string *why) {
   DialectRegistry registry;
   registry.insert<func::FuncDialect, nn::NnDialect, PipelineDialect>();
-  MLIRContext context(registry);
+  MLIRContext context(registry, MLIRContext::Threading::DISABLED); // candidates run side by side
   context.loadAllAvailableDialects();
   context.printOpOnDiagnostic(false);
   llvm::SourceMgr manager;
@@ -51,33 +129,153 @@ LogicalResult Searcher::compile(const std::optional<Replacement> &replacement, b
         *why = diagnostic.str();
       return success();
     });
-  FrontendOptions its = options;
-  its.replacement = replacement;
   OwningOpRef<ModuleOp> module = importPipe(manager, &context, its);
   if (!module || failed(prepare(*module)))
     return failure();
   return use(*module);
 }
 
-/// The baseline, from which the sizes come, and the limit where none is given.
-LogicalResult Searcher::judgeWritten() {
-  std::string name;
+LogicalResult Searcher::compile(const Candidate &candidate, int64_t microbatches, Use use, std::string *why) {
+  return compile(optionsOf(candidate, microbatches), /*says=*/false, use, why);
+}
+
+/// Keeps what fits, and is shorter or smaller than all that is kept.
+void Searcher::offer(const Candidate &candidate, const PlanOutcome &outcome, const std::string &layout) {
+  std::lock_guard guard(lock);
+  auto covers = [](const PlanOutcome &a, const PlanOutcome &b) {
+    return a.step <= b.step * (1 + 1e-9) && a.peak <= b.peak;
+  };
+  if (isPrinted || outcome.peak > request.proofs.memoryLimit ||
+      llvm::any_of(rows, [&](const SearchRow &row) { return covers(row.outcome, outcome); }))
+    return;
+  llvm::erase_if(rows, [&](const SearchRow &row) { return covers(outcome, row.outcome); });
+  auto at =
+      llvm::upper_bound(rows, outcome.step, [](double step, const SearchRow &row) { return step < row.outcome.step; });
+  rows.insert(at, {candidate, outcome, layout});
+  llvm::errs() << rowText(elapsed(), outcome) << candidate.describe(written) << "\n";
+}
+
+void Searcher::refuse(const std::string &what, const std::string &why) {
+  std::string kind;
+  for (char c : why.empty() ? "it does not compile" : why)
+    if (!llvm::isDigit(c))
+      kind += c;
+    else if (kind.empty() || kind.back() != '#')
+      kind += '#';
+  std::lock_guard guard(lock);
+  auto &[count, example] = reasons[kind];
+  if (count++ == 0)
+    example = what + ": " + (why.empty() ? "it does not compile" : why);
+}
+
+/// With a few microbatches; with all of them, where these are few, and then it is judged.
+std::optional<SearchProbe> Searcher::probe(const Candidate &candidate) {
+  int64_t all = candidate.layout.microbatches, ranks = candidate.layout.ranks;
+  int64_t few = std::max<int64_t>(2, 2 * ranks / candidate.slices); // as long as a pipeline takes to fill and drain
+  few = 2 * all <= 3 * few ? all : few;
+  auto start = std::chrono::steady_clock::now();
   FailureOr<PlanOutcome> outcome;
+  std::string why, layout;
   auto use = [&](ModuleOp module) {
-    ProgramOp program = *module.getOps<ProgramOp>().begin();
-    sizes = {static_cast<int64_t>(program.getRanks()), static_cast<int64_t>(program.getMicrobatches()), 0};
-    for (auto piece : program.getOps<PieceOp>())
-      for (Attribute part : piece.getParts())
-        sizes.layers = std::max(sizes.layers, cast<IntegerAttr>(cast<ArrayAttr>(part)[1]).getInt() + 1);
-    if (auto schedule = program.getTrain().getAs<StringAttr>("schedule"))
-      name = schedule.str();
-    DictionaryAttr cluster = program.getClusterAttr();
-    bool isByCluster = request.changes.costs.empty() || request.changes.costs == "cluster";
-    hasHost = isByCluster && cluster && cluster.contains("host");
-    request.proofs.memoryLimit = memoryLimitOf(program, request.proofs.memoryLimit);
+    layout = megatronLayout(*module.getOps<ProgramOp>().begin());
     return LogicalResult(outcome = outcomeAsWritten(module, request));
   };
-  if (failed(compile(std::nullopt, /*says=*/true, use)))
+  FrontendOptions its = optionsOf(candidate, few);
+  its.budget.actions = std::min<int64_t>(its.budget.actions, kActions * seconds);
+  its.budget.steps = std::min<int64_t>(its.budget.steps, kSteps * seconds);
+  if (failed(compile(its, /*says=*/false, use, &why))) {
+    bool isLarge = StringRef(why).contains("--max-actions") || StringRef(why).contains("--max-steps");
+    refuse(candidate.describe(written), isLarge ? "too large to be tried in this time (--search-seconds)" : why);
+    return std::nullopt;
+  }
+  double times = static_cast<double>(all) / static_cast<double>(few);
+  double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  SearchProbe made = {candidate, outcome->step + (times - 1) * outcome->bound, times * outcome->bound, outcome->peak,
+                      took * times};
+  {
+    std::lock_guard guard(lock);
+    ++tried;
+    if (few == all)
+      judged.push_back(candidate);
+    if (made.peak <= request.proofs.memoryLimit)
+      probes.push_back(made);
+  }
+  if (few == all)
+    offer(candidate, *outcome, layout);
+  return made;
+}
+
+void Searcher::judge(const Candidate &candidate) {
+  {
+    std::lock_guard guard(lock);
+    if (llvm::is_contained(judged, candidate))
+      return;
+    judged.push_back(candidate);
+    ++tried;
+  }
+  FailureOr<PlanOutcome> outcome;
+  std::string why, layout;
+  auto use = [&](ModuleOp module) {
+    layout = megatronLayout(*module.getOps<ProgramOp>().begin());
+    return LogicalResult(outcome = outcomeAsWritten(module, request));
+  };
+  if (failed(compile(candidate, candidate.layout.microbatches, use, &why)))
+    return refuse(candidate.describe(written), why);
+  offer(candidate, *outcome, layout);
+}
+
+std::optional<PlanOutcome> Searcher::judgeCut(const MeshLayout &layout, const StageCut &cut, std::string *why,
+                                              double below) {
+  Candidate candidate = planned(layout, cut);
+  {
+    std::lock_guard guard(lock);
+    for (const SearchRow &row : rows)
+      if (row.candidate == candidate)
+        return row.outcome;
+    ++tried;
+  }
+  PlanRequest limited = request;
+  limited.worthBelow = std::min(below, kWorth * best());
+  FailureOr<PlanOutcome> outcome;
+  std::string megatron;
+  auto use = [&](ModuleOp module) {
+    megatron = megatronLayout(*module.getOps<ProgramOp>().begin());
+    return LogicalResult(outcome = planOutcome(module, limited));
+  };
+  if (failed(compile(candidate, layout.microbatches, use, why)) || outcome->bound >= limited.worthBelow ||
+      outcome->step >= below)
+    return std::nullopt;
+  offer(candidate, *outcome, megatron);
+  return *outcome;
+}
+
+std::optional<SearchRow> Searcher::bestPlanned(const MeshLayout &layout) {
+  std::lock_guard guard(lock);
+  auto row =
+      llvm::find_if(rows, [&](const SearchRow &row) { return row.candidate.cut && row.candidate.layout == layout; });
+  return row == rows.end() ? std::nullopt : std::optional(*row);
+}
+
+//===-- The program as written ----------------------------------------------------------------------------------===//
+
+/// The baseline, from which the sizes come, and the limit where none is given.
+LogicalResult Searcher::judgeWritten() {
+  FailureOr<PlanOutcome> outcome;
+  bool recomputes = false;
+  std::string layout;
+  auto use = [&](ModuleOp module) {
+    ProgramOp program = *module.getOps<ProgramOp>().begin();
+    readSizes(program);
+    limits.hasExperts = module.walk([](nn::RouteOp) { return WalkResult::interrupt(); }).wasInterrupted();
+    for (auto unit : program.getOps<UnitOp>())
+      recomputes |= unit.getUnit().getPhase() == Phase::R;
+    request.proofs.memoryLimit = memoryLimitOf(program, request.proofs.memoryLimit);
+    layout = megatronLayout(program);
+    return LogicalResult(outcome = outcomeAsWritten(module, request));
+  };
+  FrontendOptions its = options;
+  its.scheduleDefines = &scheduleDefines;
+  if (failed(compile(its, /*says=*/true, use, nullptr)))
     return failure();
   isOwnLimit = request.proofs.memoryLimit < 0;
   if (isOwnLimit)
@@ -85,85 +283,202 @@ LogicalResult Searcher::judgeWritten() {
   if (outcome->isUnitTime && !StringRef(request.changes.costs).contains('='))
     return usage("--search compares stages of different size, and units of --costs=units are all equal: it needs a "
                  "cluster (--cluster, or `cluster` in `train`) or costs of parts (--costs=PART=N,..)");
-  written = name + " as written " + planTime(outcome->step, outcome->isUnitTime);
-  offer(name + " as written", *outcome, {std::nullopt, false, request.proofs.memoryLimit, ""});
+  isUnitTime = outcome->isUnitTime;
+  writtenTime = writtenName + " as written " + planTime(outcome->step, isUnitTime);
+  if (recomputes)
+    modes.push_back("");
+  modes.push_back(std::nullopt);
+  judged.push_back({written, "", writtenName});
+  offer(judged.back(), *outcome, layout);
   return success();
 }
 
-/// Keeps what fits, by step; the first of equals. Of stages that are equal but for what they save, one with a step.
-void Searcher::offer(const std::string &what, const PlanOutcome &outcome, SearchResult result,
-                     std::optional<StageCut> cut) {
-  bool isThere = llvm::any_of(rows, [&](const SearchRow &row) {
-    return cut && row.cut && cut->places == row.cut->places && cut->layers == row.cut->layers &&
-           std::abs(outcome.step - row.outcome.step) < 1e-9 * outcome.step;
+void Searcher::readSizes(ProgramOp program) {
+  auto count = [&](StringRef name) {
+    auto value = program.getTrain().getAs<IntegerAttr>(name);
+    return value ? value.getInt() : 0;
+  };
+  written.ranks = static_cast<int64_t>(program.getRanks());
+  written.microbatches = static_cast<int64_t>(program.getMicrobatches());
+  written.microbatch = count("batch");
+  limits.length = count("sequence");
+  limits.layers = count("layers");
+  if (MeshAttr mesh = program.getMeshAttr()) {
+    written.tensor = mesh.sizeOf(Axis::tensor);
+    written.context = mesh.sizeOf(Axis::context);
+    written.data = mesh.sizeOf(Axis::data);
+    written.expert = mesh.getExpert();
+    written.zero = mesh.getZero();
+    written.sequence = mesh.getSequence();
+    written.heads = mesh.getAttention() == Meeting::heads;
+  }
+  if (auto schedule = program.getTrain().getAs<StringAttr>("schedule"))
+    writtenName = schedule.str();
+  DictionaryAttr cluster = program.getClusterAttr();
+  isByCluster = cluster && (request.changes.costs.empty() || request.changes.costs == "cluster");
+  hasHost = isByCluster && cluster.contains("host");
+  if (auto node = cluster ? cluster.getAs<IntegerAttr>("ranks_per_node") : IntegerAttr())
+    limits.devicesOfNode = node.getInt();
+}
+
+/// What else may be recomputed, less first: the parts of the model that free most bytes for their time, then all.
+void Searcher::findModes() {
+  std::vector<StageCut> cuts = evenCuts(written.ranks, limits.layers);
+  if (!cuts.empty() && !isOver())
+    for (const Saving &saving : StageImprover(*this, written).savingsFor(cuts.front()))
+      if (saving.kind == Saving::Parts)
+        modes.push_back(llvm::join(saving.parts, ","));
+  modes.push_back("stage");
+}
+
+//===-- Layouts and the library ---------------------------------------------------------------------------------===//
+
+Candidate Searcher::withMode(Candidate candidate, size_t mode) const {
+  candidate.recompute = modes[mode];
+  return candidate;
+}
+
+/// With as little recomputed as fits; `first` is where 1F1B fits.
+std::optional<SearchProbe> Searcher::probeModes(const Candidate &candidate, size_t first) {
+  for (size_t mode = std::max<size_t>(first, 1) - 1; mode < modes.size() && !isOver(); ++mode) {
+    std::optional<SearchProbe> its = probe(withMode(candidate, mode));
+    if (!its || its->peak <= request.proofs.memoryLimit)
+      return its;
+    if (mode + 1 == modes.size())
+      refuse(its->candidate.describe(written),
+             "needs more than " + formatBytes(request.proofs.memoryLimit) + " on a rank");
+  }
+  return std::nullopt;
+}
+
+std::optional<SearchSite> Searcher::siteOf(const MeshLayout &layout) {
+  Candidate simple = {layout, layout.ranks == 1 ? "single" : "1f1b", layout.ranks == 1 ? "single" : "one_f_one_b"};
+  std::optional<SearchSite> site;
+  for (size_t mode = 0; mode < modes.size() && !isOver(); ++mode) {
+    std::optional<SearchProbe> its = probe(withMode(simple, mode));
+    if (!its)
+      return std::nullopt;
+    double bound = site ? site->bound : its->bound;
+    site = {layout, mode, its->estimate, bound};
+    if (its->peak <= request.proofs.memoryLimit)
+      return site;
+    if (its->peak > kFarAbove * request.proofs.memoryLimit && mode + 2 < modes.size())
+      mode = modes.size() - 2; // all or nothing
+    if (mode + 1 == modes.size() && its->peak > kNearLimit * request.proofs.memoryLimit) {
+      refuse(its->candidate.describe(written),
+             "needs more than " + formatBytes(request.proofs.memoryLimit) + " on a rank");
+      return std::nullopt;
+    }
+  }
+  return site;
+}
+
+/// With more ranks a device has less to keep, and waits longer: where all fits and a step gets longer, it ends.
+std::vector<SearchSite> Searcher::sitesOf(const std::vector<MeshLayout> &group) {
+  std::vector<SearchSite> sites;
+  double shortest = INFINITY;
+  for (const MeshLayout &layout : group) {
+    std::optional<SearchSite> site = isOver() ? std::nullopt : siteOf(layout);
+    if (!site)
+      continue;
+    sites.push_back(*site);
+    if (site->mode == 0 && site->estimate > kWorse * shortest)
+      break;
+    shortest = std::min(shortest, site->estimate);
+  }
+  return sites;
+}
+
+/// The schedule of the program first, if it is none of the library.
+void Searcher::tryLibrary(const SearchSite &site) {
+  std::vector<Candidate> all = libraryOf(site.layout, limits.layers);
+  std::vector<Candidate> more = slicedLibraryOf(site.layout, limits.layers, limits.length);
+  auto isWritten = [&](const Candidate &its) { return its.name == writtenName; };
+  if (writtenName != "single" && llvm::none_of(all, isWritten) && llvm::none_of(more, isWritten))
+    all.insert(all.begin(), {site.layout, "", writtenName});
+  tryAll(all, site);
+}
+
+void Searcher::tryAll(const std::vector<Candidate> &all, const SearchSite &site) {
+  std::vector<std::optional<SearchProbe>> found(all.size());
+  each(all.size(), [&](size_t i) {
+    found[i] = probeModes(all[i], site.mode);
+    if (found[i] && found[i]->peak <= request.proofs.memoryLimit && found[i]->estimate < best() &&
+        found[i]->seconds < left() / kQuick)
+      judge(found[i]->candidate);
   });
-  if (outcome.peak > request.proofs.memoryLimit || isThere)
-    return;
-  auto at = llvm::upper_bound(rows, outcome.step * (1 + 1e-9),
-                              [](double step, const SearchRow &row) { return step < row.outcome.step * (1 + 1e-9); });
-  rows.insert(at, {what, outcome, std::move(result), std::move(cut)});
-  if (rows.size() > kShown)
-    rows.pop_back();
+  std::vector<SearchProbe> fitting;
+  for (const auto &its : found)
+    if (its && its->peak <= request.proofs.memoryLimit)
+      fitting.push_back(*its);
+  llvm::stable_sort(fitting, [](const SearchProbe &a, const SearchProbe &b) { return a.estimate < b.estimate; });
+  each(fitting.size(), [&](size_t i) {
+    if (fitting[i].estimate < best() && fitting[i].seconds < left() / 2)
+      judge(fitting[i].candidate);
+  });
 }
 
-/// Nothing if the step cannot be shorter than the tenth best and than `below`.
-std::optional<PlanOutcome> Searcher::judgeCut(const StageCut &cut, std::string *why, double below) {
-  for (const SearchRow &row : rows)
-    if (row.cut == cut)
-      return row.outcome;
-  progress(cut.describe());
-  PlanRequest limited = request;
-  limited.worthBelow = std::min(below, rows.size() < kShown ? INFINITY : rows.back().outcome.step);
-  Replacement replacement = cut.replacement(sizes);
-  FailureOr<PlanOutcome> outcome;
-  auto use = [&](ModuleOp module) { return LogicalResult(outcome = planOutcome(module, limited)); };
-  if (failed(compile(replacement, /*says=*/false, use, why)) || outcome->bound >= limited.worthBelow ||
-      outcome->step >= below)
-    return std::nullopt;
-  offer(cut.describe() + ": " + outcome->seed, *outcome, {replacement, true, request.proofs.memoryLimit, ""}, cut);
-  return *outcome;
+/// All sites, the shortest first.
+std::vector<SearchSite> Searcher::findSites() {
+  std::vector<std::vector<MeshLayout>> groups = layoutGroups(written, limits);
+  std::vector<std::vector<SearchSite>> found(groups.size());
+  each(groups.size(), [&](size_t i) { found[i] = sitesOf(groups[i]); });
+  std::vector<SearchSite> sites;
+  for (const auto &its : found)
+    sites.insert(sites.end(), its.begin(), its.end());
+  llvm::stable_sort(sites, [](const SearchSite &a, const SearchSite &b) { return a.estimate < b.estimate; });
+  return sites;
 }
 
-void Searcher::judgeLibrary(const LibrarySchedule &schedule) {
-  std::string call = schedule.call(sizes), why;
-  progress(call);
-  FailureOr<PlanOutcome> outcome;
-  auto asIs = [&](ModuleOp module) { return LogicalResult(outcome = outcomeAsWritten(module, request)); };
-  if (failed(compile(schedule.replacement(sizes), /*says=*/false, asIs, &why))) {
-    fails.push_back(call + ": " + why);
-    return;
+/// State, rows and heads shared in other ways.
+void Searcher::varyBest() {
+  for (int round = 0; round < kVariants && !isOver(); ++round) {
+    std::optional<SearchRow> row = first();
+    std::vector<MeshLayout> variants = row ? variantsOf(row->candidate.layout) : std::vector<MeshLayout>();
+    each(variants.size(), [&](size_t i) {
+      Candidate other = row->candidate;
+      other.layout = variants[i];
+      if (other.cut)
+        (void)judgeCut(other.layout, *other.cut);
+      else
+        judge(other);
+    });
+    if (row && first()->outcome.step >= row->outcome.step)
+      return;
   }
-  if (outcome->peak > request.proofs.memoryLimit)
-    fails.push_back(call + ": needs " + formatBytes(outcome->peak) + " on a rank");
-  std::string file = schedule.file;
-  offer(call, *outcome,
-        {schedule.replacement(sizes), false, request.proofs.memoryLimit,
-         "# The best schedule that --search found is the library's: write `schedule " + call +
-             "` in `train`.\nimport \"std/" + file + ".pipe\"\n"});
 }
 
-void Searcher::progress(const std::string &what) {
-  ++tried;
-  if (!isShown)
-    return;
-  std::string best = rows.empty() ? "" : ", best " + planTime(rows[0].outcome.step, rows[0].outcome.isUnitTime);
-  llvm::errs() << "\r\x1b[K" << tried << " tried" << best << ", now " << what;
+/// Stages that the planner orders, on the best layout so far.
+void Searcher::improveBest() {
+  std::optional<SearchRow> row = first();
+  MeshLayout layout = row ? row->candidate.layout : written;
+  std::vector<StageCut> cuts = layout.ranks > 1 ? evenCuts(layout.ranks, limits.layers) : std::vector<StageCut>();
+  std::vector<std::vector<Saving>> known(cuts.size());
+  each(cuts.size(), [&](size_t i) {
+    StageImprover improver(*this, layout);
+    improver.improve(cuts[i]);
+    known[i] = improver.knownSavings();
+  });
+  auto most = llvm::max_element(known, [](const auto &a, const auto &b) { return a.size() < b.size(); });
+  StageImprover(*this, layout).polish(most == known.end() ? std::vector<Saving>() : *most);
 }
 
-void Searcher::print() const {
-  os << "schedules for " << sizes.ranks << " ranks, " << sizes.microbatches << " microbatches, " << sizes.layers
-     << " layers within " << formatBytes(request.proofs.memoryLimit)
-     << (isOwnLimit ? ", what the schedule as written needs" : "") << "; " << tried << " tried"
-     << (isInterrupted ? ", then interrupted" : "") << "; " << written << "\n";
-  os << llvm::formatv("{0,3}  {1,10}  {2,6}  {3,11}  {4,7}  {5}\n", "", "step", "bubble", "peak", "gap", "schedule");
-  for (auto [number, row] : llvm::enumerate(rows)) {
-    const PlanOutcome &its = row.outcome;
-    std::string gap = its.bound > 0 ? llvm::formatv("{0:F1} %", 100 * (its.makespan / its.bound - 1)).str() : "-";
-    os << llvm::formatv("{0,3}  {1,10}  {2,6}  {3,11}  {4,7}  {5}\n", number + 1, planTime(its.step, its.isUnitTime),
-                        llvm::formatv("{0:F3}", its.bubble).str(), formatBytes(its.peak), gap, row.what);
-  }
-  for (const std::string &why : fails)
-    os << "not possible: " << why << "\n";
+/// Rows that take longer and keep less, of what was tried with a few microbatches.
+void Searcher::fillTable() {
+  std::vector<SearchProbe> smaller = probes;
+  llvm::stable_sort(smaller, [](const SearchProbe &a, const SearchProbe &b) { return a.estimate < b.estimate; });
+  int64_t least = rows.empty() ? INT64_MAX : rows.front().outcome.peak;
+  llvm::erase_if(smaller, [&](const SearchProbe &its) {
+    bool isLarger = its.peak >= least;
+    least = std::min(least, its.peak);
+    return isLarger;
+  });
+  if (smaller.size() > kShown)
+    smaller.resize(kShown);
+  each(smaller.size(), [&](size_t i) {
+    if (smaller[i].seconds < left() / 2)
+      judge(smaller[i].candidate);
+  });
 }
 
 FailureOr<SearchResult> Searcher::run() {
@@ -172,30 +487,57 @@ FailureOr<SearchResult> Searcher::run() {
     return LogicalResult(usage("`" + costs +
                                "` has the times of the stages that ran, and --search cuts others: give it "
                                "a cluster or costs of parts; --plan takes a profile"));
-  if (failed(judgeWritten()))
-    return failure();
+  begin = std::chrono::steady_clock::now();
+  end = begin + std::chrono::hours(1);
   auto before = std::signal(SIGINT, [](int) {
     isInterrupted = true;
     std::signal(SIGINT, SIG_DFL); // a second one ends the process
   });
-  for (const StageCut &even : evenCuts(sizes))
-    if (!isInterrupted)
-      improve(even);
-  polish();
-  for (const LibrarySchedule &schedule : librarySchedules(sizes))
-    if (!isInterrupted)
-      judgeLibrary(schedule);
+  if (failed(judgeWritten())) {
+    std::signal(SIGINT, before);
+    return failure();
+  }
+  seconds = command.seconds > 0 ? command.seconds : written.devices() > kMany ? kSecondsOfMany : kSeconds;
+  bool isEnough = true;
+  auto until = [&](double share) {
+    isEnough &= !isOver();
+    end = begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                      std::chrono::duration<double>(seconds * share));
+  };
+  until(kOfSites);
+  findModes();
+  std::vector<SearchSite> sites = {siteOf(written).value_or(SearchSite{written, 0, 0, 0})};
+  if (command.what != SearchWhat::Stages)
+    tryLibrary(sites.front());
+  bool searchesLayouts = command.what == SearchWhat::All && isByCluster;
+  if (searchesLayouts)
+    llvm::append_range(sites, findSites());
+  until(kOfLayouts);
+  for (const SearchSite &site : llvm::drop_begin(sites))
+    if (!isOver() && site.bound < best() && !(site.layout == written))
+      tryLibrary(site);
+  until(kOfSlices);
+  for (const SearchSite &site : sites)
+    if (!isOver() && site.bound < best() && command.what != SearchWhat::Stages)
+      tryAll(slicedLibraryOf(site.layout, limits.layers, limits.length), site);
+  until(kOfStages);
+  improveBest();
+  until(1);
+  if (searchesLayouts)
+    varyBest();
+  if (command.what != SearchWhat::Stages)
+    fillTable();
+  hasEnded = isEnough && !isOver();
   std::signal(SIGINT, before);
-  if (isShown)
-    llvm::errs() << "\r\x1b[K";
   if (rows.empty())
-    return LogicalResult(
-        refuse("--search finds no schedule that fits " + formatBytes(request.proofs.memoryLimit) + " on every rank"));
+    return LogicalResult(pp::refuse("--search finds no schedule that fits " + formatBytes(request.proofs.memoryLimit) +
+                                    " on every rank"));
   print();
-  return rows.front().result;
+  return result();
 }
 
 FailureOr<SearchResult> pp::search(llvm::MemoryBufferRef source, const FrontendOptions &options,
-                                   const PlanRequest &request, PrepareModule prepare, llvm::raw_ostream &os) {
-  return Searcher(source, options, request, prepare, os).run();
+                                   const PlanRequest &request, PrepareModule prepare, const SearchCommand &command,
+                                   llvm::raw_ostream &os) {
+  return Searcher(source, options, request, prepare, command, os).run();
 }

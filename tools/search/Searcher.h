@@ -1,70 +1,123 @@
-// The state of --search: its program, its limit, the ten best so far, and the steps that look for better ones.
+// The state of --search: its program, its limits, the rows so far, and the steps that look for better ones.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_TOOLS_SEARCH_SEARCHER_H
 #define PP_TOOLS_SEARCH_SEARCHER_H
 
 #include "tools/search/Candidates.h"
 #include "tools/search/Search.h"
-#include "llvm/Support/Process.h"
 #include <atomic>
+#include <chrono>
+#include <map>
+#include <mutex>
 
 namespace pp {
 
-/// A candidate that was judged.
+/// A candidate that was judged, and fits the memory.
 struct SearchRow {
-  std::string what;
+  Candidate candidate;
   PlanOutcome outcome;
-  SearchResult result;
-  std::optional<StageCut> cut; ///< nothing: not planned
+  std::string layout; ///< in Megatron's notation; empty: it has none
 };
+
+/// A candidate of which a few microbatches were judged.
+struct SearchProbe {
+  Candidate candidate;
+  double estimate, bound; ///< of the whole step
+  int64_t peak;
+  double seconds; ///< that the whole step takes to be judged
+};
+
+/// A layout with the way to recompute in which 1F1B fits its memory.
+struct SearchSite {
+  MeshLayout layout;
+  size_t mode;
+  double estimate, bound; ///< `bound`: of every order of its units, where nothing is recomputed
+};
+
+/// The stages of a program in the notation of Megatron-LM's layouts; empty where it has none: stage s is on rank s, or
+/// ranks take turns.
+std::string megatronLayout(pipeline::ProgramOp program);
 
 class Searcher {
 public:
   Searcher(llvm::MemoryBufferRef source, const FrontendOptions &options, const PlanRequest &request,
-           PrepareModule prepare, llvm::raw_ostream &os)
-      : source(source), options(options), request(request), prepare(prepare), os(os),
-        isShown(llvm::sys::Process::StandardErrIsDisplayed()) {}
+           PrepareModule prepare, const SearchCommand &command, llvm::raw_ostream &os)
+      : source(source), options(options), request(request), prepare(prepare), command(command), os(os) {}
 
   mlir::FailureOr<SearchResult> run();
 
-private:
   using Use = llvm::function_ref<mlir::LogicalResult(mlir::ModuleOp)>;
+  // For who improves stages; several may at once.
+  const PlanRequest &planRequest() const { return request; }
+  bool offersHost() const { return hasHost; }
+  int64_t layers() const { return limits.layers; }
+  bool isOver() const;
+  /// Compiles the candidate with so many microbatches, in a context of its own.
+  mlir::LogicalResult compile(const Candidate &candidate, int64_t microbatches, Use use, std::string *why = nullptr);
+  /// Judges the planned cut. Nothing if its step cannot be among the best, or is not shorter than `below`.
+  std::optional<PlanOutcome> judgeCut(const MeshLayout &layout, const StageCut &cut, std::string *why = nullptr,
+                                      double below = INFINITY);
+  void refuse(const std::string &what, const std::string &why);
+  /// The best that was planned on this layout, or nothing.
+  std::optional<SearchRow> bestPlanned(const MeshLayout &layout);
+
+private:
   llvm::MemoryBufferRef source;
   FrontendOptions options;
   PlanRequest request;
   PrepareModule prepare;
+  SearchCommand command;
   llvm::raw_ostream &os;
-  SearchSizes sizes;
-  bool isOwnLimit = false;
-  bool isShort = false, usesHost = false; ///< memory, for some cut so far; stashes may wait in host memory
-  bool hasHost = false;                   ///< the costs say how fast a host's memory is
-  std::string written;                    ///< what the baseline takes
-  std::vector<SearchRow> rows;            ///< by step
-  std::vector<std::string> fails;         ///< what the compiler said, by candidate
-  std::vector<Saving> savings;            ///< none, sets of parts, all; found when they are needed
-  int tried = 0;
+  MeshLayout written;
+  LayoutLimits limits;
+  std::string writtenName, writtenTime;
+  std::vector<std::string> scheduleDefines;      ///< those of the command line that are the written schedule's
+  std::vector<std::optional<std::string>> modes; ///< what -D recompute may say, less first; nothing: as the program
+  bool isOwnLimit = false, isUnitTime = false;
+  bool isByCluster = false, hasHost = false; ///< `hasHost`: the costs say how fast a host's memory is
+  double seconds = 0;                        ///< of the search
+  std::chrono::steady_clock::time_point begin, end;
   static std::atomic<bool> isInterrupted;
-  bool isShown; ///< on a terminal: how far it is
 
-  mlir::LogicalResult compile(const std::optional<Replacement> &replacement, bool says, Use use,
-                              std::string *why = nullptr);
+  mutable std::mutex lock;     ///< of all below
+  std::vector<SearchRow> rows; ///< by step; none is longer and larger than another
+  std::vector<SearchProbe> probes;
+  std::vector<Candidate> judged;
+  std::map<std::string, std::pair<int, std::string>> reasons; ///< why something is not possible: how often, what
+  int tried = 0;
+  bool isPrinted = false, hasEnded = false; ///< nothing was left to try
+
+  FrontendOptions optionsOf(const Candidate &candidate, int64_t microbatches) const;
+  std::string commandOf(const Candidate &candidate) const;
+  mlir::LogicalResult compile(const FrontendOptions &its, bool says, Use use, std::string *why);
+  double best() const;
+  std::optional<SearchRow> first() const;
+  double elapsed() const;
+  double left() const;
+  void each(size_t count, llvm::function_ref<void(size_t)> work) const;
+
   mlir::LogicalResult judgeWritten();
-  std::optional<PlanOutcome> judgeCut(const StageCut &cut, std::string *why = nullptr, double below = INFINITY);
-  void judgeLibrary(const LibrarySchedule &schedule);
-  void offer(const std::string &what, const PlanOutcome &outcome, SearchResult result,
-             std::optional<StageCut> cut = std::nullopt);
-  mlir::FailureOr<PlanModel> modelOf(const StageCut &cut, std::string *why = nullptr);
-  mlir::FailureOr<PlanModel> modelWith(const StageCut &cut, const Saving &saving, const PlanModel &plain);
-  void findSavings(const StageCut &cut, const PlanModel &plain);
-  void addPartSets(const StageCut &cut, const PlanModel &plain, const SavingEffect &whole);
-  std::vector<StageCut> savingCuts(const StageCut &cut, const PlanModel &plain);
-  std::optional<std::pair<StageCut, PlanOutcome>> judgeSavings(const StageCut &cut);
-  void improve(const StageCut &even);
-  void shiftLayers(const StageCut &even);
-  std::vector<StageCut> neighbours(const StageCut &cut, const PlanModel &plain) const;
-  void polish();
-  void progress(const std::string &what);
-  void print() const;
+  void readSizes(pipeline::ProgramOp program);
+  void findModes();
+  void offer(const Candidate &candidate, const PlanOutcome &outcome, const std::string &layout);
+  std::optional<SearchProbe> probe(const Candidate &candidate);
+  void judge(const Candidate &candidate);
+  void tryLibrary(const SearchSite &site);
+  void tryAll(const std::vector<Candidate> &all, const SearchSite &site);
+  Candidate withMode(Candidate candidate, size_t mode) const;
+  std::optional<SearchProbe> probeModes(const Candidate &candidate, size_t first);
+
+  std::vector<SearchSite> sitesOf(const std::vector<MeshLayout> &group);
+  std::optional<SearchSite> siteOf(const MeshLayout &layout);
+  std::vector<SearchSite> findSites();
+  void improveBest();
+  void varyBest();
+  void fillTable();
+  std::string rowText(double seconds, const PlanOutcome &outcome) const;
+  void print();
+  void printUnjudged() const;
+  void printReasons() const;
+  SearchResult result() const;
 };
 
 } // namespace pp
