@@ -20,7 +20,7 @@ public:
   Loader(Source &source, const FrontendOptions &options) : source(source), options(options) {}
 
   LogicalResult load(unsigned buffer) {
-    StringRef text = source.manager.getMemoryBuffer(buffer)->getBuffer();
+    StringRef text = source.text(buffer);
     FailureOr<File> file = parse(source, text);
     if (failed(file))
       return failure();

@@ -2,26 +2,83 @@
 """Turns texts, prompts with completions and chats into a dataset: tokens, documents, and which tokens are targets."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: pp-tokenize IN.jsonl --tokenizer DIR -o OUT.safetensors [--eos] [--max N] [--threads N]
+# usage: pp-tokenize IN.jsonl --tokenizer DIR -o OUT.safetensors [--eos] [--max N] [--threads N] [--template-seconds N]
 # Each line is {"text": ..}, {"prompt": .., "completion": ..} or {"messages": [{"role": .., "content": ..}, ..]}. DIR is
 # the folder of a published model: tokenizer.json, tokenizer_config.json, chat_template.jinja. The dataset has `tokens`,
 # `documents` I64 and `counted` U8 (runtime/README.md). All of a text counts, of the others what the model answers.
-import argparse, datetime, hashlib, json, os, re, sys
+import argparse, datetime, hashlib, json, multiprocessing, os, re, resource, signal, sys
 
 NEEDED = "tokenizers, jinja2, safetensors and numpy"
 BATCH = 256  # lines that are tokenized together
+LONGEST = 1 << 28  # characters of a line, and of what a chat template makes of one
+MEMORY = 1 << 30  # bytes that a chat template may take
 
 
 class Refused(Exception):
     """What is wrong with the input, in one sentence."""
 
 
-def read_json(path):
+def read_text(path):
     try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except (OSError, ValueError) as error:
+        with open(path, encoding="utf-8-sig") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"cannot read `{path}`: {error}") from None
+
+
+def read_object(path):
+    try:
+        value = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"cannot read `{path}`: {error}") from None
+    if not isinstance(value, dict):
+        raise Refused(f"`{path}` is not a JSON object")
+    return value
+
+
+def is_text(value):
+    return isinstance(value, str)
+
+
+def check_characters(text):
+    """Half of a surrogate pair is no character; JSON can spell one, and UTF-8 cannot."""
+    found = re.search("[\ud800-\udfff]", text)
+    if found:
+        raise Refused(f"`\\u{ord(found.group()):04x}` is half of a surrogate pair, which is no character")
+
+
+# ---- Chat templates
+
+MARKS = ("\x02generation\x02", "\x03generation\x03")
+
+
+class TooLong(Exception):
+    """The time of a template is over."""
+
+
+class Unwritable:
+    """What a template may read and give to `tojson`, but not write as Python spells it."""
+
+    def __str__(self):
+        raise Refused("it writes a list or an object where it expects text")
+
+    __repr__ = __str__
+
+
+class Items(Unwritable, list):
+    pass
+
+
+class Fields(Unwritable, dict):
+    pass
+
+
+def unwritable(value, null=None):
+    if isinstance(value, list):
+        return Items(unwritable(item, null) for item in value)
+    if isinstance(value, dict):
+        return Fields((name, unwritable(field, null)) for name, field in value.items())
+    return null if value is None else value
 
 
 def make_template(text):
@@ -51,13 +108,95 @@ def make_template(text):
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-    try:
-        return environment.from_string(text)
-    except jinja2.TemplateError as error:
-        raise Refused(f"the chat template is not understood: {error}") from None
+    return environment.from_string(text)
 
 
-MARKS = ("\x02generation\x02", "\x03generation\x03")
+def line_of(error):
+    """The line of the template at which it went wrong; 0: not known."""
+    line, trace = getattr(error, "lineno", 0), error.__traceback__
+    while trace:
+        if trace.tb_frame.f_code.co_filename == "<template>":
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line or 0
+
+
+def render(template, special, messages, prompts):
+    def text_of(null):
+        return template.render(messages=unwritable(messages, null), add_generation_prompt=prompts, tools=None,
+                               documents=None, **special)
+
+    text = text_of(None)
+    if None in walk(messages) and "None" in text and text.count("None") > text_of("").count("None"):
+        raise Refused("it writes `None` where a field is null")
+    if len(text) > LONGEST:
+        raise Refused(f"it writes more than {LONGEST} characters")
+    return text
+
+
+def walk(value):
+    """Everything in lists and objects of JSON."""
+    yield value
+    for item in value if isinstance(value, list) else value.values() if isinstance(value, dict) else ():
+        yield from walk(item)
+
+
+def serve(pipe, source, special, seconds):
+    """Renders chats as the other end asks, in bounded time and memory: answers (texts, line, what is wrong)."""
+    import jinja2
+
+    def ring(*_):
+        raise TooLong(f"it takes longer than {seconds:g} seconds")
+
+    signal.signal(signal.SIGALRM, ring)
+    with open("/proc/self/statm") as file:
+        most = int(file.read().split()[0]) * resource.getpagesize() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    template = None
+    while True:
+        try:
+            jobs = pipe.recv()
+        except EOFError:
+            return
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            template = template or make_template(source)
+            answer = [render(template, special, *job) for job in jobs], 0, ""
+        except MemoryError:
+            answer = None, 0, f"it needs more than {MEMORY >> 20} MiB of memory"
+        except RecursionError:
+            answer = None, 0, "it is nested too deep, or calls itself without an end"
+        except Exception as error:  # pylint: disable=broad-except # of Jinja, or of Python in a template's expressions
+            what = "" if template or isinstance(error, TooLong) else "it is not understood: "
+            answer = None, line_of(error), what + (str(error) or type(error).__name__)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        pipe.send(answer)
+
+
+class ChatTemplate:
+    """A template, and the process that renders it: what a template does, no Python can bound from inside."""
+
+    def __init__(self, place, source, special, seconds):
+        self.place, self.source, self.seconds = place, source, seconds
+        context = multiprocessing.get_context("fork")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs, source, special, seconds), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def render(self, jobs):
+        """The text of each (messages, whether an answer is asked for)."""
+        texts, line, what = None, 0, f"it takes longer than {self.seconds:g} seconds"
+        try:
+            self.pipe.send(jobs)
+            if self.pipe.poll(2 * self.seconds + 5):
+                texts, line, what = self.pipe.recv()
+        except (EOFError, OSError):
+            what = f"it needs more than {MEMORY >> 20} MiB of memory, or breaks Python"
+        if texts is None:
+            self.process.kill()
+            raise Refused(f"the chat template of `{self.place}`{f', line {line}' if line else ''}: {what}")
+        return texts
 
 
 def without_marks(text):
@@ -73,8 +212,10 @@ def without_marks(text):
     return plain, spans
 
 
+# ---- Tokens
+
 class Tokenizer:
-    def __init__(self, folder):
+    def __init__(self, folder, seconds):
         import tokenizers
         self.path = os.path.join(folder, "tokenizer.json")
         if not os.path.isfile(self.path):
@@ -85,38 +226,42 @@ class Tokenizer:
             raise Refused(f"cannot read `{self.path}`: {error}") from None
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
-        config = os.path.join(folder, "tokenizer_config.json")
-        self.config = read_json(config) if os.path.exists(config) else {}
+        self.place = os.path.join(folder, "tokenizer_config.json")
+        self.config = read_object(self.place) if os.path.exists(self.place) else {}
         self.special = {name: self.spelling(name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")
                         if self.config.get(name)}
-        self.template = None
-        self.source = self.find_template(folder)
+        self.seconds, self.template, self.source = seconds, None, self.find_template(folder)
+        # Whether the template itself marks what the model answers.
+        self.marks = bool(self.source and re.search(r"generation -?%}", self.source))
 
     def spelling(self, name):
         token = self.config[name]
-        return token["content"] if isinstance(token, dict) else token
+        token = token.get("content") if isinstance(token, dict) else token
+        if not is_text(token):
+            raise Refused(f"`{self.place}`: `{name}` is no text, and no object with its `content`")
+        return token
 
     def find_template(self, folder):
         path = os.path.join(folder, "chat_template.jinja")
         if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                return file.read()
+            self.place = path
+            return read_text(path)
         text = self.config.get("chat_template")
         if isinstance(text, list):  # several with names
-            text = {entry["name"]: entry["template"] for entry in text}.get("default")
+            text = next((entry.get("template") for entry in text
+                         if isinstance(entry, dict) and entry.get("name") == "default"), None)
+        if text is not None and not is_text(text):
+            raise Refused(f"`{self.place}`: `chat_template` is no text, and no list of objects with `name` and "
+                          "`template`")
         return text
 
-    def render(self, messages, prompts=False):
-        import jinja2
+    def render(self, jobs):
+        """The text of each (messages, whether an answer is asked for)."""
         if self.source is None:
             raise Refused("a chat needs a template; the folder has no chat_template.jinja, and its "
                           "tokenizer_config.json no `chat_template`")
-        self.template = self.template or make_template(self.source)
-        try:
-            return self.template.render(messages=messages, add_generation_prompt=prompts, tools=None, documents=None,
-                                        **self.special)
-        except (jinja2.TemplateError, TypeError, ValueError) as error:
-            raise Refused(f"the chat template says: {error}") from None
+        self.template = self.template or ChatTemplate(self.place, self.source, self.special, self.seconds)
+        return self.template.render(jobs)
 
     def end(self):
         """The number of the token that ends a text."""
@@ -130,43 +275,47 @@ class Tokenizer:
         return self.tokenizer.encode_batch(texts, add_special_tokens=False)
 
 
-def is_text(value):
-    return isinstance(value, str)
-
-
 class Document:
     """What has to be tokenized for one line, and how its tokens count."""
 
     def __init__(self, entry, tokenizer):
         keys = set(entry) if isinstance(entry, dict) else set()
-        self.spans, self.runs, self.is_chat = None, [], "messages" in keys
-        if "text" in keys and is_text(entry["text"]):
+        self.spans, self.runs, self.is_chat = None, [], False
+        kinds = [kind for kind in (("text",), ("prompt", "completion"), ("messages",)) if keys.issuperset(kind)]
+        if len(kinds) != 1 or not (kinds[0] == ("messages",) or all(is_text(entry[key]) for key in kinds[0])):
+            raise Refused("expected `text`, `prompt` and `completion`, or `messages`, one of the three and each of "
+                          f"them text, got {', '.join(f'`{key}`' for key in sorted(keys)) or 'no object'}")
+        if kinds[0] == ("text",):
             self.texts = [entry["text"]]
-        elif {"prompt", "completion"} <= keys and is_text(entry["prompt"]) and is_text(entry["completion"]):
-            self.texts = [entry["prompt"] + entry["completion"], entry["prompt"]]
-            self.runs = [(1, 0)]
-        elif self.is_chat:
+        elif kinds[0] == ("messages",):
             self.read_chat(entry["messages"], tokenizer)
         else:
-            raise Refused("expected `text`, `prompt` and `completion`, or `messages`, each of them text, got "
-                          f"{', '.join(f'`{key}`' for key in sorted(keys)) or 'no object'}")
+            self.texts = [entry["prompt"] + entry["completion"], entry["prompt"]]
+            self.runs = [(1, 0)]
+        for text in self.texts:
+            check_characters(text)
 
     def read_chat(self, messages, tokenizer):
+        self.is_chat = True
         if not isinstance(messages, list) or not messages or not all(
                 isinstance(message, dict) and is_text(message.get("role")) for message in messages):
             raise Refused("`messages` are no list of objects with a `role`")
+        for message in messages:
+            if not isinstance(message.get("content"), (str, list, type(None))):
+                raise Refused("the `content` of a message is no text, no list and not null")
         if any(mark in json.dumps(messages) for mark in ("\\u0002", "\\u0003")):
             raise Refused("`messages` have the control characters 2 or 3")
-        plain, spans = without_marks(tokenizer.render(messages))
-        self.texts = [plain]
-        if "generation %}" in tokenizer.source or "generation -%}" in tokenizer.source:
+        answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+        jobs = [(messages, False)]
+        for i in answers:
+            jobs += [(messages[:i], True), (messages[:i + 1], False)]
+            self.runs.append((len(jobs) - 2, len(jobs) - 1))
+        if tokenizer.marks:
+            jobs, self.runs = jobs[:1], []
+        self.texts = tokenizer.render(jobs)
+        self.texts[0], spans = without_marks(self.texts[0])
+        if tokenizer.marks:
             self.spans = spans
-            return
-        for i, message in enumerate(messages):
-            if message["role"] == "assistant":
-                self.texts.append(tokenizer.render(messages[:i], prompts=True))
-                self.texts.append(tokenizer.render(messages[:i + 1]))
-                self.runs.append((len(self.texts) - 2, len(self.texts) - 1))
 
     def tokens(self, encodings):
         """The tokens, and for each whether it counts."""
@@ -201,8 +350,10 @@ class Dataset:
         documents = []
         for number, line in lines:
             try:
-                documents.append((number, Document(json.loads(line), self.tokenizer)))
-            except (ValueError, Refused) as error:
+                documents.append((number, Document(json.loads(line.rstrip()), self.tokenizer)))
+            except json.JSONDecodeError as error:
+                raise Refused(f"{self.path}:{number}:{error.colno}: no JSON: {error.msg}") from None
+            except (ValueError, RecursionError, Refused) as error:
                 raise Refused(f"{self.path}:{number}: {error}") from None
         encodings = self.tokenizer.encode([text for _, document in documents for text in document.texts])
         for number, document in documents:
@@ -239,14 +390,47 @@ class Dataset:
         try:
             safetensors.numpy.save_file(tensors, fresh, {"vocab": str(vocab), "tokenizer": digest,
                                                          "made_by": "pp-tokenize"})
+            with open(fresh, "rb") as file:
+                os.fsync(file.fileno())
+            say(self.summary())
             os.replace(fresh, path)
-        except Exception as error:
+        except Refused:
+            raise
+        except Exception as error:  # of the library, or of the system
+            raise Refused(f"cannot write `{path}`: {error}") from None
+        finally:
             if os.path.exists(fresh):
                 os.remove(fresh)
-            raise Refused(f"cannot write `{path}`: {error}") from None
-        print(f"{len(self.documents) - 1} documents, {len(self.tokens)} tokens, {sum(self.counted)} count as targets"
-              + (f"; {self.cut} cut to {self.longest} tokens" if self.cut else "")
-              + (f"; {self.empty} empty ones left out" if self.empty else ""))
+
+    def summary(self):
+        return (f"{len(self.documents) - 1} documents, {len(self.tokens)} tokens, {sum(self.counted)} count as targets"
+                + (f"; {self.cut} cut to {self.longest} tokens" if self.cut else "")
+                + (f"; {self.empty} empty ones left out" if self.empty else ""))
+
+
+def say(text):
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is buffered
+        raise Refused(f"cannot write to standard output: {error.strerror}") from None
+
+
+def numbered_lines(path):
+    """(number, line) of those that are not empty."""
+    number = 0
+    try:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
+            while line := file.readline(LONGEST):
+                number += 1
+                if wrong := re.search("[\udc80-\udcff]", line):
+                    raise Refused(f"{path}:{number}: the byte {ord(wrong.group()) - 0xdc00:#x} is not UTF-8")
+                if len(line) == LONGEST:
+                    raise Refused(f"{path}:{number}: the line has more than {LONGEST} characters")
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise Refused(f"cannot read `{path}`: {error.strerror}") from None
 
 
 def at_least_1(text):
@@ -264,6 +448,8 @@ def main():
     parser.add_argument("--eos", action="store_true", help="append the end token to texts and completions")
     parser.add_argument("--max", metavar="N", type=at_least_1, help="keep the first N tokens of a longer document")
     parser.add_argument("--threads", metavar="N", type=at_least_1, help="threads (all cores)")
+    parser.add_argument("--template-seconds", metavar="N", type=at_least_1, default=10,
+                        help="seconds that the chat template may take for a line (10)")
     arguments = parser.parse_args()
     if arguments.threads:
         os.environ["RAYON_NUM_THREADS"] = str(arguments.threads)
@@ -272,18 +458,14 @@ def main():
     except ImportError as error:
         sys.exit(f"pp-tokenize: error: no module `{error.name}`; this tool needs {NEEDED}")
     try:
-        dataset, lines = Dataset(Tokenizer(arguments.tokenizer), arguments), []
-        with open(arguments.input, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    lines.append((number, line))
-                if len(lines) == BATCH:
-                    dataset.add(lines)
-                    lines = []
+        dataset, lines = Dataset(Tokenizer(arguments.tokenizer, arguments.template_seconds), arguments), []
+        for line in numbered_lines(arguments.input):
+            lines.append(line)
+            if len(lines) == BATCH:
+                dataset.add(lines)
+                lines = []
         dataset.add(lines)
         dataset.write(arguments.output)
-    except (OSError, UnicodeDecodeError) as error:
-        sys.exit(f"pp-tokenize: error: cannot read `{arguments.input}`: {error}")
     except Refused as error:
         sys.exit(f"pp-tokenize: error: {error}")
 

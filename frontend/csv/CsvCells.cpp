@@ -23,7 +23,7 @@ public:
   CellReader(Source &source, CsvDialect dialect) : source(source), dialect(dialect) {}
 
   FailureOr<CsvTable> read() {
-    StringRef rest = source.manager.getMemoryBuffer(source.manager.getMainFileID())->getBuffer();
+    StringRef rest = source.text(source.manager.getMainFileID());
     table.at = at(rest);
     while (!rest.empty()) {
       auto [line, after] = rest.split('\n');

@@ -7,7 +7,7 @@ using namespace llvm;
 using namespace pp;
 
 FolderConfig::FolderConfig(Source &source)
-    : source(source), text(source.manager.getMemoryBuffer(source.manager.getMainFileID())->getBuffer()) {
+    : source(source), text(source.text(source.manager.getMainFileID())) {
   begin = SMLoc::getFromPointer(text.data());
 }
 

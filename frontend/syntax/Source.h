@@ -25,6 +25,12 @@ public:
   /// The same characters always come back at the same address, so names compare by it.
   llvm::StringRef intern(llvm::StringRef text) { return names.insert(text).first->getKey(); }
   llvm::BumpPtrAllocator &arena() { return allocator; }
+  /// The text of a buffer, without the mark of the order of bytes that some editors put in front.
+  [[nodiscard]] llvm::StringRef text(unsigned buffer) const {
+    llvm::StringRef whole = manager.getMemoryBuffer(buffer)->getBuffer();
+    whole.consume_front("\xEF\xBB\xBF");
+    return whole;
+  }
 
   /// From now on errors in the library's file around `inside` are told at `user`, who asks for what it declares.
   void setUser(llvm::SMLoc inside, llvm::SMLoc user);

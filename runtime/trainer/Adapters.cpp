@@ -1,7 +1,7 @@
-// Writes and checks adapter_config.json, and finds adapters in files by their names.
+// Writes adapter_config.json, and finds adapters in files by their names.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/trainer/Adapters.h"
-#include "runtime/files/Folder.h"
+#include "runtime/trainer/AdapterConfig.h"
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -75,31 +75,15 @@ Status adapterConfig(RankMemory &memory, const std::string &base, std::string &o
   return {};
 }
 
-Status checkAdapterConfig(const Program &program, const std::string &folder) {
-  const std::string path = withoutEndSlash(folder) + "/" + adapterConfigFile;
-  std::string body;
-  PP_TRY(readText(path, body));
-  nlohmann::json root;
-  try {
-    root = parseJson(body);
-  } catch (const std::exception &error) {
-    return corruptJson(path, body, error);
-  }
-  if (!root.is_object())
-    return invalid("`", path, "` is not a JSON object");
-  const LoraSpec &lora = program.lora;
-  const std::pair<const char *, nlohmann::json> expected[] = {{"peft_type", "LORA"},      {"r", lora.rank},
-                                                              {"lora_alpha", lora.alpha}, {"use_rslora", lora.rslora},
-                                                              {"bias", "none"},           {"use_dora", false}};
-  for (const auto &[field, value] : expected)
-    if (auto found = root.find(field); found != root.end() ? *found != value : field == std::string("r"))
-      return invalid("`", path, "` has ", found == root.end() ? "no" : found->dump(), " `", field,
-                     "`, this program computes adapters with ", value.dump());
-  for (const char *field : {"modules_to_save", "rank_pattern", "alpha_pattern", "layers_to_transform", "layers_pattern",
-                            "target_parameters", "exclude_modules"})
-    if (auto found = root.find(field); found != root.end() && !found->is_null() && !found->empty())
-      return invalid("`", path, "` has `", field, "`, which this program does not know");
-  return {};
+Status checkAdapterFolder(RankMemory &memory, const std::string &folder) {
+  std::vector<const WeightSpec *> weights;
+  PP_TRY(weightsOf(memory, weights));
+  std::set<std::string> modules;
+  for (const WeightSpec *adapter : weights)
+    if (!adapter->frozen && adapter->name.starts_with(nameBegin) && adapter->name.ends_with(firstEnd))
+      modules.insert(
+          adapter->name.substr(strlen(nameBegin), adapter->name.size() - strlen(nameBegin) - strlen(firstEnd)));
+  return checkAdapterConfig(memory.emitted.program().lora, {modules.begin(), modules.end()}, folder);
 }
 
 Status matchAdapters(RankMemory &memory, const WeightFiles &files, WeightMatch &match) {

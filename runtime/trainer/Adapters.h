@@ -9,9 +9,9 @@
 namespace pp {
 
 inline constexpr const char *adapterFile = "adapter_model.safetensors";
-inline constexpr const char *adapterConfigFile = "adapter_config.json";
 
-/// How the names of an adapter's two weights end.
+/// How the names of all adapters begin, and how those of an adapter's two weights end.
+inline constexpr const char *nameBegin = "base_model.model.";
 inline constexpr const char *firstEnd = ".lora_A.weight", *secondEnd = ".lora_B.weight";
 
 /// What the names of the adapter beside this weight of the model have before their ends; empty: it has none.
@@ -24,7 +24,7 @@ Status frozenWeights(RankMemory &memory, std::set<std::string> &names);
 Status adapterConfig(RankMemory &memory, const std::string &base, std::string &out);
 
 /// Refuses a folder whose adapters this program does not compute.
-Status checkAdapterConfig(const Program &program, const std::string &folder);
+Status checkAdapterFolder(RankMemory &memory, const std::string &folder);
 
 /// Finds the tensor of every adapter of all ranks, and refuses others.
 Status matchAdapters(RankMemory &memory, const WeightFiles &files, WeightMatch &match);

@@ -289,7 +289,7 @@ Status Trainer::openAdapted() {
   const std::string folder = withoutEndSlash(options.resume.empty() ? options.adapter : resumed);
   if (folder.empty())
     return {};
-  PP_TRY(checkAdapterConfig(whole, folder));
+  PP_TRY(checkAdapterFolder(view, folder));
   PP_TRY(adapters.open(folder + "/" + adapterFile));
   return matchAdapters(view, adapters, match);
 }

@@ -5,7 +5,7 @@
 # usage: adapters.py PP_COMPILE FOLDER [--schedules NAME[/PARAMETER=VALUE..],..] [--without-mpi]
 # B of a fresh adapter is 0, so A has no gradient yet: adapters are trained for three steps on one rank and saved, and
 # all else begins with that folder.
-import argparse, json, math, os, shutil, sys
+import argparse, importlib.util, json, math, os, shutil, sys
 import families, harness
 from gradients import SMALL, TOLERANCE, TRAINED, Runner, difference
 
@@ -20,6 +20,51 @@ REFERENCES = {"llama": dict(rank=3, alpha=5.0, targets="q_proj,v_proj,down_proj"
               "qwen2": dict(rank=2, alpha=3.0, targets="k_proj,o_proj,gate_proj,up_proj", rslora="true"),
               "gpt2": dict(rank=3, alpha=4.0, targets="c_attn,c_proj")}
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+
+# What peft 0.21 writes beside the fields that every config of ours has.
+WRITTEN = dict(
+    alora_invocation_tokens=None, alpha_pattern={}, arrow_config=None, auto_mapping=None, corda_config=None,
+    ensure_weight_tying=False, eva_config=None, exclude_modules=None, kasa_config=None, layer_replication=None,
+    layers_pattern=None, layers_to_transform=None, loftq_config={}, lora_bias=False, lora_ga_config=None,
+    megatron_config=None, megatron_core="megatron.core", monteclora_config=None, peft_version="0.21.2",
+    qalora_group_size=16, rank_pattern={}, revision=None, target_parameters=None, trainable_token_indices=None,
+    use_bdlora=None, use_dora=False, use_qalora=False, velora_config=None)
+# Changes of the config of llama's adapters, in 4 layers, with which peft computes the same.
+ADAPTED = [[f"model.layers.{layer}.{name}" for name in ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj")]
+           for layer in range(4)]
+SAME = (
+    {}, WRITTEN, dict(fan_in_fan_out=True, bias="none", inference_mode=False, task_type=None),
+    dict(init_lora_weights=False), dict(init_lora_weights="Gaussian"),
+    dict(init_lora_weights="lora_ga", lora_ga_config={}), dict(target_modules="all-linear"),
+    dict(target_modules=sum(ADAPTED, [])),
+    dict(target_modules=r"^(?!.*lm_head)(?:.*?(?:self_attn|mlp).*?(?:[qv]_proj).*?)|(?:\bmodel\.layers\.[\d]{1,}\."
+                        r"(?:self_attn|mlp)\.(?:(?:o|down)_proj))"),
+    dict(exclude_modules=["lm_head", "o_proj", "n_proj"]), dict(exclude_modules=r"vision\..*"),
+    dict(layers_to_transform=[1, 3, 2, 0]), dict(layers_to_transform=[0, 1, 2, 3, 9], layers_pattern=["h", "layers"]),
+    dict(layers_to_transform=0, target_modules=sum(ADAPTED[1:], ["q_proj", "v_proj", "down_proj"])),
+    dict(rank_pattern={"q_proj": 3}), dict(r=8, lora_alpha=1, rank_pattern={".*": 3}, alpha_pattern={
+        "(q|v)_proj": 5, r"layers\.\d+\.mlp\.down_proj": 5.0, "down_proj": 1}))
+# Changes with which peft computes something else; the first field is named.
+OTHER = (
+    dict(target_modules=["q_proj"]), dict(target_modules=r".*\.0\..*_proj"),
+    dict(exclude_modules=["down_proj"]), dict(exclude_modules=r".*v_p.*"), dict(layers_to_transform=[0]),
+    dict(layers_to_transform=1, layers_pattern="layers"), dict(alpha_pattern={"v_proj": 2}), dict(lora_alpha=6),
+    dict(use_rslora=True), dict(init_lora_weights="pissa"), dict(init_lora_weights="olora"))
+# Changes that peft refuses here, or that change how adapters are trained, or what is not known.
+REFUSED = (
+    dict(target_modules=["proj"]),
+    dict(init_lora_weights="pissa_niter_4"), dict(init_lora_weights="corda"), dict(init_lora_weights="mica"),
+    dict(init_lora_weights="loftq", loftq_config=dict(loftq_bits=4, loftq_iter=1)), dict(init_lora_weights=3),
+    dict(use_dora=True), dict(lora_bias=True), dict(bias="all"), dict(bias="lora_only"), dict(lora_dropout=0.1),
+    dict(modules_to_save=["lm_head"]), dict(r=4), dict(rank_pattern={"q_proj": 2}), dict(rank_pattern=[3]),
+    dict(trainable_token_indices=[1]), dict(target_parameters=["mlp.w"]), dict(layer_replication=[[0, 2]]),
+    dict(megatron_config=dict(a=1)), dict(use_qalora=True), dict(alora_invocation_tokens=[1]),
+    dict(arrow_config=dict(top_k=1)), dict(use_bdlora=dict(nblocks=1)), dict(velora_config=dict(num_groups=1)),
+    dict(kasa_config=dict(beta=1)), dict(monteclora_config=dict(num_samples=1)), dict(ensure_weight_tying=True),
+    dict(peft_type="ADALORA"), dict(task_type="SEQ_CLS"), dict(future=0.5), dict(target_modules=None),
+    dict(target_modules=3), dict(target_modules="(?P<a>.*)"), dict(target_modules=r".*\Z"),
+    dict(target_modules="(" * 99), dict(target_modules="(?=.*" * 9 + ")" * 9),
+    dict(target_modules=r"(.?){90}" * 9), dict(layers_to_transform="0"))
 
 
 def tensors_of(path):
@@ -121,6 +166,65 @@ def check_reference(judge, tally, variant, expected):
         tally.check(abs(alone - loss) <= 1e-12 * loss, f"{variant} {schedule}: the merged model has this loss")
 
 
+def changed_config(adapter, changes):
+    """A folder with these adapters and another config."""
+    place = adapter + ".changed"
+    shutil.copytree(adapter, place, dirs_exist_ok=True)
+    with open(os.path.join(adapter, CONFIG)) as file:
+        config = json.load(file)
+    with open(os.path.join(place, CONFIG), "w") as file:
+        json.dump(config | changes, file)
+    return place
+
+
+def check_configs(judge, tally, loss):
+    """Every field of a config is one of this program, changes nothing, or is refused with its name and value."""
+    adapter, program = (os.path.join(judge.folder, "llama" + end) for end in (".adapter", ".adapted"))
+    run = [program, "--in-process", "--data", judge.text, "--steps", "1", "--lr", "0", "--adapter"]
+    for changes in SAME:
+        _, ours = judge.run(program, "--lr", "0", "--adapter", changed_config(adapter, changes))
+        tally.check(abs(ours - loss) <= 1e-12 * loss, f"a config with {changes} has the loss {loss:.5f}, {ours:.5f}")
+    for changes in OTHER + REFUSED:
+        field, value = next(iter(changes.items()))
+        done = harness.call([*run, changed_config(adapter, changes)], expect=1)
+        said = json.dumps(value, separators=(",", ":"))
+        tally.check(f"{CONFIG}` has `{field}` {said if len(said) < 200 else ''}" in done.stderr,
+                    f"refused: {field} {value}: {done.stderr.strip()[-200:]}")
+    with open(os.path.join(changed_config(adapter, {}), CONFIG), "w") as file:
+        file.write(json.dumps(dict(r=3, target_modules="all-linear", peft_type="LORA")))
+    done = harness.call([*run, adapter + ".changed"], expect=1)
+    tally.check("has no `lora_alpha`, this program computes" in done.stderr, "without `lora_alpha`, peft's is 8")
+    with open(os.path.join(adapter + ".changed", CONFIG), "w") as file:
+        file.write('{"use_dora": ' + "[" * 50000 + "]" * 50000 + "}")
+    done = harness.call([*run, adapter + ".changed"], expect=1)
+    tally.check("is nested more than 16 deep" in done.stderr, "a config of 50000 brackets")
+
+
+def check_peft(judge, tally, loss):
+    """peft itself has these losses."""
+    import families_oracle  # first: it makes torch compute in f64
+    import peft
+    import torch
+
+    def loss_with(changes):
+        model = peft.PeftModel.from_pretrained(families_oracle.model_of("llama"), changed_config(
+            os.path.join(judge.folder, "llama.adapter"), changes), autocast_adapter_dtype=False)
+        tokens = torch.tensor(list(families.TEXT[:families.ROWS * families.SEQUENCE + 1]))
+        logits = model(input_ids=tokens[:-1].reshape(families.ROWS, -1), use_cache=False).logits
+        return torch.nn.functional.cross_entropy(logits.reshape(len(tokens) - 1, -1), tokens[1:]).item()
+
+    for changes in SAME:
+        theirs = loss_with(changes)
+        tally.check(abs(theirs - loss) <= 1e-12 * loss, f"peft with {changes} has the loss {loss:.5f}, {theirs:.5f}")
+    for changes in OTHER:
+        theirs = loss_with(changes)
+        tally.check(abs(theirs - loss) > 1e-4 * loss, f"peft with {changes} has another loss, {theirs:.5f}")
+    written = {field for field in peft.LoraConfig(task_type="CAUSAL_LM").to_dict()} - {"runtime_config"}
+    with open(os.path.join(judge.folder, "llama.adapter", CONFIG)) as file:
+        unknown = written - WRITTEN.keys() - json.load(file).keys()
+    tally.check(not unknown, f"peft {peft.__version__} writes no other fields {unknown or ''}")
+
+
 def check_alone(runner, tally, model):
     """One rank: what it saves, its gradients, and a run in two halves."""
     program = runner.build(model, "single")
@@ -178,6 +282,9 @@ def main():
     judge = families.Judge(arguments.compiler, os.path.join(arguments.folder, "peft"))
     for variant in REFERENCES:
         check_reference(judge, tally, variant, expected[variant])
+    check_configs(judge, tally, expected["llama"]["loss"])
+    if importlib.util.find_spec("peft"):
+        check_peft(judge, tally, expected["llama"]["loss"])
     for model in LORA:
         starts[model] = check_alone(runner, tally, model)
         check_memory(runner, tally, model, starts[model][0])

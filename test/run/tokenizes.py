@@ -4,7 +4,7 @@
 #
 # usage: tokenizes.py PP_COMPILE FOLDER
 # Without the libraries that pp-tokenize needs, nothing is judged.
-import importlib.util, json, os, struct, subprocess, sys
+import importlib.util, json, os, runpy, struct, subprocess, sys, types
 import harness
 
 TOOL = os.path.join(os.path.dirname(os.path.abspath(sys.argv[1])), "pp-tokenize")  # beside pp-compile
@@ -25,6 +25,8 @@ CHAT = """{{ bos_token }}{% for message in messages %}
 MARKED = """{% for message in messages %}{% if message.role == 'assistant' %}<bot>{% generation %}
  {{ message.content }} </s>
 {%- endgeneration %} {% else %}<user> {{ message.content }} </s> {% endif %}{% endfor %}"""
+# It makes text of what it gets, however that is done.
+ANY = """{% for message in messages %}<bot> {{ CONTENT }} </s> {% endfor %}"""
 # An answer is shortened when another one follows it.
 FORGETS = """{% for message in messages %}<bot> {{ message.content if loop.last else 'a' }} {% endfor %}"""
 
@@ -40,24 +42,27 @@ def folder_of(folder, name, template=None, eos="</s>"):
                        model=dict(type="WordLevel", vocab={word: i for i, word in enumerate(WORDS)},
                                   unk_token="[UNK]")), file)
     config = dict(bos_token=dict(content="<s>"), eos_token=eos)
-    if template:
+    if template is not None:
         config["chat_template"] = template
     with open(os.path.join(place, "tokenizer_config.json"), "w") as file:
         json.dump(config, file)
     return place
 
 
-def run(folder, model, lines, *options, expect=0):
+def run(folder, model, lines, *options, expect=0, stdout=subprocess.DEVNULL, tool=(TOOL,)):
     source, out = os.path.join(folder, "in.jsonl"), os.path.join(folder, "out.safetensors")
     if os.path.exists(out):
         os.remove(out)
-    with open(source, "w") as file:
-        file.write("".join(line + "\n" if isinstance(line, str) else json.dumps(line) + "\n" for line in lines))
-    done = subprocess.run([sys.executable, TOOL, source, "--tokenizer", model, "-o", out, *options],
-                          capture_output=True, text=True, timeout=300)
-    assert done.returncode == expect, done.stdout + done.stderr
+    with open(source, "wb") as file:
+        for line in lines:
+            file.write((line if isinstance(line, bytes) else
+                        (line if isinstance(line, str) else json.dumps(line)).encode()) + b"\n")
+    done = subprocess.run([sys.executable, *tool, source, "--tokenizer", model, "-o", out, *options],
+                          stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=300)
+    assert done.returncode == expect, done.stderr
     if expect:
-        assert not os.path.exists(out) and done.stderr.count("\n") == 1, done.stderr
+        assert not any(name.startswith("out.") for name in os.listdir(folder)), "half written"
+        assert done.stderr.count("\n") == 1, done.stderr
         return done.stderr
     with open(out, "rb") as file:
         body = file.read()
@@ -107,18 +112,103 @@ def check_refused(folder):
     turns = say(("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"))
     good = {"text": "a"}
     for model, lines, options, expected in (
-        (plain, [good, "{"], [], "in.jsonl:2: "), (plain, [good, "", {"txt": "a"}], [], "in.jsonl:3: expected `text`"),
+        (plain, [good, "{"], [], "in.jsonl:2:2: no JSON: "),
+        (plain, [good, "", {"txt": "a"}], [], "in.jsonl:3: expected `text`"),
         (plain, [{"text": 3}], [], "in.jsonl:1: expected `text`"), (plain, ["[1]"], [], "got no object"),
+        (chat, [good, turns | good], [], "in.jsonl:2: expected `text`, `prompt` and `completion`, or `messages`"),
+        (plain, [good, '{"text": "a \\ud83d b"}'], [], "in.jsonl:2: `\\ud83d` is half of a surrogate pair"),
+        (chat, [json.dumps(say(("user", "\udc01")))], [], "in.jsonl:1: `\\udc01` is half of a surrogate pair"),
+        (plain, [good, b'{"text": "\xff"}'], [], "in.jsonl:2: the byte 0xff is not UTF-8"),
+        (plain, [good, b'\xef\xbb\xbf{"text": "a"}'], [], "in.jsonl:2:1: no JSON: "),
+        (plain, [good, "[" * 100000], [], "in.jsonl:2: "), (chat, [say(("user", 5))], [], "is no text, no list"),
         (plain, [turns], [], "in.jsonl:1: a chat needs a template"),
-        (chat, [say(("robot", "a"))], [], "in.jsonl:1: the chat template says: there is no role robot"),
+        (chat, [say(("robot", "a"))], [], f"in.jsonl:1: the chat template of `{chat}/tokenizer_config.json`, line 3: "
+         "there is no role robot"),
         (chat, [{"messages": "a"}], [], "no list of objects"),
         (folder_of(folder, "forgets", FORGETS), [say(("assistant", "b"), ("assistant", "c"))], [], "is not known"),
-        (folder_of(folder, "broken", "{% for %}"), [turns], [], "the chat template is not understood"),
+        (folder_of(folder, "broken", "a\n{% for %}"), [turns], [], "config.json`, line 2: it is not understood: "),
         (chat, [{"prompt": "a b", "completion": "c"}], [], "in.jsonl:1: the tokens of the prompt are not the first"),
         (folder_of(folder, "endless", eos=None), [good], ["--eos"], "needs an `eos_token`"),
         (plain, [], [], "has no tokens"), (os.path.join(folder, "none"), [good], [], "has no tokenizer.json")):
         text = run(folder, model, lines, *options, expect=1)
         assert expected in text and text.startswith("pp-tokenize: error: "), text
+
+
+def loaded():
+    """The tool as a module."""
+    return types.SimpleNamespace(**runpy.run_path(TOOL))
+
+
+def check_contents(folder):
+    """What is no text is not spelt as Python spells it, whatever the template does with it."""
+    parts, tools = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], {"name": "c", "of": None}
+    tool = loaded()
+    for written in ("message.content", "message['content'] | trim", "'' ~ message.content", "message.content | string",
+                    "'%s' % message.content", "[message.content] | join", "'{}'.format(message.content)",
+                    "'a ' + message.content"):
+        template = tool.make_template(ANY.replace("CONTENT", written))
+        for content, what in (("None a", ""), (None, "it writes `None` where a field is null"),
+                              (parts, "it writes a list or an object"), (["a"], "it writes a list or an object")):
+            try:
+                tool.render(template, {}, [{"role": "assistant", "content": content}], False)
+                said = ""
+            except (tool.Refused, TypeError) as error:
+                said = str(error)
+            assert bool(said) == bool(what) and (what in said or "concatenate" in said), (written, content, said)
+    text = run(folder, folder_of(folder, "any", ANY.replace("CONTENT", "message.content")), [
+        {"text": "a"}, {"messages": [{"role": "assistant", "content": None}]}], expect=1)
+    assert "in.jsonl:2: the chat template of `" in text and "writes `None`" in text, text
+    # A template that knows lists and null is used as it is.
+    model = folder_of(folder, "knows", ANY.replace(
+        "{{ CONTENT }}", "{% if message.content is none %}{{ message.calls | tojson }}{% elif message.content is string"
+        " %}{{ message.content }}{% else %}{% for part in message.content %}{{ part.text }} {% endfor %}{% endif %}"))
+    entry = {"messages": [{"role": "user", "content": parts}, {"role": "user", "content": None, "calls": tools}]}
+    ((tokens, _),) = run(folder, model, [entry])
+    assert tokens[:4] == [BOT, A, B, END] and tokens[-1] == END and C in tokens, tokens
+    # A mark of the order of bytes is no part of the text.
+    model = folder_of(folder, "ordered")
+    assert run(folder, model, [b'\xef\xbb\xbf{"text": "a"}']) == [([A], [1])]
+    for name in ("tokenizer_config.json", "chat_template.jinja"):
+        with open(os.path.join(model, name), "w", encoding="utf-8-sig") as file:
+            file.write(CHAT if name.endswith("jinja") else '{"bos_token": "<s>", "eos_token": "</s>"}')
+    assert run(folder, model, [say(("user", "a"))]) == [([BEGIN, USER, A, END], [0] * 4)]
+
+
+def check_bounds(folder):
+    """No template takes more time or memory than it may, and a full disk leaves nothing behind."""
+    tool, chat = loaded(), [say(("user", "a"))]
+    for number, (template, line, what) in enumerate((
+            ("\n{{ range(10**10) | list }}", 2, "Range too big"), ("{{ 'a' * 10**11 }}", 0, "1024 MiB of memory"),
+            ("{% for message in messages %}\n{{ 'a' * (10**11 // loop.index) }}{% endfor %}", 0, "1024 MiB of memory"),
+            ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", 0, "calls itself without an end"),
+            ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", 0, "nested too deep"),
+            ("{% for i in range(99999) %}\n{% for j in range(99999) %}{% endfor %}{% endfor %}", 2, "than 1 seconds"),
+            ("{{ messages.x.y }}", 1, "has no attribute 'x'"),
+            ("{{ messages[0].__class__.__mro__ }}", 1, "'__class__'"), ("", None, "no tokens"),
+            (5, None, "tokenizer_config.json`: `chat_template` is no text"), ([1], None, "a chat needs a template"))):
+        place = folder_of(folder, f"bounds{number}", template)
+        text = run(folder, place, chat, "--template-seconds", "1", expect=1)
+        assert what in text and (line is None or f"in.jsonl:1: the chat template of `{place}/tokenizer_config.json`"
+                                 f"{f', line {line}' if line else ''}: " in text), text
+    for body in ("[1]", '{"eos_token": 5}', '{"eos_token": {"a": 1}}', "[" * 100000, "\xff"):
+        place = folder_of(folder, "config")
+        with open(os.path.join(place, "tokenizer_config.json"), "w", encoding="latin-1") as file:
+            file.write(body)
+        try:
+            tool.Tokenizer(place, 1)
+            assert False, body
+        except tool.Refused as error:
+            assert "tokenizer_config.json`" in str(error), error
+    plain = folder_of(folder, "plain")
+    with open("/dev/full", "w") as full:
+        text = run(folder, plain, [{"text": "a"}], expect=1, stdout=full)
+    assert "cannot write to standard output: No space left on device" in text, text
+    limited = os.path.join(folder, "limited.py")  # its files have at most 16 KiB
+    with open(limited, "w") as file:
+        file.write("import os, resource, sys\nresource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384))\n"
+                   "os.execv(sys.executable, [sys.executable] + sys.argv[1:])\n")
+    text = run(folder, plain, [{"text": "a " * 20000}], expect=1, tool=[limited, TOOL])
+    assert "cannot write `" in text and "File too large" in text, text
 
 
 def check_trains(compiler, folder):
@@ -140,7 +230,7 @@ def main():
         return 77
     os.makedirs(folder, exist_ok=True)
     tally = harness.Tally()
-    for check in (check_texts, check_chats, check_refused):
+    for check in (check_texts, check_chats, check_refused, check_contents, check_bounds):
         tally.attempt(check.__name__, check, folder)
     tally.attempt("check_trains", check_trains, compiler, folder)
     return tally.close()
