@@ -45,7 +45,7 @@ private:
   llvm::StringSet<> names;
   llvm::BumpPtrAllocator allocator;
   llvm::DenseMap<const char *, mlir::Location> locations;
-  llvm::DenseMap<unsigned, llvm::SMLoc> users; // by the buffer of a file of the library
+  llvm::DenseMap<unsigned, llvm::SMLoc> users;               // by the buffer of a file of the library
   llvm::DenseMap<unsigned, std::vector<const char *>> lines; ///< by buffer: where each line begins
 };
 

@@ -20,8 +20,8 @@ namespace {
 constexpr uintmax_t maxCopiedBytes = 64 << 20;
 constexpr size_t maxTextBytes = size_t(1) << 28; // of JSON, all of which is parsed at once
 
-/// The files that our mark in this folder lists, with their checksums, as far as it has them; nothing: there is no mark.
-/// What a mark says decides, not its name.
+/// The files that our mark in this folder lists, with their checksums, as far as it has them; nothing: there is no
+/// mark. What a mark says decides, not its name.
 std::optional<std::map<std::string, std::string>> filesOfOurs(const std::string &folder) {
   for (const char *mark : {stateFile, mergeFile}) {
     std::string body;
@@ -45,8 +45,8 @@ std::optional<std::map<std::string, std::string>> filesOfOurs(const std::string 
   return {};
 }
 
-/// Whether each file that would be removed with the folder is the one that its mark knows. A folder that is being written
-/// has no checksums yet, and drafts.
+/// Whether each file that would be removed with the folder is the one that its mark knows. A folder that is being
+/// written has no checksums yet, and drafts.
 Status checkOurs(const std::string &folder, bool isRead) {
   const auto ours = filesOfOurs(folder);
   const bool isUnfinished = folder.ends_with(".tmp");

@@ -9,8 +9,8 @@ namespace pp {
 
 inline constexpr const char *adapterConfigFile = "adapter_config.json";
 
-/// Refuses a folder with whose config peft would compute or train other adapters. `modules` of the model have an adapter
-/// in this program.
+/// Refuses a folder with whose config peft would compute or train other adapters. `modules` of the model have an
+/// adapter in this program.
 Status checkAdapterConfig(const LoraSpec &lora, const std::vector<std::string> &modules, const std::string &folder);
 
 } // namespace pp

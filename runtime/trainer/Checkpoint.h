@@ -71,8 +71,8 @@ private:
   std::function<void()> undoes;
 };
 
-/// Rank 0, before training: can a checkpoint be written to `folder`, is it safe to replace, and is there room? `isRead`:
-/// the run resumes from it. `remark` says which files of the origin are not copied.
+/// Rank 0, before training: can a checkpoint be written to `folder`, is it safe to replace, and is there room?
+/// `isRead`: the run resumes from it. `remark` says which files of the origin are not copied.
 Status checkFolder(RankMemory &memory, const std::string &folder, const WeightLayout &layout, const Keeping &keeping,
                    bool isRead, std::string &remark);
 /// Bytes of the weights and the state of a checkpoint in their own types: rank 0 has a copy of them from the first

@@ -33,8 +33,8 @@ public:
   /// The run goes on behind `step`, which `before` says where to find. If steps had another shape until then, `before`
   /// is from now on where those of this shape begin.
   Status goOn(int64_t step, const std::optional<StepShape> &was, ShapeBegin &before);
-  /// The last step of those that it takes to read the data so often; what is left of the last one is empty where the program reads
-  /// documents, and else the begin of the next epoch.
+  /// The last step of those that it takes to read the data so often; what is left of the last one is empty where the
+  /// program reads documents, and else the begin of the next epoch.
   Status endAfter(int64_t epochs, int64_t &last);
 
   /// How many steps read the data once, in its order; what is left of the last one is empty. Targets are counted even

@@ -294,8 +294,8 @@ Status Trainer::openAdapted() {
   return matchAdapters(view, adapters, match);
 }
 
-/// Where a saved folder has its configuration and tokenizer from: what was read, or the folder that the program was made
-/// from, where the run began with random weights, a file of weights, or a checkpoint of such a run.
+/// Where a saved folder has its configuration and tokenizer from: what was read, or the folder that the program was
+/// made from, where the run began with random weights, a file of weights, or a checkpoint of such a run.
 std::string Trainer::besides() const {
   auto hasConfig = [](const std::string &folder) {
     std::error_code none;

@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: barrier.py PP_COMPILE FOLDER [--all]
-# A run is stopped after a number of steps: what it saves then has gone through all judges before, and through the
-# one behind the last step. --all: after each number; else after some. Clipping is never needed, always, and sometimes; in f16 some steps overflow. --all: more
-# schedules, sizes and types, and a measured trace in which steps have to overlap, which depends on the machine's load.
+# A run is stopped after a number of steps: what it saves then has gone through all judges before, and through the one
+# behind the last step. Clipping is never needed, always, and sometimes; in f16 some steps overflow. --all: after each
+# number of steps; more schedules, sizes and types, and a measured trace in which steps have to overlap, which depends
+# on the machine's load.
 import json, math, os, re, sys
 import harness
 
