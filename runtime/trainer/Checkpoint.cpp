@@ -1,7 +1,6 @@
 // Writes checkpoints all or nothing, in the files of the model that was read, and reads them back.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/trainer/Checkpoint.h"
-#include "runtime/files/AdapterConfig.h"
 #include "runtime/files/Folder.h"
 #include "runtime/trainer/Adapters.h"
 #include <algorithm>
