@@ -5,8 +5,7 @@
 using namespace llvm;
 using namespace pp;
 
-FolderConfig::FolderConfig(Source &source)
-    : source(source), text(source.text(source.manager.getMainFileID())) {
+FolderConfig::FolderConfig(Source &source) : source(source), text(source.text(source.manager.getMainFileID())) {
   begin = SMLoc::getFromPointer(text.data());
 }
 

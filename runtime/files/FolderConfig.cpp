@@ -179,6 +179,11 @@ Status compareOp(const std::string &path, const json &config, const OpSpec &op, 
 }
 } // namespace
 
+std::vector<std::string> keptTensors(const std::string &facts) {
+  const json kept = get(json::parse(facts, nullptr, /*allow_exceptions=*/false), "keep");
+  return kept.is_array() ? kept.get<std::vector<std::string>>() : std::vector<std::string>();
+}
+
 Status checkConfig(const std::vector<OpSpec> &ops, bool cut, int64_t sequence, const std::string &folder) {
   const std::string path = folder + "/config.json";
   std::string text;
