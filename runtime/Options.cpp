@@ -172,7 +172,8 @@ const std::vector<OptionSpec> &allOptions() {
                  &Options::merge),
       switchOption("init", "start from random weights, although the program was made from a published folder",
                    &Options::init),
-      {"allow-unused", "NAME,..", "tensors of --load that need not be weights of this model", readNames},
+      {"allow-unused", "NAME,..", "tensors of --load that need not be weights of this model; `*` is any text",
+       readNames},
       pathOption("save", "DIR", "write a checkpoint there after the last step", &Options::save),
       {"save-every", "N", "write a checkpoint after every N steps, too, behind the steps that follow",
        [](const std::string &value, Options &options) {

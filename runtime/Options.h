@@ -32,7 +32,7 @@ struct Options {
   int64_t saveEvery = 0, keep = 1;      ///< keep: checkpoints, the newest among them
   int64_t evalEvery = 0;                ///< 0: after the last step alone
   int64_t auditEvery = 0;               ///< 0: no step has checksums
-  std::vector<std::string> allowUnused; ///< tensors of `load` that need not be weights of the model
+  std::vector<std::string> allowUnused; ///< patterns of tensors of `load` that need not be weights of the model
   std::optional<Type> saveType;         ///< of saved weights
   std::optional<int64_t> shardBytes;    ///< at most so many in a file of saved weights
   TransportOptions transport;

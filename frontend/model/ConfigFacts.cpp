@@ -57,6 +57,7 @@ std::string ConfigFacts::text(const FolderConfig &config) const {
   raw_string_ostream(text) << json::Value(json::Object{{"model_type", *config.get("model_type")},
                                                        {"fields", json::Object(fields)},
                                                        {"rope", json::Array(ropes)},
+                                                       {"keep", json::Array(kept)},
                                                        {"said", std::move(said)}});
   return text;
 }

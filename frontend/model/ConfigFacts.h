@@ -4,7 +4,8 @@
 //   {"model_type": "llama",
 //    "fields": {"head_dim": {"is": 8, "absent": 8, "null": 8}, "hidden_act": {"in": ["silu", "swish"]}, ..},
 //    "rope":   [{"kind": "", "base": "rope_theta", "theta": 10000, "partial": 1}],
-//    "said":   {"rope_scaling": {..}, ..}}                             its own fields of rotary positions
+//    "said":   {"rope_scaling": {..}, ..},                             its own fields of rotary positions
+//    "keep":   ["model.layers.46.*"]}                                  tensors that are no weights of the model
 // runtime/files/FolderConfig.h reads it.
 #ifndef PP_FRONTEND_CONFIGFACTS_H
 #define PP_FRONTEND_CONFIGFACTS_H
@@ -23,11 +24,12 @@ public:
   /// A field that has one of these values, or is not there.
   void only(llvm::StringRef name, const Value &values);
   void rope(const RopeDefaults &defaults);
+  void keep(const std::string &pattern) { kept.push_back(pattern); }
   [[nodiscard]] std::string text(const FolderConfig &config) const;
 
 private:
   llvm::json::Object fields;
-  llvm::json::Array ropes;
+  llvm::json::Array ropes, kept;
 };
 
 } // namespace pp

@@ -32,7 +32,7 @@ public:
         failed(readDefinitions()))
       return failure();
     FailureOr<std::string> call = modelCall();
-    if (failed(call) || failed(checkOnly()) || failed(checkAllKnown()))
+    if (failed(call) || failed(readKept()) || failed(checkOnly()) || failed(checkAllKnown()))
       return failure();
     FailureOr<std::string> schedule = scheduleName();
     if (failed(schedule))
@@ -54,7 +54,7 @@ private:
     unsigned buffer = source.addFile(path, why);
     if (!buffer)
       return source.error(config.begin) << "cannot open `" << path << "`: " << why;
-    return parse(source, source.manager.getMemoryBuffer(buffer)->getBuffer());
+    return parse(source, source.text(buffer));
   }
 
   LogicalResult readLibrary() {
@@ -77,15 +77,17 @@ private:
         any = one;
         continue;
       }
-      names.push_back(one->name.text);
+      if (one->lacks.empty())
+        names.push_back(one->name.text);
       if (one->name.text == *type->getAsString())
         family = one;
     }
-    if (family && any)
+    if (family && family->lacks.empty() && any)
       return success();
-    return source.error(config.at("model_type"))
-           << "`model_type` is `" << *type->getAsString() << "`, which is not supported"
-           << "; " << thereAre(names);
+    std::string message = ("`model_type` is `" + *type->getAsString() + "`, which is not supported").str();
+    if (family && any)
+      return refuse("model_type", message + "; it needs " + family->lacks, family->name.at, "said here");
+    return source.error(config.at("model_type")) << message << "; " << thereAre(names);
   }
 
   //===-- Fields ------------------------------------------------------------------------------------------------===//
@@ -190,6 +192,27 @@ private:
       scope.bind(definition.name, *value);
     }
     return Evaluator::run(family->requirements, scope);
+  }
+
+  /// Patterns of tensors, with what the file says in the place of `{FIELD}`.
+  LogicalResult readKept() {
+    for (Name pattern : family->kept) {
+      std::string text;
+      for (StringRef rest = pattern.text; !rest.empty();) {
+        auto [before, after] = rest.split('{');
+        auto [name, behind] = after.split('}');
+        text += before;
+        rest = behind;
+        if (name.empty())
+          continue;
+        const Binding *binding = scope.find(source.intern(name));
+        if (!binding)
+          return fail(pattern.at, "`" + name + "` is no field that the family reads");
+        text += binding->value.text();
+      }
+      facts.keep(text);
+    }
+    return success();
   }
 
   LogicalResult checkOnly() {

@@ -268,10 +268,12 @@ struct Family {
     Name name;
     Expr *values;
   };
-  Name name; ///< the `model_type`; "any": what holds for all families
+  Name name;       ///< the `model_type`; "any": what holds for all families
+  StringRef lacks; ///< what is missing; the family is refused, and has nothing else
   ArrayRef<Field> fields;
   ArrayRef<Only> only;
   ArrayRef<Name> notes; ///< patterns of fields that change nothing
+  ArrayRef<Name> kept;  ///< patterns of tensors that are no weights of the model, with `{FIELD}` for what the file says
   ArrayRef<LetStatement::Definition> definitions;
   Block requirements;
   Expr *call = nullptr; ///< of the model

@@ -36,7 +36,7 @@ private:
     else if (take("cluster"))
       file.clusters.push_back(cluster());
     else if (peek().kind == Token::Name && peek().text == "family")
-      file.families.push_back(family());
+      append_range(file.families, families());
     else if (at("import"))
       fail(peek().at, "imports must stand before everything else in a file");
     else
@@ -213,15 +213,33 @@ private:
 
   //===-- Families ----------------------------------------------------------------------------------------------===//
 
-  const Family *family() {
+  /// One that is read, or several that lack the same.
+  SmallVector<const Family *> families() {
     next();
+    ArrayRef<Name> names = list<Name>([&] { return pattern(); });
+    if (names.size() == 1 && at("{"))
+      return {family(names.front())};
+    SmallVector<const Family *> made;
+    if (!takeName("lacks"))
+      failExpected(names.size() == 1 ? "`{` or `lacks`" : "`lacks`");
+    StringRef what = expectString();
+    for (Name name : names) {
+      auto *node = make<Family>();
+      node->name = name;
+      node->lacks = what;
+      made.push_back(node);
+    }
+    return made;
+  }
+
+  const Family *family(Name name) {
     allowsNumbers = allowsLabels = allowsWords = true;
     auto *node = make<Family>();
-    node->name = pattern();
+    node->name = name;
     expect("{");
     SmallVector<Family::Field> fields;
     SmallVector<Family::Only> only;
-    SmallVector<Name> notes;
+    SmallVector<Name> notes, kept;
     SmallVector<LetStatement::Definition> definitions;
     SmallVector<Statement *> requirements;
     while (!at("}") && !ended()) {
@@ -231,6 +249,8 @@ private:
         only.push_back(onlyOf());
       else if (takeName("note"))
         append_range(notes, list<Name>([&] { return pattern(); }));
+      else if (takeName("keep"))
+        append_range(kept, list<Name>([&] { return pattern(); }));
       else if (take("let"))
         definitions.push_back(definition());
       else if (at("require"))
@@ -238,12 +258,13 @@ private:
       else if (take("model"))
         node->call = postfix();
       else
-        failExpected("`read`, `only`, `note`, `let`, `require` or `model`");
+        failExpected("`read`, `only`, `note`, `keep`, `let`, `require` or `model`");
     }
     expect("}");
     node->fields = keep(ArrayRef<Family::Field>(fields));
     node->only = keep(ArrayRef<Family::Only>(only));
     node->notes = keep(ArrayRef<Name>(notes));
+    node->kept = keep(ArrayRef<Name>(kept));
     node->definitions = keep(ArrayRef<LetStatement::Definition>(definitions));
     node->requirements = keep(ArrayRef<Statement *>(requirements));
     allowsNumbers = allowsLabels = allowsWords = false;

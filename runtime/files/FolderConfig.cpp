@@ -188,6 +188,11 @@ Status parse(const std::string &path, const std::string &text, json &config) {
 }
 } // namespace
 
+std::vector<std::string> keptTensors(const std::string &facts) {
+  const json kept = get(json::parse(facts, nullptr, /*allow_exceptions=*/false), "keep");
+  return kept.is_array() ? kept.get<std::vector<std::string>>() : std::vector<std::string>();
+}
+
 Status checkConfig(const std::vector<OpSpec> &ops, bool cut, int64_t sequence, const std::string &folder) {
   const std::string path = folder + "/config.json";
   std::string text;

@@ -14,6 +14,9 @@ namespace pp {
 /// frontend/model/ConfigFacts.h wrote. Both spellings of rotary positions are read, and what an absent field means.
 Status checkConfig(const std::string &facts, const std::string &folder);
 
+/// Patterns of the tensors of such a folder that are no weights of the model: `*` is any text.
+[[nodiscard]] std::vector<std::string> keptTensors(const std::string &facts);
+
 /// The same for a program that was compiled from no folder, as far as its ops show it: heads and their width, window,
 /// scale and cap of attention, epsilon, rotary base and scaling, and the activation; fields that multiply or clip what
 /// no op here does are refused. A program that is cut along `tensor` or `context` shows no heads: `cut`. `sequence` is

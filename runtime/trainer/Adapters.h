@@ -9,6 +9,7 @@
 namespace pp {
 
 inline constexpr const char *adapterFile = "adapter_model.safetensors";
+inline constexpr const char *adapterConfigFile = "adapter_config.json";
 
 /// How the names of all adapters begin, and how those of an adapter's two weights end.
 inline constexpr const char *nameBegin = "base_model.model.";

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/trainer/Checkpoint.h"
 #include "runtime/files/Folder.h"
-#include "runtime/trainer/AdapterConfig.h"
 #include "runtime/trainer/Adapters.h"
 #include <algorithm>
 #include <cerrno>

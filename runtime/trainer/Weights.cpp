@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/trainer/Weights.h"
 #include "runtime/Options.h"
+#include "runtime/files/FolderConfig.h"
 #include "runtime/files/Half.h"
 #include "runtime/files/Random.h"
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <fnmatch.h>
 #include <optional>
 #include <sched.h>
 #include <set>
@@ -288,6 +290,10 @@ bool isBuffer(const std::string &name) {
   return false;
 }
 
+bool isNamedBy(const std::string &pattern, const std::string &name) {
+  return pattern == name || fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+
 std::string listOf(const std::vector<std::string> &names) {
   std::string list;
   for (size_t i = 0; i < names.size() && i < 4; ++i)
@@ -458,20 +464,24 @@ Status matchWeights(RankMemory &memory, const WeightFiles &files, const std::vec
   if (!lacking.empty())
     return missing({lacking.begin(), lacking.end()}, files);
   std::vector<std::string> wrong;
+  std::vector<std::string> patterns = keptTensors(memory.emitted.program().config);
+  if (allowed)
+    patterns.insert(patterns.end(), allowed->begin(), allowed->end());
   for (const std::string &name : unused) {
     if (!hasOutput && isOutputLayer(name))
       PP_TRY(matchOutput(name, files.find(name), memory.program.device == 0, match));
-    bool isAllowed = !allowed || std::find(allowed->begin(), allowed->end(), name) != allowed->end();
+    bool isAllowed = !allowed || std::any_of(patterns.begin(), patterns.end(),
+                                             [&](const std::string &pattern) { return isNamedBy(pattern, name); });
     if (!isAllowed && !isBuffer(name) && !match.copies.contains(name))
       wrong.push_back(name);
   }
-  for (const std::string &name : allowed ? *allowed : std::vector<std::string>())
-    if (!unused.contains(name))
-      return invalid("`--allow-unused ", name, "`: `", files.path(),
+  for (const std::string &pattern : allowed ? *allowed : std::vector<std::string>())
+    if (std::none_of(unused.begin(), unused.end(), [&](const std::string &name) { return isNamedBy(pattern, name); }))
+      return invalid("`--allow-unused ", pattern, "`: `", files.path(),
                      "` has no such tensor that this model does not use");
   if (!wrong.empty())
-    return invalid("`", files.find(wrong[0]).file->path(), "` has ", listOf(wrong),
-                   ", which this model does not use; `--allow-unused NAME,..` says that nothing is wrong");
+    return invalid("`", files.find(wrong[0]).file->path(), "` has ", listOf(wrong), ", which this model does not use; ",
+                   "`--allow-unused NAME,..` says that nothing is wrong; in a NAME `*` is any text");
   return {};
 }
 

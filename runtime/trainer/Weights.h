@@ -25,8 +25,9 @@ struct WeightMatch {
 };
 
 /// Finds the tensor of every weight of all ranks. A name may carry or lack `model.` or `transformer.`. A tensor that is
-/// no weight is an error, unless it is in `allowed` (null: all are), a buffer of a published model, or an output layer
-/// that repeats the token table to which the model's is tied. Adapters are not looked for.
+/// no weight is an error, unless a pattern in `allowed` names it (null: all are), the program's family keeps it, it is
+/// a buffer of a published model, or an output layer that repeats the token table to which the model's is tied.
+/// Adapters are not looked for.
 Status matchWeights(RankMemory &memory, const WeightFiles &files, const std::vector<std::string> *allowed,
                     WeightMatch &match);
 /// Reads every weight of this rank, masters too. One that is not in the files gets its first value: a function of seed,

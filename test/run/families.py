@@ -6,7 +6,7 @@
 # The numbers are Inputs/families.json: for each variant the loss of one step, and for each kind of weight (its name
 # without the number of the layer) the norm of the gradient and its product with a fixed direction. families_oracle.py
 # made them.
-import filecmp, json, math, os, re, shutil, sys, zlib
+import array, filecmp, json, math, os, re, shutil, sys, zlib
 import harness
 
 SEQUENCE, ROWS, LAYERS = 24, 8, 4
@@ -267,6 +267,29 @@ def other_folders(tally, judge):
                     f"other config.json: {name} {done.stderr.strip()}")
 
 
+def kept_tensors(tally, judge):
+    """Tensors that the family says are no weights of the model are kept through a checkpoint, bit for bit."""
+    program, read = judge.write("glm4_moe"), os.path.join(judge.folder, "glm4_moe")
+    saved, shard = os.path.join(judge.folder, "kept"), "model.safetensors"
+    _, loss = judge.run(program)
+    layers = VARIANTS["glm4_moe"]["num_hidden_layers"]
+    further = {f"model.layers.{layers}.{name}": ([2, 3], array.array("d", [0.1 * number + i for i in range(6)]))
+               for number, name in enumerate(("eh_proj.weight", "mlp.experts.0.gate_proj.weight", "enorm.weight"))}
+    weights = harness.read_safetensors(os.path.join(read, shard))
+    harness.write_safetensors(os.path.join(read, shard), weights | further)
+    shutil.rmtree(saved, ignore_errors=True)
+    _, ours = judge.run(program, "--lr", "0", "--save", saved)
+    still = {name: tensor for name, tensor in harness.read_safetensors(os.path.join(saved, shard)).items()
+             if not name.endswith("e_score_correction_bias")}  # a router's bias moves at any rate
+    tally.check(ours == loss and still == {name: tensor for name, tensor in (weights | further).items()
+                                           if not name.endswith("e_score_correction_bias")},
+                "the tensors of GLM's further layer are kept")
+    judge.run(program, "--load", saved)
+    harness.write_safetensors(os.path.join(read, shard), weights | {f"model.layers.{layers}x.a": ([1], [0.0])})
+    done = harness.call([program, "--in-process", "--data", judge.text, "--steps", "1"], expect=1)
+    tally.check(f"has `model.layers.{layers}x.a`, which this model does not use" in done.stderr, "others are refused")
+
+
 def main():
     compiler, folder, *chosen = sys.argv[1:]
     judge, tally = Judge(compiler, folder), harness.Tally()
@@ -278,6 +301,8 @@ def main():
             judge.return_trip(tally, variant, "zb_v.pipe:zb_v")
     if not chosen or "other_folders" in chosen:
         other_folders(tally, judge)
+    if not chosen or "kept_tensors" in chosen:
+        kept_tensors(tally, judge)
     return tally.close()
 
 

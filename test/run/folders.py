@@ -460,6 +460,12 @@ class Folders:
             victim,
             more=("--allow-unused", f"{bias[0]},{victim}"),
         )
+        case(
+            "a pattern that names none",
+            many,
+            "--allow-unused model.visual.*",
+            more=("--allow-unused", "*.bias,model.visual.*"),
+        )
         write_folder(self.path("bad"), many)
         self.run(
             self.llama,
@@ -470,7 +476,7 @@ class Folders:
             "--save",
             self.path("allowed"),
             "--allow-unused",
-            bias[0],
+            "model.*.q_proj.b*",
         )
         self.tally.check(
             read_shard(self.path("allowed", two))[bias[0]] == ("F32", [1], bytes(4)), "an allowed tensor is copied"
