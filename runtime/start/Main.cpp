@@ -186,7 +186,7 @@ int main(int argc, char **argv) {
   if (why && (code == 0 || code == pp::endedEarly))
     code = pp::say(pp::refused("what the run says cannot be written to standard output: ", why));
 #ifdef PP_WITH_MPI
-  pp::endWatched(code);
+  pp::endWatched();
 #endif
   return code;
 }

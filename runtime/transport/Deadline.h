@@ -10,8 +10,8 @@ namespace pp {
 /// Has a child process watch this one, which is about to end: nobody waits for it any more. If it is stopped for so
 /// long, the child says so and kills it.
 void watchEnd(double seconds);
-/// Ends this process with that code, and the child with it. Without a child it returns.
-void endWatched(int code);
+/// Writes what is buffered and ends the child, if there is one.
+void endWatched();
 
 /// While it lives, the time of a call of MPI that others must join: one that they do not join never returns. When the
 /// time is over, this process says so, with the ranks of this machine that have not come, and ends.

@@ -197,7 +197,7 @@ def check_configs(judge, tally, loss):
     with open(os.path.join(adapter + ".changed", CONFIG), "w") as file:
         file.write('{"use_dora": ' + "[" * 50000 + "]" * 50000 + "}")
     done = harness.call([*run, adapter + ".changed"], expect=1)
-    tally.check("is nested more than 16 deep" in done.stderr, "a config of 50000 brackets")
+    tally.check("it is nested more than 64 deep" in done.stderr, "a config of 50000 brackets")
 
 
 def check_peft(judge, tally, loss):
