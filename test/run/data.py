@@ -164,6 +164,7 @@ def check_resume(compiler, folder, text):
     harness.call([*common, "--shuffle", "--epochs", "3", "--save", whole])
     harness.call([*common, "--shuffle", "--epochs", "3", "--stop-at", "7", "--save", part])
     middle = os.path.join(folder, "middle")
+    harness.call(["rm", "-rf", middle])
     harness.call(["cp", "-r", part, middle])
     harness.call([*common, "--resume", part, "--save", part])
     for name in ("model.safetensors", "optimizer.safetensors"):
