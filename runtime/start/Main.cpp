@@ -30,7 +30,7 @@ bool speaksBeforeMpi() {
 int sayBeforeMpi(const Status &status, bool speaks) {
   if (speaks)
     return say(status);
-  constexpr int first = 500, step = 50, most = 50;
+  constexpr int first = 4000, step = 50, most = 50; // ms: longer than mpirun takes on a busy machine
   std::this_thread::sleep_for(std::chrono::milliseconds(first + step * std::min(atoi(launchedAs()), most)));
   return say(Status(status.code(), text("rank ", launchedAs(), ": ", status.message())));
 }
