@@ -257,7 +257,7 @@ def check_schedule(runner, tally, model, schedule, start, alone, transport):
     ours = runner.train(program, 4, "ours", "--steps", "4", "--adapter", start, transport=transport)
     fresh = runner.train(program, 4, "start", "--steps", "1", "--lr", "0", transport=transport)
     worst, where = difference(ours[0], alone[0])
-    drift = max(abs(a - b) / abs(b) for a, b in zip(ours[1], alone[1]))
+    drift = harness.drift(ours[1], alone[1])
     trained, moved = difference(*(tensors_of(os.path.join(saved, TENSORS)) for saved in (ours[2], alone[2])))
     same = tensors_of(os.path.join(fresh[2], TENSORS)) == runner.first[model]
     if schedule == "pipedream_2bw":  # its units read older weights

@@ -138,7 +138,7 @@ def check_logprobs(compiler, folder, held, schedule, losses):
     mean = -math.fsum(logprobs) / count
     assert lines[0]["eval_tokens"] == count and abs(mean - lines[0]["eval_loss"]) < 1e-6 * mean, (mean, lines[0])
     if losses:
-        assert max(abs(a - b) for a, b in zip(losses, logprobs)) < 1e-5, "of each token as on one rank"
+        assert harness.apart(losses, logprobs) < 1e-5, "of each token as on one rank"
     return logprobs
 
 

@@ -37,7 +37,7 @@ def main():
             half = run(begun, "half", "--steps", "4", "--stop-at", "2")
             losses = [[line["loss"] for line in harness.read_log(run(s, "from-" + begun, "--resume", half) + ".log")]
                       for s in (begun, other)]
-            drift = max(abs(a - b) / abs(b) for a, b in zip(*losses))
+            drift = harness.drift(*losses)
             tally.check(len(losses[0]) == 2 and drift < 1e-5,
                         f"{model}: begun as {begun}, resumed as {other}: losses differ by {drift:.1e}")
     return tally.close()
