@@ -1,6 +1,6 @@
 """Cases of public_cases.py about whole runs: data, checkpoints, updates, sizes, positions and evaluations."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-import json, math, os, re, shutil, struct
+import functools, json, math, os, re, resource, shutil, struct
 import documents, families, harness, plain_model, saves
 from public_lab import (HIDDEN, FFN, VOCAB, LAYERS, HEADS, VARIANTS, STEERED, GPT2, ADAMW, TEXTS, case, need, apart,
                         shapes_of, drawn, difference, mean, three_steps)
@@ -50,6 +50,37 @@ def order_by_ranks(lab):
 
 
 @case
+def seed_without_effect(lab):
+    texts = [[i] + [15] * 8 for i in range(12)]
+    data = documents.write_dataset(lab.folder, "seeds.safetensors", texts)
+    orders = [lab.batches(lab.compile(), "--shuffle", "--epochs", "1", "--seed", seed, data=data)["tokens"]
+              for seed in ("1", "2", "1")]
+    need(orders[0] == orders[2] != orders[1], "orders do not go by the seed")
+    return "two seeds give two orders, one seed one"
+
+
+@case
+def file_twice_in_a_mixture(lab):
+    with open(lab.at("mix"), "w") as file:
+        file.write("0.5 data.safetensors\n0.5 ./data.safetensors\n")
+    return "refused: " + lab.refused(lab.compile(), "line 2: line 1 names `./data.safetensors`, too", "--steps", "1",
+                                     data="mix:" + lab.at("mix"))
+
+
+@case
+def mixture_that_runs_out(lab):
+    """Weights 0.999 and 0.001 of files of 8 and 4 documents: shares to within a row, files begin again."""
+    for name, first, count in (("many", 0, 8), ("few", 8, 4)):
+        documents.write_dataset(lab.folder, name + ".safetensors", [[first + i] + [15] * 8 for i in range(count)])
+    with open(lab.at("mix"), "w") as file:
+        file.write("0.999 many.safetensors\n0.001 few.safetensors\n")
+    got = [row[0] for row in lab.batches(lab.compile(), "--steps", "500", data="mix:" + lab.at("mix"))["tokens"]]
+    few = [token for token in got if token >= 8]
+    need(len(few) == 2 and few == [8, 9] and [token for token in got if token < 8][:9] == [*range(8), 0], f"{few}")
+    return "2 of 2000 rows are of the small file, each of the next document"
+
+
+@case
 def resume_in_another_layout(lab):
     """Step 1 on one rank, step 2 on three kinds of devices, step 3 in a pipeline: AdamW's three steps by hand."""
     right, saved = three_steps(lab, "plain"), lab.at("layouts.saved")
@@ -87,6 +118,34 @@ def half_written_checkpoint(lab):
 def flipped(text):
     middle = len(text) // 2
     return text[:middle] + bytes([text[middle] ^ 1]) + text[middle + 1:]
+
+
+@case
+def checkpoint_of_two_steps(lab):
+    """What is written behind the steps is the state of its step, not of the steps that run meanwhile."""
+    program, saved, alone = lab.compile(**ADAMW | dict(schedule="1f1b", ranks=2)), lab.at("steps"), lab.at("alone")
+    begin = ["--load", lab.weights_of("plain")[1], "--steps", "5"]
+    lab.run(program, *begin, "--save", saved, "--save-every", "1", "--keep", "5")
+    for step in (1, 3):
+        shutil.rmtree(alone, ignore_errors=True)
+        lab.run(program, *begin, "--stop-at", str(step), "--save", alone)
+        need(saves.step_of(f"{saved}.step-{step}") == step, f"step {step} has another number")
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            with open(f"{saved}.step-{step}/{name}", "rb") as one, open(os.path.join(alone, name), "rb") as other:
+                need(one.read() == other.read(), f"{name} of step {step} differs")
+    return "checkpoints of steps 1 and 3 have the bits of runs that ended there"
+
+
+@case
+def save_that_fails(lab):
+    """No file may be longer than 4096 bytes: the run ends and says so, and the checkpoint before stays whole."""
+    program, saved = lab.compile(**ADAMW), lab.at("fails.saved")
+    lab.run(program, "--load", lab.weights_of("plain")[1], "--steps", "9", "--stop-at", "1", "--save", saved)
+    limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (4096, 4096))
+    done = lab.run(program, "--resume", saved, "--save", saved, "--save-every", "1", expect=None, preexec_fn=limit)
+    need(done.returncode == 2 and "pp: error: " in done.stderr, f"ended with {done.returncode}: {done.stderr}")
+    need(saves.damage(saved) == "" and saves.step_of(saved) == 1, f"damage: {saves.damage(saved)}")
+    return f"ends with code 2: `{done.stderr.strip().splitlines()[-1]}`"
 
 
 @case

@@ -175,6 +175,14 @@ def clip_by_parts(lab):
     return f"all weights move by {factor:.6f} of their gradients"
 
 
+@case
+def sums_of_shards(lab):
+    """ZeRO-2 with several microbatches and a weight that is used twice: every gradient is added once to its shard."""
+    for variant, more in (("plain", {}), ("tied", {}), ("tied", {"schedule": "zb_v", "ranks": 2})):
+        worst = lab.same(variant, microbatches=2, **{"mesh.data": 2, "mesh.zero": 2} | more)
+    return f"gradients as by hand ({worst:.0e}), tied or not"
+
+
 # A weight that is used twice
 
 
@@ -268,6 +276,14 @@ def own_schedule(lab, text, said):
 def schedule_that_waits_for_itself(lab):
     return "refused: " + own_schedule(lab, WAITING, "rank 1 waits at `F(1, 1)` for `F(0, 1)`, which comes "
                                        "after `B(0, 0)` on rank 0")
+
+
+@case
+def backward_that_runs_again(lab):
+    """Two stages on each rank, whose forwards run again in the backward."""
+    for recompute in ("stage", "attn,post"):
+        worst = lab.same("tied", schedule="interleaved", ranks=2, recompute=recompute)
+    return f"gradients as by hand ({worst:.0e}) with two stages on a rank"
 
 
 @case
@@ -409,6 +425,15 @@ def last_token_of_a_shard(lab):
 
 
 @case
+def ends_of_an_answer(lab):
+    """Of a prompt 5 6 7 and an answer 8 9 2 the model learns 8, 9 and 2: the first and the last token, too."""
+    data = documents.write_dataset(lab.folder, "answer.safetensors", [[5, 6, 7, 8, 9, 2]], [[0, 0, 0, 1, 1, 1]])
+    targets = lab.batches(lab.compile(), "--epochs", "1", data=data)["targets"][0]
+    need(targets == [-100, -100, 8, 9, 2] + [-100] * 7, f"targets {targets}")
+    return "the answer's three tokens are targets, the prompt's are none"
+
+
+@case
 def long_document_cut(lab):
     """A document of 40 tokens in rows of 12: all of its tokens are read, in either way of packing."""
     (text,) = drawn((40,))
@@ -466,6 +491,21 @@ def balance_of_packed_rows(lab):
     apart(apart_["balance"], together["balance"])
     lab.same("routed", microbatches=2, sequence=24, expected=together)
     return f"balance {apart_['balance']:.6f} of four rows, {together['balance']:.6f} with two documents in a row"
+
+
+@case
+def experts_that_nobody_chose(lab):
+    """All of a router's weights are 0, so experts 0 and 1 are chosen always: the second device has nothing to do."""
+    weights = {name: (shape, [0.0] * len(its) if name.endswith("moe.gate.weight") else its)
+               for name, (shape, its) in lab.weights_of("routed")[0].items()}
+    path = lab.at("idle.weights")
+    harness.write_safetensors(path, weights)
+    right = lab.expected("routed", weights={name: (shape, list(its)) for name, (shape, its) in weights.items()})
+    for more in ({"mesh.data": 2, "mesh.expert": 2, "microbatches": 2}, {"mesh.context": 2}):
+        line, gradients = lab.step(lab.compile(**ROUTED | more), "--load", path, load=False)
+        worst = max(difference(gradients[name], its) for name, its in right["gradients"].items())
+        need(worst < 1e-9 and line["rows"]["min"] == 0, f"{more}: off by {worst:.1e}, rows {line['rows']}")
+    return f"gradients as by hand ({worst:.0e}), those of idle experts are 0"
 
 
 @case
