@@ -1,5 +1,5 @@
-// What reads rows of a tensor stays before the op that writes over the tensor, although the sum does not need it: the
-// product of the upper rows (%dw) is not held back behind the sum, that of %x is.
+// What reads rows of a tensor stays before the op that writes over the tensor, also where a sum does not need it.
+// So the product of the upper rows (%dw) is not held back behind the sum, and that of %x (%held) is.
 // RUN: pp-opt %s --pp-hide-exchanges --pp-plan-bodies | FileCheck %s
 
 !x = tensor<1x8x8xf32>
