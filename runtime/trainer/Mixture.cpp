@@ -3,6 +3,7 @@
 #include "runtime/trainer/Mixture.h"
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <numeric>
 
 namespace pp {
@@ -44,6 +45,7 @@ Status readMixture(const std::string &data, std::vector<MixedFile> &files) {
   PP_TRY(mapping.open(path, "data "));
   constexpr std::string_view blanks = " \t\r";
   std::string_view rest = mapping.bytes();
+  std::map<std::filesystem::path, int64_t> lineOf; // two readers of a file would read each of its rows twice in turn
   for (int64_t number = 1; !rest.empty(); ++number) {
     std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(line.size() + 1, rest.size()));
@@ -60,6 +62,13 @@ Status readMixture(const std::string &data, std::vector<MixedFile> &files) {
     if (name.empty() || name == "random" || isMixture(name))
       return invalid("`", path, "`, line ", number, ": expected the name of a file after the weight, got `", name, "`");
     files.push_back({besides(path, name), weightOf(weight)});
+    std::error_code none;
+    const std::filesystem::path spelled = tokenPath(files.back().data);
+    const std::filesystem::path place = std::filesystem::weakly_canonical(spelled, none);
+    const auto [at, isNew] = lineOf.emplace(none ? spelled : place, number);
+    if (!isNew)
+      return invalid("`", path, "`, line ", number, ": line ", at->second, " names `", name,
+                     "`, too; one line with the sum of both weights reads it once");
     if (files.size() > mostFiles)
       return invalid("`", path, "` has more than ", mostFiles, " files");
   }

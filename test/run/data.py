@@ -292,7 +292,8 @@ def check_mixture(compiler, folder, text):
     for body, expected in (("", "names no file"), ("0 0.txt", "line 1: expected a weight"),
                            ("1.0000001 0.txt", "line 1: expected a weight"), ("1", "expected the name of a file"),
                            ("1 0.txt\n-1 1.txt", "line 2: expected a weight"), ("1 random", "got `random`"),
-                           ("1 mix:list", "got `mix:list`")):
+                           ("1 mix:list", "got `mix:list`"),
+                           ("1 0.txt\n2 ../parts/0.txt", "line 2: line 1 names `../parts/0.txt`, too")):
         wrong = "mix:" + write(folder, "parts/wrong", body.encode())
         done = harness.call([one, "--in-process", "--data", wrong], expect=1)
         assert expected in done.stderr and done.stderr.count("\n") == 1, f"{body}: {done.stderr}"
