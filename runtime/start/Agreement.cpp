@@ -143,9 +143,14 @@ void Facts::addOptions(const Program &program, const Options &options) {
   for (const auto &[name, value] : options.given)
     if (!written.contains(name) && !read.contains(name) && !own.contains(name))
       add("`--" + name + "`", value.empty() ? "given" : value);
-  for (auto [name, data] :
-       {std::pair("`--data`", &options.data), {"`--source`", &options.source}, {"`--eval`", &options.eval}})
-    addData(name, *data);
+  addData("`--data`", options.data);
+  addData("`--source`", options.source);
+  std::string names;
+  for (const EvalFile &its : options.evals) {
+    addData(its.name.empty() ? "`--eval`" : "`--eval " + its.name + "`", its.data);
+    names += (names.empty() ? "" : ", ") + its.name;
+  }
+  add("the order of `--eval`", names);
   addWeights("`--load`", options.load);
   addWeights("`--adapter`", options.adapter);
   addWeights("`--resume`", options.resume);
