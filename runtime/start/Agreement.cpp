@@ -102,7 +102,8 @@ void Facts::addData(const std::string &option, const std::string &data) {
   for (size_t i = 0; i < files.size(); ++i) {
     const std::string path = tokenPath(files[i].data),
                       kind = files[i].data.substr(0, files[i].data.size() - path.size());
-    weights += text(files[i].weight, " ");
+    for (const auto &[step, weight] : files[i].weights)
+      weights += step == 1 ? text(weight, " ") : text(weight, "@", step, " ");
     std::string content = contentOf(path);
     if (std::error_code none; kind.empty() && fs::exists(path + ".idx", none)) // a dataset of Megatron
       content = text(contentOf(path + ".idx"), "; ", contentOf(path + ".bin"));

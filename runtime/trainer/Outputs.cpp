@@ -39,7 +39,7 @@ std::vector<Named> inputsOf(const Options &options) {
     if (!readMixture(name, files).ok())
       files.clear();
     if (isMixture(name))
-      files.push_back({name.substr(name.find(':') + 1), 1});
+      files.push_back({name.substr(name.find(':') + 1), {}});
     for (const MixedFile &file : files) {
       add(option, tokenPath(file.data));
       for (const char *end : {".idx", ".bin"}) // of Megatron's datasets
