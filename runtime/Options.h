@@ -43,10 +43,10 @@ struct Options {
   std::optional<int64_t> shardBytes;    ///< at most so many in a file of saved weights
   TransportOptions transport;
   Carrier carrier = Carrier::Unsaid;
-  bool init = false;     ///< begin with first values, not with the weights of the folder that was compiled
-  bool evalFirst = false;
-  bool saveSync = false; ///< checkpoints are written between the steps, not behind them
-  bool noGraph = false;  ///< devices with streams: every step is asked for call by call
+  bool init = false;      ///< begin with first values, not with the weights of the folder that was compiled
+  bool evalFirst = false; ///< before step 1, too
+  bool saveSync = false;  ///< checkpoints are written between the steps, not behind them
+  bool noGraph = false;   ///< devices with streams: every step is asked for call by call
   bool inProcess = false, help = false, info = false, version = false;
   /// Each unit's time is wanted: of a graph only the whole is known.
   [[nodiscard]] bool isTimed() const { return !trace.empty() || !profile.empty(); }

@@ -115,9 +115,9 @@ private:
   const RankProgram *program = nullptr;
   pp_rank_t rank;
   std::unique_ptr<Kernels> kernels;
-  std::unique_ptr<Audit> audit;  ///< of --audit
-  Trace trace, evalTrace;        ///< of training; of evaluation, which nobody reads
-  StepInputs inputs;             ///< of training
+  std::unique_ptr<Audit> audit; ///< of --audit
+  Trace trace, evalTrace;       ///< of training; of evaluation, which nobody reads
+  StepInputs inputs;            ///< of training
   struct Evaluation {
     Evaluation(const Program &whole, int32_t device, std::string name) : name(std::move(name)), inputs(whole, device) {}
     std::string name;

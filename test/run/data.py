@@ -259,7 +259,8 @@ def check_shape(compiler, folder, text):
 def check_stages(one, two, folder, alone, listed):
     """Weights that change at steps: which rows are read, with one and with four a step; and a run that resumes."""
     columns, sizes = ("0.5,0.2@5,0@9", "0.3,0.6@7", "0,0.4@5"), [len(each) for each in alone]
-    stages = [(1, ("0.5", "0.3", "0")), (5, ("0.2", "0.3", "0.4")), (7, ("0.2", "0.6", "0.4")), (9, ("0", "0.6", "0.4"))]
+    stages = [(1, ("0.5", "0.3", "0")), (5, ("0.2", "0.3", "0.4")), (7, ("0.2", "0.6", "0.4")),
+              (9, ("0", "0.6", "0.4"))]
     mix = listed("stages", columns)
     for program, rows, steps in ((one, 1, 30), (two, 4, 12)):
         order = staged([((step - 1) * rows, weights) for step, weights in stages], rows * steps)

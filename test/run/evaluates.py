@@ -81,7 +81,7 @@ def check_files(compiler, folder, path, held):
     harness.call(["rm", "-rf", events])
     both = ("--eval", "held=" + held, "--eval", f"all.1={path}")
     lines, saved = run(program, path, *every, *both, "--tensorboard", events)
-    keys = [key for name in ("held", "all.1") for key in (f"eval_{name}_loss", f"eval_{name}_ppl", f"eval_{name}_tokens")]
+    keys = [f"eval_{name}_{key}" for name in ("held", "all.1") for key in ("loss", "ppl", "tokens")]
     assert list(lines[0]) == ["step", *keys] and [line["step"] for line in lines if keys[0] in line] == [0, 2, 4], lines
     for name, others in zip(("held", "all.1"), alone):
         for key in ("loss", "ppl", "tokens"):
@@ -178,7 +178,8 @@ def check_refused(compiler, folder, path):
         (program, ["--logprobs", os.path.join(folder, "x")], "has no forward step"),
         (single, ["--data", "random", "--logprobs", os.path.join(folder, "x")], "has no effect"),
         (program, ["--eval", path], "compile it without --forward=false"),
-        (single, ["--eval", "random"], "random tokens have no end"), (single, ["--eval-every", "2"], "needs `--eval FILE`"),
+        (single, ["--eval", "random"], "random tokens have no end"),
+        (single, ["--eval-every", "2"], "`--eval-every` needs `--eval FILE`"),
         (single, ["--eval-first"], "`--eval-first` needs `--eval FILE`"), (single, ["--eval", "a="], "got `a=`"),
         (single, ["--eval", path, "--eval", "a=" + path], f"`--eval {path}`: of several files each needs a name"),
         (single, ["--eval", "a=" + path, "--eval", "a=./b=1"], f"`{path}` and `./b=1` have one name, `a`"),
