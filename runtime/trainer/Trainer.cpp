@@ -27,7 +27,7 @@ constexpr int64_t mostSkipped = 8; ///< in a row, where no scale of the loss bec
 
 Trainer::Trainer(Emitted &emitted, const Options &options, Transport &transport, Device &device, int32_t its)
     : emitted(emitted), options(options), transport(transport), device(device), whole(emitted.program()),
-      runLog(whole, options), inputs(whole, its), evalInputs(whole, its) {
+      runLog(whole, options), inputs(whole, its) {
   rank.rank = whole.mesh.rankOf(its);
   rank.ranks = whole.ranks;
   rank.device = its;
@@ -336,6 +336,12 @@ Status Trainer::fillArena() {
 
 Status Trainer::train() {
   PP_TRY(printHeader());
+  if (options.evalFirst && state.step == 0) {
+    std::vector<EvalSummary> evals;
+    PP_TRY(evaluate(0, evals));
+    if (speaks())
+      PP_TRY(runLog.sayFirst(state.steps, evals));
+  }
   for (int64_t step = state.step + 1; step <= lastStep; ++step) {
     StepSummary summary;
     PP_TRY(trainStep(step, summary));
@@ -351,8 +357,8 @@ Status Trainer::train() {
         continue;
     }
     endEarly(step, true);
-    if (evalSteps && !early && (step == lastStep || (options.evalEvery && step % options.evalEvery == 0)))
-      PP_TRY(evaluate(step, summary));
+    if (evaluatesAfter(step) && !early)
+      PP_TRY(evaluate(step, summary.evals));
     endEarly(step, true);
     const bool last = step == lastStep;
     if (speaks())

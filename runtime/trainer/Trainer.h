@@ -63,7 +63,8 @@ private:
   Status beginAudit(int64_t step);
   Status endAudit(int64_t step);
   Status openEvaluation();
-  Status evaluate(int64_t step, StepSummary &summary);
+  [[nodiscard]] bool evaluatesAfter(int64_t step) const;
+  Status evaluate(int64_t step, std::vector<EvalSummary> &summaries);
   Status runForward(int64_t step, StepInputs &from, int64_t number, StepSummary &summary);
   Status checkForward(const char *option);
   Status writeLogprobs();
@@ -114,10 +115,16 @@ private:
   const RankProgram *program = nullptr;
   pp_rank_t rank;
   std::unique_ptr<Kernels> kernels;
-  std::unique_ptr<Audit> audit;  ///< of --audit
-  Trace trace, evalTrace;        ///< of training; of evaluation, which nobody reads
-  StepInputs inputs, evalInputs; ///< of training; of --eval
-  int64_t evalSteps = 0;
+  std::unique_ptr<Audit> audit; ///< of --audit
+  Trace trace, evalTrace;       ///< of training; of evaluation, which nobody reads
+  StepInputs inputs;            ///< of training
+  struct Evaluation {
+    Evaluation(const Program &whole, int32_t device, std::string name) : name(std::move(name)), inputs(whole, device) {}
+    std::string name;
+    StepInputs inputs;
+    int64_t steps = 0; ///< read all rows once
+  };
+  std::deque<Evaluation> evaluations; ///< of --eval
   RunState state;
   int64_t lastStep = 0;                ///< of this run; before state.steps with --stop-at
   int64_t skippedBefore = 0;           ///< this run: steps whose gradients were not finite
