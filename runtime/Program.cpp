@@ -277,6 +277,8 @@ void checkInside(const RankProgram &rank, const std::vector<InputSpec> &inputs, 
   }
   for (const LossSpec &loss : losses) {
     checkInside(rank, "loss", loss.offset, static_cast<int64_t>(elementBytes(loss.type)));
+    for (int64_t z : loss.z)
+      checkInside(rank, "z-loss", z, static_cast<int64_t>(elementBytes(loss.type)));
     if (loss.further >= 0)
       checkInside(rank, "further loss", loss.further, static_cast<int64_t>(elementBytes(loss.type)));
     if (loss.microbatch < 0 || loss.microbatch >= program.microbatches)
@@ -449,7 +451,8 @@ void readEnds(const json &root, const Program &program, std::vector<InputSpec> &
   }
   for (const json &entry : listOf(root, "losses"))
     losses.push_back({entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),
-                      elementType(entry.value("type", std::string("f32"))), entry.value("further", int64_t(-1))});
+                      elementType(entry.value("type", std::string("f32"))), entry.value("further", int64_t(-1)),
+                      entry.value("z", std::vector<int64_t>())});
 }
 
 void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
