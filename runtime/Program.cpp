@@ -431,7 +431,7 @@ void readProgramRoot(const json &root, Program &program) {
     readOptimizer(*optimizer, program.optimizer);
   if (auto lora = root.find("lora"); lora != root.end())
     program.lora = {lora->at("rank").get<int64_t>(), lora->at("alpha").get<double>(), lora->at("factor").get<double>(),
-                    lora->at("rslora").get<bool>()};
+                    lora->at("rslora").get<bool>(), lora->value("dropout", 0.0)};
   for (int64_t size : {int64_t(program.ranks), program.microbatches, program.batch, program.sequence, program.vocab})
     if (size < 1)
       throw Unfit("ranks, microbatches, batch, sequence and vocab must be at least 1");

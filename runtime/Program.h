@@ -333,6 +333,7 @@ struct LoraSpec {
   int64_t rank = 0; ///< 0: there are none
   double alpha = 0, factor = 0;
   bool rslora = false;
+  double dropout = 0; ///< of what A reads
 };
 
 /// What pp_program_json says.
