@@ -96,6 +96,8 @@ Status RunLog::say(int64_t step, int64_t steps, int64_t last, const StepSummary 
     values.push_back({"train/grad_norm", summary.norm});
   if (summary.hasFurther)
     values.push_back({"train/mtp", summary.further});
+  if (summary.hasZLoss)
+    values.push_back({"train/z_loss", summary.zLoss});
   if (summary.hasExperts)
     values.insert(values.end(), {{"train/balance", summary.balance}, {"train/z", summary.z}});
   values.push_back({"train/tokens_per_s", whole.tokensPerStep / summary.seconds});
@@ -110,11 +112,13 @@ Status RunLog::sayFirst(int64_t steps, const std::vector<EvalSummary> &evals) {
 }
 
 void RunLog::print(int64_t step, int64_t steps, double left, const StepSummary &summary) const {
-  char norm[32] = "-", peak[32] = "", further[32] = "";
+  char norm[32] = "-", peak[32] = "", further[32] = "", zLoss[32] = "";
   if (summary.hasNorm)
     snprintf(norm, sizeof norm, summary.skipped ? "overflow" : "%.4f", summary.norm);
   if (summary.hasFurther)
     snprintf(further, sizeof further, "  mtp %.5f", summary.further);
+  if (summary.hasZLoss)
+    snprintf(zLoss, sizeof zLoss, "  z loss %.5f", summary.zLoss);
   std::string routed;
   if (summary.hasExperts) {
     char numbers[64];
@@ -132,9 +136,9 @@ void RunLog::print(int64_t step, int64_t steps, double left, const StepSummary &
     scale += scale.empty() ? "  skipped" : ", skipped";
   constexpr double worthSaying = 10;
   std::string rest = left >= worthSaying ? "  " + roughly(left) + " left" : "";
-  printf("step %*lld/%lld  loss %.5f%s%s  grad norm %s  lr %.3e%s  %.0f tokens/s  %.2f GFLOP/s%s%s\n",
+  printf("step %*lld/%lld  loss %.5f%s%s%s  grad norm %s  lr %.3e%s  %.0f tokens/s  %.2f GFLOP/s%s%s\n",
          int(std::to_string(steps).size()), static_cast<long long>(step), static_cast<long long>(steps), summary.loss,
-         further, routed.c_str(), norm, summary.lr, scale.c_str(), whole.tokensPerStep / summary.seconds,
+         further, zLoss, routed.c_str(), norm, summary.lr, scale.c_str(), whole.tokensPerStep / summary.seconds,
          whole.flopsPerStep / summary.seconds * 1e-9, peak, rest.c_str());
   printEvals(steps, summary.evals);
 }
@@ -143,6 +147,7 @@ void RunLog::print(int64_t step, int64_t steps, double left, const StepSummary &
 std::string RunLog::lineOf(double left, const StepSummary &summary) const {
   return text(", \"loss\": ", exact(summary.loss), ", \"ppl\": ", exact(perplexity(summary.loss)),
               summary.hasFurther ? text(", \"mtp\": ", exact(summary.further)) : "",
+              summary.hasZLoss ? text(", \"z_loss\": ", exact(summary.zLoss)) : "",
               summary.hasExperts
                   ? text(", \"balance\": ", exact(summary.balance), ", \"z\": ", exact(summary.z),
                          ", \"rows\": {\"min\": ", summary.fewestRows, ", \"mean\": ", exact(summary.meanRows),

@@ -24,10 +24,11 @@ struct StepSummary {
   std::vector<int64_t> targets; ///< of each update of a step that trains
   std::vector<EvalSummary> evals;
   double further = 0;                      ///< the loss that is told apart
+  double zLoss = 0;                        ///< that is trained beside them
   double balance = 0, z = 0, meanRows = 0; ///< of routers, and rows of their experts
   double dropped = 0;                      ///< share of choices that had no row
   int64_t fewestRows = 0, mostRows = 0;
-  bool hasExperts = false, hasFurther = false, hasNorm = false, skipped = false;
+  bool hasExperts = false, hasFurther = false, hasZLoss = false, hasNorm = false, skipped = false;
 };
 
 class RunLog {

@@ -129,8 +129,8 @@ private:
   int64_t lastStep = 0;                ///< of this run; before state.steps with --stop-at
   int64_t skippedBefore = 0;           ///< this run: steps whose gradients were not finite
   int64_t received = 0, stepBytes = 0; ///< bytes of messages so far, and of one step
-  /// Losses by microbatch, each device's norm, further losses, what routers did, whether there are further losses, and
-  /// whether a rank was told to end.
+  /// Losses by microbatch, each device's norm, further losses, z-losses, what routers did, whether there are z-losses
+  /// and further losses, and whether a rank was told to end.
   std::vector<double> sums;
   std::vector<StepCopy> results;             ///< of a step: losses and the norm
   std::vector<std::array<char, 8>> resultAt; ///< what they are
