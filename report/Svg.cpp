@@ -291,7 +291,7 @@ void Figure::memory(int64_t rank, double at, int64_t most) {
 
 /// Of one rank: round numbers of bytes, two where there is room.
 void Figure::bytesAxis(double at, int64_t most, bool named) {
-  double step = niceStep(std::max<double>(most, 1), band >= 40 ? 2 : 1), base = at + band;
+  double step = niceStep(std::max<double>(most, 1), 2.5), base = at + band; // at least one line
   os << llvm::formatv("<path class=\"axis\" d=\"M{0} {1}V{2}\"/>\n", number(x(0)), number(at), number(base));
   for (double bytes = 0; bytes <= static_cast<double>(most); bytes += step) {
     double level = base - band * bytes / static_cast<double>(std::max<int64_t>(most, 1));
@@ -374,7 +374,7 @@ void Figure::writeTo(llvm::raw_ostream &out) {
   draw();
   out << llvm::formatv(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\">\n",
-      number(std::max(x(end) + 76, left + 560)), number(height));
+      number(std::max(x(end) + (options.memory ? 96 : 76), left + 560)), number(height));
   writeStyle(out);
   out << body << "</svg>\n";
 }

@@ -19,12 +19,12 @@ namespace {
 class PartCosts : public CostModel {
 public:
   explicit PartCosts(ProgramOp program) : times(program), empty(program) {}
-  double of(int64_t rank, LaunchOp launch) const override { return empty.isEmpty(launch) ? 0 : times.of(launch); }
+  double of(int64_t rank, LaunchOp launch) const override { return times.of(launch) * empty.factorOf(launch); }
   bool isUnitTime() const override { return true; }
 
 private:
   UnitTimes times;
-  EmptyBodies empty;
+  EmptyUnits empty;
 };
 } // namespace
 
@@ -85,7 +85,7 @@ std::unique_ptr<CostModel> pp::makeCosts(ProgramOp program, StringRef choice, St
 static double shareOf(LaunchOp launch) { return launch.getShare() ? launch.getShare()->convertToDouble() : 1; }
 
 double UnitCosts::of(int64_t, LaunchOp launch) const {
-  double one = empty.isEmpty(launch) ? 0 : weights.of(launch.getUnit().getCoord());
+  double one = weights.of(launch.getUnit().getCoord()) * empty.factorOf(launch);
   switch (launch.getUnit().getPhase()) {
   case Phase::F:
   case Phase::I:
@@ -101,11 +101,33 @@ double UnitCosts::of(int64_t, LaunchOp launch) const {
   return 0;
 }
 
-EmptyBodies::EmptyBodies(ProgramOp program) {
+EmptyUnits::EmptyUnits(ProgramOp program) {
   for (auto function : program->getParentOfType<ModuleOp>().getOps<func::FuncOp>())
     if (!function.empty() &&
         llvm::none_of(function.getOps(), [](Operation &op) { return isa<nn::Kernel, nn::Exchange>(op); }))
       bodies.insert(function.getSymNameAttr());
+  llvm::DenseSet<CoordAttr> done; // what F or R computes something of
+  program.walk([&](LaunchOp launch) {
+    Phase phase = launch.getUnit().getPhase();
+    if (phase == Phase::F || phase == Phase::R)
+      (isEmpty(launch) ? forwardLater : done).insert(launch.getUnit().getCoord());
+  });
+  for (CoordAttr coord : done)
+    forwardLater.erase(coord);
+}
+
+double EmptyUnits::factorOf(LaunchOp launch) const {
+  if (isEmpty(launch))
+    return 0;
+  bool doesForward = forwardLater.contains(launch.getUnit().getCoord());
+  switch (launch.getUnit().getPhase()) {
+  case Phase::B:
+    return doesForward ? 1.5 : 1;
+  case Phase::I:
+    return doesForward ? 2 : 1;
+  default:
+    return 1;
+  }
 }
 
 //===-- By layers -----------------------------------------------------------------------------------------------===//

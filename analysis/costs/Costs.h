@@ -36,14 +36,19 @@ inline bool isOverMesh(pipeline::PostOp post) {
   return post.isCollective() && (post.isInPlace() || isOverMesh(post.getKind(), post.getPeers()));
 }
 
-/// Which launches compute and exchange nothing: their bodies hand values on. So does an F of which R makes all again.
-class EmptyBodies {
+/// Which units compute and exchange nothing, for their bodies only hand values on. So does an F of which nothing is
+/// read before the unit's R or backward, which then do its work.
+class EmptyUnits {
 public:
-  explicit EmptyBodies(pipeline::ProgramOp program);
+  explicit EmptyUnits(pipeline::ProgramOp program);
   bool isEmpty(pipeline::LaunchOp launch) const { return bodies.contains(launch.getCalleeAttr().getAttr()); }
+  /// How much longer a launch is than its phase is elsewhere: 0 if it is empty; a B takes 3/2, and an I 2, if it
+  /// does the work of F, too.
+  double factorOf(pipeline::LaunchOp launch) const;
 
 private:
-  llvm::DenseSet<mlir::StringAttr> bodies;
+  llvm::DenseSet<mlir::StringAttr> bodies;          ///< that are empty
+  llvm::DenseSet<pipeline::CoordAttr> forwardLater; ///< whose F is empty, and no R does its work
 };
 
 /// What tasks and messages cost, in seconds or (unit costs) in any unit of time.
@@ -82,8 +87,8 @@ private:
   int64_t unit = 1, least = 1, most = 1; ///< layers
 };
 
-/// The costs papers count in: F, I, W and R 1, B 2, times the piece's weight; an F that computes nothing, messages and
-/// everything that is not a unit take no time.
+/// The costs papers count in: F, I, W and R 1, B 2, times the piece's weight; units that compute nothing, messages and
+/// everything that is not a unit take no time. The backward that does the work of an empty F takes that time, too.
 class UnitCosts : public CostModel {
 public:
   explicit UnitCosts(pipeline::ProgramOp program) : weights(program), empty(program) {}
@@ -93,7 +98,7 @@ public:
 
 protected:
   PieceWeights weights;
-  EmptyBodies empty;
+  EmptyUnits empty;
 };
 
 /// One cell for each unit that computes something.

@@ -118,11 +118,10 @@ FORMS = (
     Form("megatron", lambda p: (p, 2 * p), lambda p, m: 3 * (2 * m + p - 1), lambda p, m, r: None,
          layers=lambda p: 2 * p, defines=lambda p: dict(layout="E" + "t|" * (2 * p - 1) + "tL"), work=lambda m: 6 * m,
          stash=lambda p, m, r: min(2 * m, 2 * (p - 1 - r) + p + 1)),
-    # The loss on a rank of its own, in B: as above its F takes no time, and its first B starts at p - 1. The rank
-    # before it needs 3 a microbatch, and every rank before that ends 2 later.
-    Form("megatron", lambda p: (1, p, 2 * p + 1), lambda p, m: max(2 * m + 3 * p - 3, 3 * m + 3 * p - 5),
-         lambda p, m, r: max(2 * m, 3 * m - 2) if r == p - 1 else max(2 * m + 2, 3 * m) + 3 * (p - 1 - r) - 2,
-         layers=lambda p: p - 1, last=lambda m: 2 * m,
+    # The loss on a rank of its own: its F computes nothing, and its B, which does the work of both, takes 3. That is
+    # 1F1B again, for there the last rank runs B right behind F.
+    Form("megatron", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
+         layers=lambda p: p - 1,
          defines=lambda p: dict(layout="E" + "t|" * (p - 1) + "L"), stash=lambda p, m, r: min(m, p - r)),
     # WeiPipe (PPoPP 2025), Interleave: rank r starts r after rank 0 and, in turns that are all backward by then, ends
     # 2 (p-1-r) before rank p-1. Two weights and their successors, one gradient and its (section 7 of the specification;
