@@ -128,9 +128,13 @@ std::string pp::differenceFrom(ProgramOp program, const json::Object &root, bool
   const json::Object *theirs = found->getObject("tasks"), *ours = own.getObject("tasks");
   if (inOrder ? differs("tasks") : found->get("tasks") && !theirs)
     return "is of another program: its tasks work on tensors of other sizes, or are others";
-  for (const auto &[name, hash] : ours &&theirs && !inOrder ? *ours : json::Object())
-    if (const json::Value *other = theirs->get(name); other && *other != hash)
-      return "is of another program: its task `" + name.str() + "` works on tensors of other sizes";
+  std::string other; // the first by name, for an object has its entries in no order
+  if (ours && theirs && !inOrder)
+    for (const auto &[name, hash] : *ours)
+      if (const json::Value *its = theirs->get(name); its && *its != hash && (other.empty() || name.str() < other))
+        other = name.str();
+  if (!other.empty())
+    return "is of another program: its task `" + other + "` works on tensors of other sizes";
   if (inOrder && differs("units"))
     return "is of another program: its ranks run other units, or the same in another order";
   if (inOrder && differs("messages"))

@@ -62,7 +62,7 @@ def check_others(tally, compiler, path):
     profile may be of another schedule of the same stages."""
     for changed, said, profile in ((dict(schedule="gpipe"), 'its `schedule` is "one_f_one_b", expected "gpipe"', ""),
                                    (dict(ranks=1), "its `ranks` is 2, expected 1",
-                                    "its task `s0.F` works on tensors of other sizes"),
+                                    "its task `s0.B` works on tensors of other sizes"),
                                    (dict(microbatches=5), "its `microbatches` is 4, expected 5", ""),
                                    (dict(sequence=32), *["its `sequence` is 64, expected 32"] * 2),
                                    (dict(ffn=192), "its tasks work on tensors of other sizes, or are others",
