@@ -62,6 +62,8 @@ public:
   /// The ISA whose loops run here: "avx512_bf16", "avx512", "avx2" or "plain"; PP_ISA in the environment may lower it.
   static const char *isa();
 
+  /// Why an op could not run, as a part of a sentence.
+  static std::string whyFailed();
   /// What attention runs by, for --info; empty on the CPU, which has one.
   static std::string attention();
   /// What ran the ops that a library may take: how many attentions, and how many products with an epilogue, of all

@@ -3,9 +3,8 @@
 //
 // cuBLASLt gets the workspace that runtime/cuda/Gemm.cpp hands to it, and takes no other.
 //
-// cuDNN's backward gets delta and dq's sums in f32 from runtime/cuda/Sdpa.cpp; where parts are added up, SdpaParts.cpp
-// has the sum of the outputs, or of the dq, and a part beside it. Its own workspace is what cuDNN 9.19 asks for on an
-// H100 and an A100 that are only described, at 20 shapes each: on the A100 the sums of dq once more; on both, where
+// cuDNN's backward gets delta and dq's sums in f32 from runtime/cuda/Sdpa.cpp. Its own workspace is what cuDNN 9.19 asks
+// for on an H100 and an A100 that are only described, at 20 shapes each: on the A100 the sums of dq once more; on both, where
 // heads share keys, dk and dv of every head in 16 bits. Nothing says that other versions ask for as much; an engine
 // that asks for more is not taken (SdpaShape::excess; `ctest -R cudnn-plans`).
 //
@@ -61,31 +60,26 @@ static int64_t ownScratch(Kernel kernel, ArrayRef<int64_t> dims) {
   return 0;
 }
 
-/// dims b s H groups d position, a length and a position of each chunk. A plan for each chunk: the queries see all of
-/// it, or it begins where they do. What several give, or what is added to more, is added up in f32.
+/// dims b s H groups d position, a length and a position of each chunk. cuDNN serves one chunk of which the queries see
+/// all, or which begins where they do, if nothing is added to its results (SdpaShape::fits).
 static int64_t attentionBytes(Kernel kernel, ArrayRef<int64_t> dims) {
   Type type = kernel.elementType();
   SmallVector<StringRef> flags = kernel.flags();
   auto has = [&](StringRef flag) { return llvm::is_contained(flags, flag); };
-  bool isPlain = dims.size() % 2 == 0 && !has("documents") && !has("zigzag") &&
-                 llvm::none_of(kernel.params(), [](double param) { return param > 0; });
+  bool isPlain = dims.size() == 8 && !has("documents") && !has("zigzag") && !has("accumulate") && !has("sums") &&
+                 !has("accumulate_kv") && llvm::none_of(kernel.params(), [](double param) { return param > 0; });
   if (!isPlain || !(type.isBF16() || type.isF16()) || dims[4] % 8 != 0 || dims[4] > 256)
     return 0;
-  int64_t longest = 0;
-  for (size_t i = 6; i < dims.size(); i += 2) {
-    if (has("causal") && dims[i] + dims[i + 1] > dims[5] && dims[i + 1] != dims[5])
-      return 0;
-    longest = std::max(longest, dims[i]);
-  }
+  const int64_t keys = dims[6];
+  if (has("causal") && keys + dims[7] > dims[5] && dims[7] != dims[5])
+    return 0;
   constexpr int64_t small = int64_t(64) << 10;
   int64_t heads = dims[0] * dims[2], statistics = llvm::alignTo(4 * heads * dims[1], 256);
   int64_t sums = llvm::alignTo(4 * heads * dims[1] * dims[4], 256);
-  bool inParts = dims.size() > 8 || has("accumulate") || has("sums") || has("accumulate_kv");
   if (kernel.kernelName() == "attention")
-    return small + (inParts ? 2 * (sums + statistics) : 0);
-  int64_t shared = dims[2] > dims[3] ? 4 * heads * longest * dims[4] : 0;
-  int64_t ofKeys = (dims[2] > dims[3] ? 2 : 4) * dims[0] * longest * dims[3] * dims[4];
-  return statistics + 2 * sums + shared + small + (inParts ? sums + 2 * llvm::alignTo(ofKeys, 256) : 0);
+    return small;
+  int64_t shared = dims[2] > dims[3] ? 4 * heads * keys * dims[4] : 0;
+  return statistics + 2 * sums + shared + small;
 }
 
 DeviceScratch pp::nn::deviceScratchOf(Kernel kernel) {

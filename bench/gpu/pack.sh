@@ -11,6 +11,8 @@ root=$(dirname "$(realpath "$0")")/../..
 rm -rf "$folder" && mkdir -p "$folder/programs" "$folder/usr/include" "$folder/usr/share/cmake"
 folder=$(realpath "$folder")
 
+for file in /usr/share/common-licenses/*; do [ -L "$file" ] || cat "$file"; done > "$folder/text.txt"
+
 # One folder of objects a program: rank<k>.o and table.o.
 pack() { # NAME -D..
   local name=$1 && shift
@@ -52,6 +54,52 @@ for type in "${kinds[@]}"; do
   done
 done
 
+# Families with experts, windows or caps, of which one rank is judged by the CPU's program, and meshes.
+judge() { # NAME -D..
+  local name=$1 && shift
+  pack "$name" "$@"
+  "$build/bin/pp-compile" "$root/examples/train.pipe" -o "$folder/host" "$@"
+  OMP_NUM_THREADS=1 "$folder/host" --in-process --data "$folder/text.txt" --steps 1 \
+    --grads "$folder/programs/$name/host.grads" --log "$folder/programs/$name/host.jsonl" > /dev/null
+  rm -f "$folder/host"
+}
+families=(llama gemma olmo mixtral qwen3_moe olmoe glm4_moe) meshes=(tensor sequence gather heads data zero expert)
+if [ "$extent" = rehearsal ]; then families=(mixtral) meshes=(tensor); fi
+for family in "${families[@]}"; do
+  size=$(define model="$family" $sizes layers=4 ffn=96 precision=f32)
+  case $family in mixtral | *moe) size+=" -D experts=8 -D top=2" ;; esac
+  judge "gradients.f32-$family.single" $size -D schedule=single
+  pack "gradients.f32-$family.zb_v" $size -D schedule=zb_v -D ranks=2
+done
+for mesh in "${meshes[@]}"; do
+  case $mesh in
+  tensor) on=(-D mesh.tensor=2) ;;
+  sequence) on=(-D mesh.tensor=2 -D mesh.sequence=true) ;;
+  gather) on=(-D mesh.context=2) ;;
+  heads) on=(-D mesh.context=2 -D mesh.attention=heads) ;;
+  data) on=(-D mesh.data=2 -D microbatch=1) ;; # one rank's sequences are shared out
+  zero) on=(-D mesh.data=2 -D mesh.zero=2 -D microbatch=1) ;;
+  expert) on=(-D mesh.data=2 -D mesh.expert=2 -D microbatch=1) ;;
+  esac
+  for family in llama mixtral; do
+    [ "$family-$mesh" = llama-expert ] && continue
+    size=$(define model="$family" $sizes layers=4 ffn=96 precision=f32)
+    [ "$family" = mixtral ] && size+=" -D experts=8 -D top=2"
+    pack "gradients.f32-$family.1f1b+$mesh" $size -D schedule=1f1b -D ranks=4 "${on[@]}"
+  done
+done
+
+# Slices long enough for cuDNN, which then serves each chunk of keys by a plan; heads that share keys, and such as do not.
+if [ "$extent" = all ]; then
+  for groups in 1 4; do
+    size=$(define model=llama $sizes layers=4 kv_heads=$groups ffn=96 sequence=1024 precision=bf16)
+    pack "gradients.bf16-slices$groups.single" $size -D schedule=single
+    for schedule in terapipe slimpipe; do
+      pack "gradients.bf16-slices$groups.$schedule" $size -D schedule=$schedule -D ranks=4 -D slices=4
+    done
+  done
+fi
+
 # A stack of llama layers as bench/gpu/step.py has it for PyTorch.
 if [ "$extent" = rehearsal ]; then
   pack step.16.single $(define model=llama layers=2 hidden=16 heads=2 kv_heads=1 ffn=16 vocab=256 sequence=16 \
@@ -63,6 +111,8 @@ else
   done
   pack step.4096.1f1b $(define model=llama layers=4 hidden=4096 heads=32 kv_heads=8 ffn=14336 vocab=4096 \
     sequence=4096 microbatch=1 microbatches=4 precision=bf16 schedule=1f1b ranks=4 clip=0)
+  pack step-mixtral.4096.single $(define model=mixtral layers=1 hidden=4096 heads=32 kv_heads=8 ffn=14336 experts=8 top=2 \
+    vocab=4096 sequence=4096 microbatch=1 microbatches=4 precision=bf16 schedule=single clip=0)
   for schedule in terapipe slimpipe; do # slices: attention of chunks of keys
     pack step.16384.$schedule $(define model=llama layers=4 hidden=4096 heads=32 kv_heads=8 ffn=14336 vocab=4096 \
       sequence=16384 microbatch=1 microbatches=4 precision=bf16 schedule=$schedule ranks=4 slices=4 clip=0)
@@ -76,5 +126,4 @@ rm -rf "$folder"/test/{translate,passes,frontend,stdlib,dialect,lowering,docs,fu
 cp -r /usr/include/nlohmann "$folder/usr/include"
 cp -r /usr/share/cmake/nlohmann_json "$folder/usr/share/cmake"
 [ -d /usr/src/googletest ] && cp -r /usr/src/googletest "$folder/googletest"
-for file in /usr/share/common-licenses/*; do [ -L "$file" ] || cat "$file"; done > "$folder/text.txt"
 du -sh "$folder" | cut -f1

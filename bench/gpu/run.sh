@@ -26,7 +26,7 @@ folder=$(realpath "$(dirname "$0")/../..") && results=$(realpath -m "${results:-
 mkdir -p "$results" && cd "$folder" && rm -f "$results/summary" || exit
 export PYTHONUNBUFFERED=1
 failed=0 signal=""
-declare -A names from # of the parts that run, by process
+declare -A names=() from=() # of the parts that run, by process
 say() { printf '%s\n' "$1" | tee -i -a "$results/summary"; }
 
 # The parts that run end, and whatever they started: `timeout` leads a group of its own and hands the signal on.
@@ -125,13 +125,14 @@ beside gradients 120 python3 test/gpu/gradients.py programs text.txt few
 for shard in 0 1 2 3 4 5; do
   beside kernel-tests-$shard 150 env PP_CUDNN=off GTEST_TOTAL_SHARDS=6 GTEST_SHARD_INDEX=$shard $tests --gtest_brief=1
 done
-beside kernel-tests-cudnn 120 $tests --gtest_brief=1 --gtest_filter='KernelsTiles.*:KernelsAttention.*'
+beside kernel-tests-cudnn 120 $tests --gtest_brief=1 --gtest_filter='KernelsTiles.*:KernelsAttention.*:KernelsChunks.*'
 beside memcheck 150 bench/gpu/tools.sh memcheck $tests
 beside racecheck 150 bench/gpu/tools.sh racecheck $tests
 finish
 part kernels 170 python3 bench/gpu/kernels.py build/bin/pp-gpu-kernels
 part steps 200 python3 bench/gpu/step.py programs text.txt
 part counters 60 bench/gpu/tools.sh counters build/bin/pp-gpu-kernels
+part gradients-more 200 python3 test/gpu/gradients.py programs text.txt more
 part processes 60 python3 test/gpu/gradients.py programs text.txt processes
 part gradients-rest 300 python3 test/gpu/gradients.py programs text.txt rest
 if [ "$signal" = SIGINT ]; then exit 130; elif [ "$signal" = SIGTERM ]; then exit 143; fi

@@ -149,6 +149,16 @@ def epilogues(programs, text):
                   flush=True)
 
 
+def experts(programs, text):
+    """A layer of 8 experts of which each token goes through two, beside the dense layers above: what a product loses."""
+    print("\n| tokens | what | ms a step | TFLOP/s | engines |\n|---|---|---|---|---|", flush=True)
+    for folder in glob.glob(f"{programs}/step-mixtral.*"):
+        seconds, flops, said = ours(folder, text)
+        length = re.search(r"step-mixtral\.(\d+)\.", folder).group(1)
+        times = f"{seconds * 1e3:.2f} | {flops / seconds * 1e-12:.1f} | {said}" if seconds else f"{said} | |"
+        print(f"| {length} | pp, mixtral, 8 experts, 2 of them | {times} |", flush=True)
+
+
 def main():
     programs, text = sys.argv[1:]
     print("| tokens | what | ms a step | tokens/s | TFLOP/s | of ours | outside tasks | engines |\n|" + "---|" * 8,
@@ -182,6 +192,7 @@ def main():
                 print(f"| {length} | {name} | {type(error).__name__}: {str(error).splitlines()[0][:100]} | | | | | |",
                       flush=True)
     epilogues(programs, text)
+    experts(programs, text)
 
 
 if __name__ == "__main__":

@@ -228,6 +228,7 @@ void *Kernels::routed() const { return nullptr; }
 
 int64_t Kernels::scratchBytes() const { return state->scratchBytes + state->tableBytes; }
 
+std::string Kernels::whyFailed() { return "oneDNN failed"; }
 std::string Kernels::attention() { return ""; }
 std::string Kernels::engines() { return ""; }
 const char *Kernels::isa() { return isaTable().name; }

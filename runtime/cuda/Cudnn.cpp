@@ -90,10 +90,14 @@ CudnnGraph::~CudnnGraph() {
 bool CudnnGraph::check(cudnnStatus_t status, const char *what) {
   if (status == CUDNN_STATUS_SUCCESS || !failed.empty())
     return failed.empty();
+  failed = told(what, status);
+  return false;
+}
+
+std::string CudnnGraph::told(const char *what, cudnnStatus_t status) const {
   char detail[256] = "";
   api.getLastErrorString(detail, sizeof(detail));
-  failed = std::string(what) + ": " + api.getErrorString(status) + (*detail ? ": " : "") + detail;
-  return false;
+  return std::string(what) + ": " + api.getErrorString(status) + (*detail ? ": " : "") + detail;
 }
 
 CudnnGraph::Descriptor CudnnGraph::make(cudnnBackendDescriptorType_t type) {
@@ -256,19 +260,23 @@ bool CudnnGraph::plan(cudnnHandle_t handle, const std::string &device) {
                          "a plan");
 }
 
-bool CudnnGraph::run(cudnnHandle_t handle, std::vector<void *> &places, void *scratch) const {
+bool CudnnGraph::run(cudnnHandle_t handle, std::vector<void *> &places, void *scratch, std::string &why) const {
   Descriptor pack = nullptr;
   if (places.size() != given.size() ||
       api.createDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack) != CUDNN_STATUS_SUCCESS)
     return false;
+  cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
+  auto good = [&](cudnnStatus_t its) { return (status = its) == CUDNN_STATUS_SUCCESS; };
   auto count = int64_t(given.size());
   auto set = [&](cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t number, const void *from) {
-    return api.setAttribute(pack, name, type, number, from) == CUDNN_STATUS_SUCCESS;
+    return good(api.setAttribute(pack, name, type, number, from));
   };
   bool done = set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, given.data()) &&
               set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, places.data()) &&
-              set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &scratch) &&
-              api.finalize(pack) == CUDNN_STATUS_SUCCESS && api.execute(handle, chosen, pack) == CUDNN_STATUS_SUCCESS;
+              set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &scratch) && good(api.finalize(pack)) &&
+              good(api.execute(handle, chosen, pack));
+  if (!done)
+    why = told("cuDNN", status);
   api.destroyDescriptor(pack);
   return done;
 }

@@ -62,13 +62,14 @@ public:
   bool plan(cudnnHandle_t handle, const std::string &device);
   int64_t workspaceBytes() const { return workspace; }
   /// `places` holds an address for each tensor in memory and each scalar, in the order they were made.
-  bool run(cudnnHandle_t handle, std::vector<void *> &places, void *scratch) const;
+  bool run(cudnnHandle_t handle, std::vector<void *> &places, void *scratch, std::string &why) const;
   /// What the first failure was.
   const std::string &failure() const { return failed; }
 
 private:
   using Descriptor = cudnnBackendDescriptor_t;
   bool check(cudnnStatus_t status, const char *what);
+  std::string told(const char *what, cudnnStatus_t status) const;
   Descriptor make(cudnnBackendDescriptorType_t type);
   template <class T>
   void set(Descriptor it, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, const T *values,

@@ -88,8 +88,13 @@ pp_status_t makeDelta(const PreparedOp &backward, void *dout, void *o, void *del
 /// A library's attention; for addresses or gradients that it does not take, our own.
 pp_status_t runSdpa(const PreparedOp &op, void *const *a) {
   const bool backward = op.kernel == Kernel::attention_bwd, withoutOutput = backward && !a[7];
-  if (Sdpa::takes(op, a))
-    return op.sdpa->run(op, a);
+  const void *keys = a[backward ? 4 : 1];
+  SdpaTensors its = {a[backward], inList<void>(keys, 0), inList<void>(keys, 1), a[backward ? 7 : 2],
+                     a[backward ? 2 : 3]};
+  if (backward)
+    its.dout = a[0], its.dq = a[5], its.dk = inList<void>(a[6], 0), its.dv = inList<void>(a[6], 1);
+  if (!withoutOutput && aligned(its.q, its.k, its.v, its.o, its.lse, its.dout, its.dq, its.dk, its.dv))
+    return op.sdpa->run(its, op.scratch, op.launches->stream);
   ++(withoutOutput ? served.withoutOutput : served.unaligned);
   if (backward && a[7]) // its delta may have been left to the library
     if (pp_status_t status = makeDelta(op, a[0], a[7], a[3]))
@@ -158,7 +163,6 @@ struct Kernels::State {
   std::vector<PreparedOp> ops;
   std::deque<PreparedOp> parts; ///< of pairs; they stay where they are
   std::vector<Product> products;
-  std::vector<std::unique_ptr<Sdpa>> sdpas;
   std::vector<std::vector<Chunk>> chunks; ///< of each op; moved when this grows, their elements stay where they are
   Launches launches;
   DeviceBlock memory; ///< scratch, scalars, failures, sums of routers, tables
@@ -220,8 +224,7 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
     op.moved = &*moves.insert(spec.moved).first;
   op.body = bodyOf(op);
   if (SdpaShape::fits(op))
-    if (std::unique_ptr<Sdpa> sdpa = Sdpa::create(op))
-      op.sdpa = sdpas.emplace_back(std::move(sdpa)).get();
+    op.sdpa = SdpaPlan::shared(SdpaShape(op));
   if (op.kernel == Kernel::attention || op.kernel == Kernel::attention_bwd)
     ++(op.sdpa ? served.byCudnn : served.byOurs);
   if (op.sdpa) {
@@ -342,6 +345,9 @@ void *Kernels::scalars() const { return state->launches.scalars; }
 int32_t *Kernels::failures() const { return state->launches.failures; }
 void *Kernels::routed() const { return state->launches.routed; }
 const char *Kernels::isa() { return "cuda"; }
+std::string Kernels::whyFailed() {
+  return "a kernel could not be launched" + (whyNotLaunched.empty() ? "" : ": " + whyNotLaunched);
+}
 std::string Kernels::attention() { return SdpaPlan::describe(); }
 std::string Kernels::engines() {
   const Engines &all = served;

@@ -5,9 +5,6 @@
 //   backward   p = exp(scale q k^T - lse), masked      dv = p^T do      ds = scale p (do v^T - delta)
 //              dk = ds^T q      dq = ds k, added up in f32 and then rounded
 //
-// A part of an attention gives o in f32, or the sums of dq as they are, and dk and dv in f32 where heads share no keys;
-// lse and o of its backward are those of all parts.
-//
 // cuDNN sums dq with atomics: two runs differ in the last bits. PP_CUDNN=forward leaves the backward to our own kernel,
 // whose bits are always the same; PP_CUDNN=off all of it. cuDNN takes no delta: it makes its own from o.
 //
@@ -15,6 +12,7 @@
 #include "runtime/cuda/Sdpa.h"
 #include "runtime/cuda/Cudnn.h"
 #include "runtime/cuda/Memory.h"
+#include "runtime/simt/Launch.h"
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -78,7 +76,7 @@ struct SdpaPlan::State {
   void describeForward();
   void describeBackward();
   int64_t deltaBytes() const { return align(4 * n().rows()); }
-  int64_t sumBytes() const { return n().part ? 0 : align(4 * n().rows() * n().width); }
+  int64_t sumBytes() const { return align(4 * n().rows() * n().width); }
 };
 
 /// Scores of keys behind their query become -inf.
@@ -97,8 +95,7 @@ Tensor SdpaPlan::State::masked(Tensor from) {
 /// Order of places: q, k, v, o, lse, scale, (-inf).
 void SdpaPlan::State::describeForward() {
   Tensor q = memory(queries()), k = memory(keys().transposed()), v = memory(keys());
-  Tensor o = memory(outputs(), n().part ? CUDNN_DATA_FLOAT : element());
-  Tensor lse = statistics(), factor = graph.scalar();
+  Tensor o = memory(outputs()), lse = statistics(), factor = graph.scalar();
   Tensor products = graph.between(scores()), scaled = graph.between(scores());
   graph.multiply(q, k, products);
   graph.pointwise(CUDNN_POINTWISE_MUL, scaled, products, factor);
@@ -129,14 +126,13 @@ Tensor SdpaPlan::State::addedOverHeads(Tensor weights, Tensor right, Tensor sum)
   return sum;
 }
 
-/// Order of places: q, k, v, dout, o, lse, dk, dv, delta, sums of dq, (of no part: dq), one, scale, (-inf).
+/// Order of places: q, k, v, dout, o, lse, dk, dv, delta, sums of dq, dq, one, scale, (-inf).
 void SdpaPlan::State::describeBackward() {
   Shape all = CudnnGraph::dense(n().batch, n().heads, n().queries, n().width);
   Tensor q = memory(queries()), k = memory(keys().transposed()), v = memory(keys().transposed());
   Tensor dout = memory(outputs()), o = memory(outputs()), lse = statistics();
-  const cudnnDataType_t ofKeys = n().sumsKeys() ? CUDNN_DATA_FLOAT : element();
-  Tensor dk = memory(keys(), ofKeys), dv = memory(keys(), ofKeys), delta = statistics();
-  Tensor sums = memory(outputs(), CUDNN_DATA_FLOAT), dq = n().part ? sums : memory(queries());
+  Tensor dk = memory(keys()), dv = memory(keys()), delta = statistics();
+  Tensor sums = memory(outputs(), CUDNN_DATA_FLOAT), dq = memory(queries());
   Tensor unit = graph.scalar(), factor = graph.scalar();
   Shape strided = {{all.dims[0], all.dims[1], all.dims[2], all.dims[3]},
                    {all.strides[0], all.strides[1], n().heads * n().width, 1}};
@@ -163,8 +159,7 @@ void SdpaPlan::State::describeBackward() {
   Tensor straight = graph.between(keys(), element());
   graph.reshape(k, straight);
   graph.multiply(ds, straight, sums);
-  if (!n().part)
-    graph.pointwise(CUDNN_POINTWISE_IDENTITY, dq, sums);
+  graph.pointwise(CUDNN_POINTWISE_IDENTITY, dq, sums);
 }
 
 SdpaPlan::SdpaPlan() = default;
@@ -245,18 +240,13 @@ pp_status_t SdpaPlan::run(const SdpaTensors &its, char *scratch, void *stream) c
     add(its.o, its.lse);
   } else {
     char *sums = scratch + s.deltaBytes();
-    add(its.dout, its.o, its.lse, its.dk, its.dv, scratch);
-    if (s.shape.part)
-      add(its.dq);
-    else
-      add(sums, its.dq);
-    add(&s.one);
+    add(its.dout, its.o, its.lse, its.dk, its.dv, scratch, sums, its.dq, &s.one);
     scratch = sums + s.sumBytes();
   }
   add(&s.scale);
   if (s.shape.causal)
     add(&s.minusInfinity);
-  return s.graph.run(handle, places, scratch) ? PP_OK : PP_INTERNAL;
+  return s.graph.run(handle, places, scratch, whyNotLaunched) ? PP_OK : PP_INTERNAL;
 }
 
 std::string SdpaPlan::describe() {

@@ -1,4 +1,4 @@
-// Attention by cuDNN where it can: causal or unmasked, in 16 bits, forward and backward, of any chunks of keys.
+// Attention by cuDNN where it can: causal or unmasked, in 16 bits, forward and backward, of keys that lie together.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_CUDA_SDPA_H
 #define PP_RUNTIME_CUDA_SDPA_H
@@ -6,32 +6,23 @@
 #include "runtime/kernels/Op.h"
 #include <memory>
 #include <string>
-#include <vector>
 
 namespace pp {
 
-/// Queries and one chunk of keys: it begins where they do, or they see all of it.
+/// Queries and their keys, which begin where they do, or of which they see all.
 struct SdpaShape {
   int64_t batch, queries, keys, heads, groups, width;
   bool causal, backward;
   int64_t queryStride, keyStride; ///< elements from a row of q to the next one, and of k and v
-  /// What it gives is added to that of other chunks: the output or dq in f32, and so dk and dv if `sumsKeys`.
-  bool part;
   Type type;
-  SdpaShape(const PreparedOp &op, int64_t chunk);
-  /// Whether cuDNN may be asked for an op at all.
+  explicit SdpaShape(const PreparedOp &op);
+  /// Whether cuDNN may be asked for an op at all. Not where results are added to others' (keys in chunks, sums of
+  /// gradients): graphs that gave them in f32 had plans, but on an H100 cuDNN 9.14 wrote wrong outputs by them, and
+  /// ran no backward.
   static bool fits(const PreparedOp &op);
-  /// Whether what its plans give has to be added up.
-  static bool inParts(const PreparedOp &op);
-  /// cuDNN has no plan that gives dk and dv in f32 where heads share keys.
-  [[nodiscard]] bool sumsKeys() const { return part && heads == groups; }
   [[nodiscard]] int64_t rows() const { return batch * heads * queries; }
   /// What is planned for it in the scratch, at most: analysis/lives/DeviceScratch.cpp counts the same, and says why.
   [[nodiscard]] int64_t plannedBytes() const;
-  /// Where parts are added up, the scratch begins with so many bytes more: in a forward the sum of the outputs and one
-  /// part, with the statistics of both; in a backward the sum of the dq, one part, and its dk and dv.
-  [[nodiscard]] int64_t partBytes() const;
-  [[nodiscard]] int64_t bytesOfKeys() const;
   /// Why a plan that wants so many is not taken; empty where it is.
   [[nodiscard]] std::string excess(int64_t wanted) const;
   bool operator==(const SdpaShape &) const = default;
@@ -72,23 +63,6 @@ private:
   struct State;
   SdpaPlan();
   std::unique_ptr<State> state;
-};
-
-/// How cuDNN serves an op: by a plan for each chunk of its keys, what these give added up by our own kernels.
-class Sdpa {
-public:
-  /// Null where a chunk has no plan.
-  static std::unique_ptr<Sdpa> create(const PreparedOp &op);
-  int64_t scratchBytes() const;
-  /// Whether the arguments of pp_attention or pp_attention_bwd are such that the plans take them.
-  static bool takes(const PreparedOp &op, void *const *arguments);
-  pp_status_t run(const PreparedOp &op, void *const *arguments) const;
-
-private:
-  pp_status_t forward(const PreparedOp &op, void *const *arguments) const;
-  pp_status_t backward(const PreparedOp &op, void *const *arguments) const;
-  std::vector<SdpaPlan *> plans; ///< by chunk
-  bool parts = false;
 };
 
 } // namespace pp

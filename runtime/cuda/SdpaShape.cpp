@@ -10,7 +10,7 @@ using namespace pp;
 
 namespace {
 
-/// Which keys of a chunk the queries see: all, each query those up to its own place, or others, which no graph of ours
+/// Which keys the queries see: all, each query those up to its own place, or others, which no graph of ours
 /// has.
 enum class Sight { Other, All, Causal };
 
@@ -22,42 +22,29 @@ Sight sightOf(const PreparedOp &op, const Chunk &chunk) {
 
 } // namespace
 
-SdpaShape::SdpaShape(const PreparedOp &op, int64_t chunk)
-    : batch(op.dims[0]), queries(op.dims[1]), keys(op.chunks[chunk].length), heads(op.dims[2]), groups(op.dims[3]),
-      width(op.dims[4]), causal(sightOf(op, op.chunks[chunk]) == Sight::Causal),
+SdpaShape::SdpaShape(const PreparedOp &op)
+    : batch(op.dims[0]), queries(op.dims[1]), keys(op.chunks[0].length), heads(op.dims[2]), groups(op.dims[3]),
+      width(op.dims[4]), causal(sightOf(op, op.chunks[0]) == Sight::Causal),
       backward(op.kernel == Kernel::attention_bwd), queryStride(op.queryStride()), keyStride(op.keyStride()),
-      part(inParts(op)), type(op.type) {}
+      type(op.type) {}
 
 bool SdpaShape::fits(const PreparedOp &op) {
   bool attention = op.kernel == Kernel::attention || op.kernel == Kernel::attention_bwd;
   // The graphs know neither windows, scales of the model's own, caps, documents nor queries in two runs: our kernels
   // skip what these hide.
   bool plain = std::none_of(std::begin(op.params), std::end(op.params), [](double param) { return param > 0; });
-  return attention && plain && !op.has(OpFlag(Documents | Zigzag)) && (op.type == Type::Bf16 || op.type == Type::F16) &&
-         op.dims[4] % 8 == 0 && op.dims[4] <= 256 && op.chunkCount > 0 &&
-         std::none_of(op.chunks, op.chunks + op.chunkCount,
-                      [&](const Chunk &chunk) { return sightOf(op, chunk) == Sight::Other; }) &&
-         !SdpaPlan::isWished("off") && (op.kernel == Kernel::attention || !SdpaPlan::isWished("forward"));
-}
-
-bool SdpaShape::inParts(const PreparedOp &op) {
-  return op.chunkCount > 1 || op.has(OpFlag(Accumulate | Sums | AccumulateKv));
+  const auto added = OpFlag(Accumulate | Sums | AccumulateKv);
+  return attention && plain && !op.has(OpFlag(Documents | Zigzag | added)) &&
+         (op.type == Type::Bf16 || op.type == Type::F16) && op.dims[4] % 8 == 0 && op.dims[4] <= 256 &&
+         op.chunkCount == 1 && sightOf(op, op.chunks[0]) != Sight::Other && !SdpaPlan::isWished("off") &&
+         (op.kernel == Kernel::attention || !SdpaPlan::isWished("forward"));
 }
 
 int64_t SdpaShape::plannedBytes() const {
   constexpr int64_t small = int64_t(64) << 10;
   const int64_t sums = align(4 * rows() * width), shared = heads > groups ? 4 * batch * heads * keys * width : 0;
-  return small + (backward ? align(4 * rows()) + (part ? 1 : 2) * sums + shared : 0);
+  return small + (backward ? align(4 * rows()) + 2 * sums + shared : 0);
 }
-
-int64_t SdpaShape::partBytes() const {
-  if (!part)
-    return 0;
-  const int64_t sums = align(4 * rows() * width);
-  return 2 * sums + 2 * (backward ? bytesOfKeys() : align(4 * rows()));
-}
-
-int64_t SdpaShape::bytesOfKeys() const { return align((sumsKeys() ? 4 : 2) * batch * keys * groups * width); }
 
 std::string SdpaShape::excess(int64_t wanted) const {
   const int64_t planned = plannedBytes();

@@ -11,8 +11,7 @@ int32_t failRun(pp_rank_t *rank, int32_t number, const char *name, pp_status_t s
   std::string where = "op " + std::to_string(number) + " `" + name + "`";
   if (status == PP_INVALID)
     return rank->fail(status, where + " met a token or target outside its vocabulary");
-  return rank->fail(status,
-                    where + (rank->kernels->failures() ? ": a kernel could not be launched" : ": oneDNN failed"));
+  return rank->fail(status, where + ": " + Kernels::whyFailed());
 }
 
 /// Lists of addresses lie on the stack of the task body: work that is done later needs its own.

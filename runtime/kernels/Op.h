@@ -8,7 +8,7 @@
 namespace pp {
 
 class Gemm;
-class Sdpa;
+class SdpaPlan;
 struct Launches;
 
 enum OpFlag : uint32_t {
@@ -153,7 +153,7 @@ struct PreparedOp {
   Body body = nullptr;
   Gemm *gemm = nullptr;            ///< linear, linear_dx, linear_dw but of f64; a pair that one kernel serves
   const PreparedOp *parts[2] = {}; ///< of a pair, the plain ops that it stands for (runtime/kernels/Specs.h)
-  Sdpa *sdpa = nullptr;            ///< attention, attention_bwd where a library serves (runtime/cuda/Sdpa.h)
+  SdpaPlan *sdpa = nullptr;        ///< attention, attention_bwd where a library serves (runtime/cuda/Sdpa.h)
   int64_t pairs = 0;               ///< rope: how many of each head turn
   int64_t passing = 0;             ///< rope: heads of each row behind those that turn
   int64_t gate = 0;                ///< swiglu, glu and their backwards: columns of p in a row of p and q; 0: apart

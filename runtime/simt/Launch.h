@@ -6,6 +6,7 @@
 #include "runtime/Rank.h"
 #include "runtime/kernels/Op.h"
 #include "runtime/simt/Element.h"
+#include <string>
 
 namespace pp {
 
@@ -24,20 +25,31 @@ inline void takeScalars([[maybe_unused]] const PreparedOp &op, [[maybe_unused]] 
 #endif
 }
 
+/// What the device or its library said when the last launch of this process failed.
+inline std::string whyNotLaunched;
+
 struct Grid {
   int64_t x, y = 1, z = 1;
 };
 
-/// Puts a kernel on the stream; PP_INTERNAL if it cannot be launched. Nothing waits.
+/// Puts a kernel on the stream; PP_INTERNAL if it cannot be launched, which is the launch's own error and no older one.
+/// Nothing waits.
 template <class... Parameters, class... Arguments>
 pp_status_t launch(const PreparedOp &op, void (*kernel)(Parameters...), Grid grid, int threads, size_t shared,
                    Arguments... arguments) {
 #ifdef __CUDACC__
-  if (shared > 48 * 1024 && cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)))
-    return PP_INTERNAL;
-  kernel<<<dim3(unsigned(grid.x), unsigned(grid.y), unsigned(grid.z)), unsigned(threads), shared,
-           static_cast<cudaStream_t>(op.launches->stream)>>>(arguments...);
-  return cudaGetLastError() == cudaSuccess ? PP_OK : PP_INTERNAL;
+  cudaError_t error = shared > 48 * 1024
+                          ? cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared))
+                          : cudaSuccess;
+  cudaLaunchConfig_t how = {};
+  how.gridDim = {unsigned(grid.x), unsigned(grid.y), unsigned(grid.z)}, how.blockDim = unsigned(threads);
+  how.dynamicSmemBytes = shared, how.stream = static_cast<cudaStream_t>(op.launches->stream);
+  if (error == cudaSuccess)
+    error = cudaLaunchKernelEx(&how, kernel, arguments...);
+  if (error == cudaSuccess)
+    return PP_OK;
+  whyNotLaunched = cudaGetErrorString(error);
+  return PP_INTERNAL;
 #else
   simtLaunch(op.launches->stream, [=] {
     runGrid({unsigned(grid.x), unsigned(grid.y), unsigned(grid.z)}, unsigned(threads), shared,

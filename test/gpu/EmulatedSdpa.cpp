@@ -1,8 +1,7 @@
 // Stands in for cuDNN where kernels are emulated: attention by plain loops, if PP_EMULATE_CUDNN is set.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// It takes what cuDNN takes, gives in f32 what cuDNN gives in f32, makes delta from the output as cuDNN does, and asks
-// for as much memory as was measured of cuDNN on an H100. `greedy` asks for more than is planned.
+// It takes what cuDNN takes, makes delta from the output as cuDNN does, and asks for as much memory as was measured of cuDNN on an H100. `greedy` asks for more than is planned.
 #include "runtime/cuda/Sdpa.h"
 #include "runtime/simt/Element.h"
 #include <cmath>
@@ -50,8 +49,7 @@ template <class E, class Work> void forEachHead(const SdpaShape &n, const Work &
       work(Head<E>{n, b, h});
 }
 
-/// O: what the output is in.
-template <class E, class O> void forward(const SdpaShape &n, const E *q, const E *k, const E *v, O *o, float *lse) {
+template <class E> void forward(const SdpaShape &n, const E *q, const E *k, const E *v, E *o, float *lse) {
   forEachHead<E>(n, [&](const Head<E> &head) {
     for (int64_t t = 0; t < n.queries; ++t) {
       std::vector<double> weights, sums(size_t(n.width));
@@ -74,10 +72,8 @@ template <class E> struct Backward {
   SdpaTensors to;
 };
 
-/// Q: what dq is in; K: dk and dv.
-template <class Q, class K, class E> void backward(const SdpaShape &n, const Backward<E> &a) {
-  auto *dqs = static_cast<Q *>(a.to.dq);
-  auto *dks = static_cast<K *>(a.to.dk), *dvs = static_cast<K *>(a.to.dv);
+template <class E> void backward(const SdpaShape &n, const Backward<E> &a) {
+  auto *dqs = static_cast<E *>(a.to.dq), *dks = static_cast<E *>(a.to.dk), *dvs = static_cast<E *>(a.to.dv);
   std::vector<double> dk(size_t(n.batch * n.keys * n.keyStride)), dv(dk.size());
   forEachHead<E>(n, [&](const Head<E> &head) {
     for (int64_t t = 0; t < n.queries; ++t) {
@@ -109,12 +105,9 @@ template <class E> void runAs(const SdpaShape &n, const SdpaTensors &to, void *s
   auto *lse = static_cast<float *>(to.lse);
   if (n.backward) {
     Backward<E> its = {in(to.dout), q, k, v, in(to.o), lse, to};
-    auto *body = n.sumsKeys() ? backward<float, float, E> : n.part ? backward<float, E, E> : backward<E, E, E>;
-    simtLaunch(stream, [n, its, body] { body(n, its); });
-  } else if (n.part) {
-    simtLaunch(stream, [=, o = static_cast<float *>(to.o)] { forward<E, float>(n, q, k, v, o, lse); });
+    simtLaunch(stream, [n, its] { backward(n, its); });
   } else {
-    simtLaunch(stream, [=, o = static_cast<E *>(to.o)] { forward<E, E>(n, q, k, v, o, lse); });
+    simtLaunch(stream, [=, o = static_cast<E *>(to.o)] { forward(n, q, k, v, o, lse); });
   }
 }
 
@@ -127,7 +120,7 @@ int64_t SdpaPlan::scratchBytes() const {
   const SdpaShape &n = state->shape;
   const int64_t rows = n.rows(), most = wish() == "greedy" ? n.plannedBytes() + 256 : 0;
   const int64_t shared = n.heads > n.groups ? 4 * n.batch * n.heads * n.keys * n.width : 0;
-  return std::max(most, n.backward ? 4 * rows * (n.part ? 1 : 1 + n.width) + shared + 256 : 256);
+  return std::max(most, n.backward ? 4 * rows * (1 + n.width) + shared + 256 : 256);
 }
 
 std::unique_ptr<SdpaPlan> SdpaPlan::create(const SdpaShape &shape, const std::string &, std::string &why) {

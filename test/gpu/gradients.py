@@ -2,10 +2,11 @@
 """Runs every packed schedule on one GPU, all ranks in one process, and compares gradients and losses with one rank."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: gradients.py PROGRAMS TEXT [few|rest|processes]
+# usage: gradients.py PROGRAMS TEXT [few|rest|more|processes]
 # Programs are `gradients.<type>.<schedule>/program`, linked by bench/gpu/link.py. Several run at a time and share the
-# GPU. `few` are the schedules that tell most, in f32 and bf16; `rest` are the others; `processes` are the few in bf16
-# with a process for each rank, whose messages go through host memory and MPI. A line also says what the program says of
+# GPU. `few` are the schedules that tell most, in f32 and bf16; `rest` are the others; `more` are families and meshes, and
+# one rank of each family against the first step of the CPU's program, which bench/gpu/pack.sh ran; `processes` are the
+# few in bf16 with a process for each rank, whose messages go through host memory and MPI. A line also says what the program says of
 # its engines: attention by cuDNN or by our kernels, products with an epilogue.
 # Tolerances, relative to the largest element of a tensor: f32 1e-4, for sums over 8 layers and 1024 tokens in another
 # order than one rank's (each step rounds at 6e-8, and norms and softmax amplify it about a thousandfold at worst).
@@ -26,27 +27,34 @@ TOLERANCE = {"f32": 1e-4, "bf16": 2e-2, "f16": 2.5e-3}
 RANKS = 4  # of all packed schedules
 FEW = ("1f1b", "zb_v", "weipipe_interleave", "slimpipe_exchange", "gpipe_offload", "fsdp")
 AT_A_TIME = 4  # programs; an H100 had no room for the contexts of 40 processes
-PLAIN, APART = "without epilogues", "over MPI"
+PLAIN, APART, HOST = "without epilogues", "over MPI", "against the CPU"
 BY_CUDNN = ("1f1b", "zb_v", "helixpipe")  # the others by our own attention: cuDNN compiles its kernels at every start
 
 
 def run(folder, text, *options):
     """Gradients, losses, and which engines served."""
     result = os.path.join(folder, f"result.{os.getpid()}" + "".join(options).replace(" ", "-"))
+    by_cudnn = folder.split(".")[-1] in BY_CUDNN or "-slices" in folder
     environment = dict(harness.ENVIRONMENT, PP_EPILOGUES="off" if PLAIN in options else "on",
-                       PP_CUDNN="on" if folder.split(".")[-1] in BY_CUDNN else "off")
+                       PP_CUDNN="on" if by_cudnn else "off")
     program = os.path.abspath(os.path.join(folder, "program"))
     start = (["mpirun", "-n", str(RANKS), "--oversubscribe", program, "--transport", "mpi"] if APART in options else
              [program, "--in-process"])
-    done = subprocess.run([*start, "--data", text, "--steps", "4", "--grads", result + ".grads", "--log",
-                           result + ".jsonl", *(option for option in options if option not in (PLAIN, APART))],
+    done = subprocess.run([*start, "--data", text, "--steps", "1" if HOST in options else "4",
+                           "--grads", result + ".grads", "--log", result + ".jsonl",
+                           *(option for option in options if option.startswith("-"))],
                           env=environment, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
         raise RuntimeError(next((line for line in said if line.startswith("pp: error")), said[-1]))
     engines = [line.split("  ", 1)[1] for line in done.stdout.splitlines() if line.startswith("engines  ")]
+    return *told(result), " ".join(engines)
+
+
+def told(result):
+    """What a run has written: its gradients and losses."""
     gradients = {name: values for name, (_, values) in harness.read_safetensors(result + ".grads").items()}
-    return gradients, [line["loss"] for line in harness.read_log(result + ".jsonl")], " ".join(engines)
+    return gradients, [line["loss"] for line in harness.read_log(result + ".jsonl")]
 
 
 def judge(case, text, references):
@@ -54,7 +62,8 @@ def judge(case, text, references):
     kind, folder, options = case
     name = " ".join([kind, folder.split(".")[-1], *options])
     try:
-        expected, expected_losses, _ = references[kind].result()
+        expected, expected_losses = (told(os.path.join(folder, "host")) if HOST in options else
+                                     references[kind].result()[:2])
         gradients, losses, engines = run(folder, text, *options)
     except Exception as error:  # the others are of interest all the same
         return False, f"{name}: {str(error).strip().splitlines()[-1]}"
@@ -71,13 +80,17 @@ def cases_of(programs, which):
     for folder in sorted(glob.glob(os.path.join(programs, "gradients.*"))):
         _, kind, schedule = os.path.basename(folder).split(".")
         few = kind.split("-")[0] != "f16" and schedule in FEW
+        more = "-" in kind and not kind.endswith("gpt2") or "+" in schedule or os.path.exists(f"{folder}/host.grads")
         ways = []
         if which == "processes":
             ways = [(APART,)] if few and kind == "bf16" else []
-        elif which == "all" or few == (which == "few"):
+        elif more:
+            ways = [(), ("--no-graph",)] if schedule != "single" else [(HOST,)] if "f32" in kind else []
+            ways = ways if which in ("more", "all") else []
+        elif which == "all" or which != "more" and few == (which == "few"):
             ways = [(), ("--no-graph",)] + ([(PLAIN,)] if kind.endswith("gpt2") else [])
         cases += [(kind, folder, options) for options in ways]
-    return sorted(cases, key=lambda case: (case[2] != (), case[1]))  # each program once, then its other ways
+    return sorted(cases, key=lambda case: (case[2] not in ((), (HOST,)), case[1]))  # each program once, then its other ways
 
 
 def main():

@@ -16,7 +16,7 @@ SHARDS = [f"kernel-tests-{shard}" for shard in range(6)]
 # One behind the other; those of a list run side by side.
 PARTS = ["versions", "configure", "build", "link",
          ["gradients", *SHARDS, "kernel-tests-cudnn", "memcheck", "racecheck"], "kernels", "steps", "counters",
-         "processes", "gradients-rest"]
+         "gradients-more", "processes", "gradients-rest"]
 HANG = """
 def hang(name):
     if os.environ.get("PP_REHEARSAL_HANGS") == name:
