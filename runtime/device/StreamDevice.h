@@ -63,10 +63,11 @@ class StreamDevice final : public Device, TraceMarks {
 public:
   StreamDevice(Driver &driver, StepGroup &group, bool timed = false) : driver(driver), group(group), timed(timed) {}
 
-  Status allocate(const RankProgram &program) override;
+  Status allocate(const RankProgram &program, int64_t more) override;
   Status upload(int64_t offset, const void *from, size_t bytes) override;
   Status download(int64_t offset, void *to, size_t bytes) override;
   const char *base() const override { return arena; }
+  const char *at(int64_t offset) const override { return place(arena + offset); }
   void bind(pp_rank_t &rank) override {
     driver.bind(rank, stream);
     if (timed)
@@ -84,13 +85,21 @@ public:
   /// The stream of the rank's kernels.
   [[nodiscard]] Driver::Stream compute() const { return stream; }
   [[nodiscard]] bool holds(const char *address) const { return address >= arena && address < arena + deviceBytes; }
-  /// Where an address of the emitted step lies: the host part of its arena is memory of its own.
+  /// Where an address of the emitted step lies: the host part of its arena is memory of its own, and what was allocated
+  /// beside it lies behind the device's part.
   template <typename Address> [[nodiscard]] Address *place(Address *address) const {
-    auto at = static_cast<const char *>(address) - arena;
-    return host && at >= deviceBytes ? static_cast<Address *>(host + (at - deviceBytes)) : address;
+    const int64_t at = static_cast<const char *>(address) - arena;
+    const Part part = partOf(at);
+    return part == Part::Device ? address
+                                : static_cast<Address *>(part == Part::Host ? host + (at - deviceBytes)
+                                                                            : arena + moreAt + (at - arenaBytes));
   }
 
 private:
+  enum class Part : uint8_t { Device, Host, More };
+  [[nodiscard]] Part partOf(int64_t offset) const {
+    return offset < deviceBytes ? Part::Device : offset < arenaBytes ? Part::Host : Part::More;
+  }
   /// Memory of the host in which pieces of the arena lie as they do there: those that lie together are one copy.
   struct Staging {
     struct Run {
@@ -118,7 +127,8 @@ private:
   Driver::Event sees = -1;
   Staging given, made;
   char *arena = nullptr, *host = nullptr;
-  int64_t deviceBytes = 0;
+  int64_t deviceBytes = 0, arenaBytes = 0; ///< the host's part lies between the two
+  int64_t moreAt = 0;                      ///< where in the device's memory lies what was allocated beside the arena
 };
 
 /// All ranks that share one device in one process meet here. Without `fibers` there is one, and its messages to its own
