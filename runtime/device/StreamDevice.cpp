@@ -70,7 +70,7 @@ Status StreamDevice::give(const std::vector<StepCopy> &inputs) {
   for (size_t i = 0; i < inputs.size(); ++i)
     memcpy(given.places[i], inputs[i].host, inputs[i].bytes);
   for (const Staging::Run &run : given.runs)
-    PP_TRY(driver.copy(stream, place(arena + run.offset), given.memory + run.at, size_t(run.bytes)));
+    PP_TRY(driver.copy(stream, const_cast<char *>(at(run.offset)), given.memory + run.at, size_t(run.bytes)));
   return {};
 }
 

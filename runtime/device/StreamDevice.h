@@ -67,7 +67,9 @@ public:
   Status upload(int64_t offset, const void *from, size_t bytes) override;
   Status download(int64_t offset, void *to, size_t bytes) override;
   const char *base() const override { return arena; }
-  const char *at(int64_t offset) const override { return place(arena + offset); }
+  const char *at(int64_t offset) const override {
+    return partOf(offset) == Part::More ? arena + moreAt + (offset - arenaBytes) : place(arena + offset);
+  }
   void bind(pp_rank_t &rank) override {
     driver.bind(rank, stream);
     if (timed)
@@ -85,14 +87,10 @@ public:
   /// The stream of the rank's kernels.
   [[nodiscard]] Driver::Stream compute() const { return stream; }
   [[nodiscard]] bool holds(const char *address) const { return address >= arena && address < arena + deviceBytes; }
-  /// Where an address of the emitted step lies: the host part of its arena is memory of its own, and what was allocated
-  /// beside it lies behind the device's part.
+  /// Where an address of the emitted step lies: the host part of its arena is memory of its own.
   template <typename Address> [[nodiscard]] Address *place(Address *address) const {
-    const int64_t at = static_cast<const char *>(address) - arena;
-    const Part part = partOf(at);
-    return part == Part::Device ? address
-                                : static_cast<Address *>(part == Part::Host ? host + (at - deviceBytes)
-                                                                            : arena + moreAt + (at - arenaBytes));
+    auto at = static_cast<const char *>(address) - arena;
+    return host && at >= deviceBytes ? static_cast<Address *>(host + (at - deviceBytes)) : address;
   }
 
 private:
