@@ -74,15 +74,15 @@ struct pp_rank_t {
   pp::Trace *trace = nullptr;
   pp::KernelQueue *queue = nullptr; ///< null: kernels run when they are called
   pp::OptimizerScalars optimizer;
-  std::vector<pp::OptimizerScalars> updates; ///< of a step with several updates, of each; else empty
-  std::vector<int32_t> updateOf;             ///< by unit, where there are several
+  std::vector<pp::OptimizerScalars> updates;             ///< of a step with several updates, of each; else empty
+  std::vector<int32_t> updateOf;                         ///< by unit, where there are several
   std::vector<pp::OfTargets<double>> tokenLosses;        ///< empty: only their sum is wanted
   std::vector<pp::OfTargets<const float>> targetWeights; ///< of the step that runs; empty: all are 1
-  std::function<pp_status_t(double)> judge;  ///< of the update before, by the squared norm; empty: nobody
-  pp::RouterSums routed;                     ///< of this step
-  bool forward = false;                      ///< the step that runs is the one that evaluates
-  int32_t unit = -1;                         ///< the unit that runs, for messages
-  std::string message;                       ///< why the last call failed; first failure wins
+  std::function<pp_status_t(double)> judge;              ///< of the update before, by the squared norm; empty: nobody
+  pp::RouterSums routed;                                 ///< of this step
+  bool forward = false;                                  ///< the step that runs is the one that evaluates
+  int32_t unit = -1;                                     ///< the unit that runs, for messages
+  std::string message;                                   ///< why the last call failed; first failure wins
 
   /// Those of the update that the unit belongs to.
   [[nodiscard]] const pp::OptimizerScalars *scalars() const {

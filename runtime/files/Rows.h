@@ -56,8 +56,8 @@ public:
   /// which place of the row the token's document begins; the row that stands before this one in a stream; or 1 where
   /// there is a token, and 0 where there is none; or the bits of the target's weight, an f32, 0 where there is none.
   enum class What : uint8_t { Tokens, Targets, Starts, Before, Filled, Weights };
-  /// Writes row `n`, or `count` places of it from `from` on. `ahead`: of tokens, targets and weights those so many places on in
-  /// their document, as far as the row has them; else the pad token, -100 and 0.
+  /// Writes row `n`, or `count` places of it from `from` on. `ahead`: of tokens, targets and weights those so many
+  /// places on in their document, as far as the row has them; else the pad token, -100 and 0.
   void read(int64_t n, What what, int32_t *out, int64_t from = 0, int64_t count = -1, int64_t ahead = 0) const;
   /// The targets of row `n` that count; `ahead`: of those so many places on.
   [[nodiscard]] Counted counted(int64_t n, int64_t ahead = 0) const;

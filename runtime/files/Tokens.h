@@ -24,8 +24,8 @@ public:
   /// name a file of nothing but tokens. llm.c's header has 256 int32: 20240520, 1 and the count before u16 tokens;
   /// 20240801, 7 and the count before u32. A name PREFIX for which there is a PREFIX.idx is a dataset of Megatron. A
   /// .safetensors file has `tokens` of type I32, U32 or U16; it may have `documents` I64, where each begins and at last
-  /// the number of tokens, and `counted` U8, 1 for a token that counts as a target, or F32, its weight as one. `random`: tokens from the seed.
-  /// With `check` every token is held against the vocabulary.
+  /// the number of tokens, and `counted` U8, 1 for a token that counts as a target, or F32, its weight as one.
+  /// `random`: tokens from the seed. With `check` every token is held against the vocabulary.
   Status open(const std::string &path, int64_t vocab, uint64_t seed, bool check);
 
   /// What tells these tokens from others: their number, and a hash of the first and the last of them; of a program that

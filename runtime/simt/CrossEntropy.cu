@@ -112,9 +112,7 @@ template <class E> struct LossArrays {
 
   PP_DEVICE double weight(int64_t row) const { return weights ? double(weights[row]) : 1; }
 
-  PP_DEVICE Acc<E> slope(int64_t row) const {
-    return Acc<E>(factor.value() * factor.scalars->lossScale * weight(row));
-  }
+  PP_DEVICE Acc<E> slope(int64_t row) const { return Acc<E>(factor.value() * factor.scalars->lossScale * weight(row)); }
 
   PP_DEVICE void writeLoss(int64_t row, int64_t rows, double loss, double lse) const {
     losses[row] = weight(row) * loss;
@@ -156,7 +154,7 @@ template <class E, int W, bool Capped> __global__ void __launch_bounds__(512) lo
     a.writeLoss(row, gridDim.x, double(all.largest - logit) + double(logarithm(all.sum)),
                 double(all.largest) + double(logarithm(all.sum)));
   writeGradient<E, W, Capped>(z, dz, a.n, all.largest, a.powers(row, all.largest, all.sum), a.slope(row), target,
-                             a.cap);
+                              a.cap);
 }
 
 template <class A> __global__ void sumLossesKernel(const double *losses, int64_t n, LossFactor factor, A *loss) {
@@ -292,10 +290,9 @@ template <class E> pp_status_t cross_entropy_loss(const PreparedOp &op, void *co
   takeScalars(op, arguments[3]);
   double *losses = reinterpret_cast<double *>(op.scratch);
   double *squares = op.zLoss() > 0 ? losses + op.dims[0] : nullptr;
-  if (pp_status_t status =
-          map(op,
-              RowLoss<E>{in<Acc<E>>(arguments[0]), in<int32_t>(arguments[1]), in<float>(arguments[5]), losses, squares},
-              op.dims[0], false))
+  if (pp_status_t status = map(
+          op, RowLoss<E>{in<Acc<E>>(arguments[0]), in<int32_t>(arguments[1]), in<float>(arguments[5]), losses, squares},
+          op.dims[0], false))
     return status;
   return sumLosses<E>(op, losses, arguments[2]);
 }

@@ -126,10 +126,10 @@ private:
   bool hasSource = false;
   bool counts; ///< targets and tokens, row by row
   int64_t step = 0;
-  int64_t targets = 0;          ///< of the step that count
-  std::vector<double> weights;  ///< of targets that count, by update of the step: their sum
-  std::vector<int64_t> tokens;  ///< by update of the step
-  std::vector<int32_t> input;   ///< all of a step's
+  int64_t targets = 0;         ///< of the step that count
+  std::vector<double> weights; ///< of targets that count, by update of the step: their sum
+  std::vector<int64_t> tokens; ///< by update of the step
+  std::vector<int32_t> input;  ///< all of a step's
 };
 
 } // namespace pp
