@@ -392,8 +392,9 @@ def check_further(compiler, folder, text, tally):
             compare(f"{model} {values}", step(f"{model}{number}", path, "true", model=model, **values), alone)
 
 
-def check_resume(compiler, folder, path):
-    """A run over the ends of epochs stops and resumes to the same bits; another packing does not pass unseen."""
+def check_resume(compiler, folder, other, path):
+    """A run over the ends of epochs stops and resumes to the same bits; another packing does not pass unseen, nor do
+    other weights."""
     program = compiled(compiler, folder, "resumed", schedule="1f1b", ranks=4, **COMMON)
     whole, part = os.path.join(folder, "whole"), os.path.join(folder, "part")
     common = [program, "--in-process", "--data", path]
@@ -401,6 +402,8 @@ def check_resume(compiler, folder, path):
     harness.call([*common, "--shuffle", "--pack", "split", "--epochs", "5", "--stop-at", "2", "--save", part])
     done = harness.call([*common, "--resume", part, "--pack", "whole"], expect=1)
     assert "the data was packed `split` and is packed `whole`" in done.stderr, done.stderr
+    done = harness.call([program, "--in-process", "--data", other, "--resume", part], expect=1)
+    assert "the data was" in done.stderr, done.stderr
     harness.call([*common, "--resume", part, "--epochs", "5", "--save", part])
     for name in ("model.safetensors", "optimizer.safetensors"):
         with open(os.path.join(whole, name), "rb") as a, open(os.path.join(part, name), "rb") as b:
@@ -558,7 +561,7 @@ def main():
     check_labels(compiler, os.path.join(folder, "labels"), tally)
     check_alone(compiler, folder, tally)
     check_further(compiler, folder, text, tally)
-    tally.attempt("check_resume", check_resume, compiler, folder, list(references)[1])
+    tally.attempt("check_resume", check_resume, compiler, folder, *references)
     tally.attempt("check_refused", check_refused, compiler, folder, text)
     return tally.close()
 
