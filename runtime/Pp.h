@@ -246,11 +246,11 @@ int32_t pp_scale(pp_rank_t *, int32_t op, const void *x, void *y);
 int32_t pp_add_bias(pp_rank_t *, int32_t op, const void *x, const void *bias, void *y);
 
 /// loss[0] (acc) = scale * sum of (lse_t - z[t,target]); dz = scale * loss scale * (softmax - onehot); dz == z allowed;
-/// a target < 0 is ignored. z, dz in e; the loss scale is a scalar of the rank. dims T V. params scale. flags:
-/// "counted" (of every kernel with a scale: it is divided by a scalar of the rank, the update's targets that count). A
-/// further param c above 0, of this kernel, its stats and dz, makes c tanh(z / c) of the logits first. Behind it, or 0,
+/// a target < 0 is ignored, others count by their weights. z, dz in e; the loss scale is a scalar of the rank. dims T
+/// V. params scale. flags: "counted" (of kernels with a scale: divided by a scalar, the update's weights). A further
+/// param c above 0, of this kernel, its stats and dz, makes c tanh(z / c) of the logits first. Behind it, or 0,
 /// "counted" may have another: how many places further on the targets are than the next token, up to 3. Behind that, or
-/// 0, one w above 0, of this kernel, its loss and dz: loss[1] = scale * sum of w lse_t^2, whose slope is in dz, too.
+/// 0, one w above 0, of this kernel, its loss and dz: loss[1] = scale * sum of w lse_t^2, whose slope is in dz.
 int32_t pp_cross_entropy(pp_rank_t *, int32_t op, const void *z, const int32_t *targets, void *dz, void *loss);
 
 /// stats[T,3] (acc) of the columns [first, first + n) of the logits z[T,V]: largest, sum of exp(z - largest), and the

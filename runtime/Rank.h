@@ -57,10 +57,10 @@ struct RouterSums {
   int64_t rows = 0, experts = 0, fewest = INT64_MAX, most = 0, dropped = 0;
 };
 
-/// Where the losses of the tokens go whose targets lie here.
-struct TokenLosses {
+/// One value for each of the targets that lie here: where its loss goes, or its weight.
+template <class Value> struct OfTargets {
   const int32_t *begin, *end;
-  double *losses;
+  Value *values;
 };
 
 } // namespace pp
@@ -74,25 +74,27 @@ struct pp_rank_t {
   pp::Trace *trace = nullptr;
   pp::KernelQueue *queue = nullptr; ///< null: kernels run when they are called
   pp::OptimizerScalars optimizer;
-  std::vector<pp::OptimizerScalars> updates; ///< of a step with several updates, of each; else empty
-  std::vector<int32_t> updateOf;             ///< by unit, where there are several
-  std::vector<pp::TokenLosses> tokenLosses;  ///< empty: only their sum is wanted
-  std::function<pp_status_t(double)> judge;  ///< of the update before, by the squared norm; empty: nobody
-  pp::RouterSums routed;                     ///< of this step
-  bool forward = false;                      ///< the step that runs is the one that evaluates
-  int32_t unit = -1;                         ///< the unit that runs, for messages
-  std::string message;                       ///< why the last call failed; first failure wins
+  std::vector<pp::OptimizerScalars> updates;             ///< of a step with several updates, of each; else empty
+  std::vector<int32_t> updateOf;                         ///< by unit, where there are several
+  std::vector<pp::OfTargets<double>> tokenLosses;        ///< empty: only their sum is wanted
+  std::vector<pp::OfTargets<const float>> targetWeights; ///< of the step that runs; empty: all are 1
+  std::function<pp_status_t(double)> judge;              ///< of the update before, by the squared norm; empty: nobody
+  pp::RouterSums routed;                                 ///< of this step
+  bool forward = false;                                  ///< the step that runs is the one that evaluates
+  int32_t unit = -1;                                     ///< the unit that runs, for messages
+  std::string message;                                   ///< why the last call failed; first failure wins
 
   /// Those of the update that the unit belongs to.
   [[nodiscard]] const pp::OptimizerScalars *scalars() const {
     return updates.empty() || unit < 0 ? &optimizer : &updates[size_t(updateOf[size_t(unit)])];
   }
 
-  /// Where the losses of these targets go; null: nowhere.
-  [[nodiscard]] double *lossesOf(const int32_t *targets) const {
-    for (const pp::TokenLosses &each : tokenLosses)
+  /// What belongs to these targets; null: nothing.
+  template <class Value>
+  [[nodiscard]] static Value *find(const std::vector<pp::OfTargets<Value>> &all, const int32_t *targets) {
+    for (const pp::OfTargets<Value> &each : all)
       if (targets >= each.begin && targets < each.end)
-        return each.losses + (targets - each.begin);
+        return each.values + (targets - each.begin);
     return nullptr;
   }
 

@@ -5,13 +5,15 @@
 # usage: pp-tokenize IN.jsonl --tokenizer DIR -o OUT.safetensors [--eos] [--max N] [--threads N] [--template-seconds N]
 # Each line is {"text": ..}, {"prompt": .., "completion": ..} or {"messages": [{"role": .., "content": ..}, ..]}. DIR is
 # the folder of a published model: tokenizer.json, tokenizer_config.json, chat_template.jinja. The dataset has `tokens`,
-# `documents` I64 and `counted` U8 (runtime/README.md). All of a text counts, of the others what the model answers.
-import argparse, datetime, hashlib, json, multiprocessing, os, re, resource, signal, sys
+# `documents` I64 and `counted` (runtime/README.md). All of a text counts, of the others what the model answers; so many
+# times as `weight` says, which a line and a message of the assistant may have. `counted` is F32 if one is not 0 or 1.
+import argparse, datetime, hashlib, json, math, multiprocessing, os, re, resource, signal, sys
 
 NEEDED = "tokenizers, jinja2, safetensors and numpy"
 BATCH = 256  # lines that are tokenized together
 LONGEST = 1 << 28  # characters of a line, and of what a chat template makes of one
 MEMORY = 1 << 30  # bytes that a chat template may take
+HEAVIEST = (2 - 2 ** -23) * 2 ** 127  # the largest f32
 
 
 class Refused(Exception):
@@ -45,6 +47,13 @@ def check_characters(text):
     found = re.search("[\ud800-\udfff]", text)
     if found:
         raise Refused(f"`\\u{ord(found.group()):04x}` is half of a surrogate pair, which is no character")
+
+
+def weight_of(entry, what, times=1):
+    weight, most = entry.get("weight", 1), HEAVIEST / max(times, 1)
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight <= most:
+        raise Refused(f"the `weight` of {what} is {json.dumps(weight)}; expected a number from 0 to {most:.6g}")
+    return weight * times
 
 
 # ---- Chat templates
@@ -281,17 +290,19 @@ class Document:
     def __init__(self, entry, tokenizer):
         keys = set(entry) if isinstance(entry, dict) else set()
         self.spans, self.runs, self.is_chat = None, [], False
+        self.weights = []  # of the answers
         kinds = [kind for kind in (("text",), ("prompt", "completion"), ("messages",)) if keys.issuperset(kind)]
         if len(kinds) != 1 or not (kinds[0] == ("messages",) or all(is_text(entry[key]) for key in kinds[0])):
             raise Refused("expected `text`, `prompt` and `completion`, or `messages`, one of the three and each of "
                           f"them text, got {', '.join(f'`{key}`' for key in sorted(keys)) or 'no object'}")
+        self.weight = weight_of(entry, "the line")
         if kinds[0] == ("text",):
             self.texts = [entry["text"]]
         elif kinds[0] == ("messages",):
             self.read_chat(entry["messages"], tokenizer)
         else:
             self.texts = [entry["prompt"] + entry["completion"], entry["prompt"]]
-            self.runs = [(1, 0)]
+            self.runs, self.weights = [(1, 0)], [self.weight]
         for text in self.texts:
             check_characters(text)
 
@@ -305,6 +316,12 @@ class Document:
                 raise Refused("the `content` of a message is no text, no list and not null")
         if any(mark in json.dumps(messages) for mark in ("\\u0002", "\\u0003")):
             raise Refused("`messages` have the control characters 2 or 3")
+        for message in messages:
+            if "weight" in message and message["role"] != "assistant":
+                raise Refused(f"a message of `{message['role']}` has a `weight`; only what the assistant says counts")
+        self.weights = [weight_of(message, "a message", self.weight) for message in messages
+                        if message["role"] == "assistant"]
+        messages = [{name: field for name, field in message.items() if name != "weight"} for message in messages]
         answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         jobs = [(messages, False)]
         for i in answers:
@@ -316,17 +333,21 @@ class Document:
         self.texts[0], spans = without_marks(self.texts[0])
         if tokenizer.marks:
             self.spans = spans
+            if len(spans) != len(self.weights) and any(weight != self.weight for weight in self.weights):
+                raise Refused(f"messages have a `weight`, and the template marks {len(spans)} answers where "
+                              f"{len(self.weights)} are said")
 
     def tokens(self, encodings):
-        """The tokens, and for each whether it counts."""
+        """The tokens, and for each its weight as a target."""
         whole = encodings[0].ids
         if self.spans is not None:
-            return whole, [int(any(begin < last and first < end for first, last in self.spans))
-                           for begin, end in encodings[0].offsets]
+            weights = self.weights if len(self.weights) == len(self.spans) else [self.weight] * len(self.spans)
+            return whole, [max((weight for (first, last), weight in zip(self.spans, weights)
+                                if begin < last and first < end), default=0) for begin, end in encodings[0].offsets]
         if not self.runs and not self.is_chat:
-            return whole, [1] * len(whole)
+            return whole, [self.weight] * len(whole)
         counted = [0] * len(whole)
-        for before, after in self.runs:
+        for (before, after), weight in zip(self.runs, self.weights):
             for part in (encodings[before].ids, encodings[after].ids):
                 if whole[:len(part)] != part:
                     raise Refused("the tokens of the prompt are not the first ones of the whole; a completion begins "
@@ -334,7 +355,7 @@ class Document:
                                   "the template writes earlier messages otherwise when later ones follow, so what the "
                                   "model answers is not known")
             begin, end = len(encodings[before].ids), len(encodings[after].ids)
-            counted[begin:end] = [1] * (end - begin)
+            counted[begin:end] = [weight] * (end - begin)
         return whole, counted
 
 
@@ -365,7 +386,7 @@ class Dataset:
 
     def add_document(self, document, tokens, counted):
         if self.end is not None and not document.is_chat and tokens:
-            tokens, counted = tokens + [self.end], counted + [1]
+            tokens, counted = tokens + [self.end], counted + [document.weight]
         if self.longest and len(tokens) > self.longest:
             tokens, counted = tokens[:self.longest], counted[:self.longest]
             self.cut += 1
@@ -384,15 +405,18 @@ class Dataset:
         with open(self.tokenizer.path, "rb") as file:
             digest = hashlib.sha256(file.read()).hexdigest()
         kind = numpy.uint16 if max(self.tokens) < 65536 else numpy.int32
+        counted = numpy.array(self.counted, numpy.float32)
+        weighted = bool((counted * counted != counted).any())
         tensors = {"tokens": numpy.array(self.tokens, kind), "documents": numpy.array(self.documents, numpy.int64),
-                   "counted": numpy.array(self.counted, numpy.uint8)}
+                   "counted": counted if weighted else counted.astype(numpy.uint8)}
         fresh = path + ".tmp"
         try:
             safetensors.numpy.save_file(tensors, fresh, {"vocab": str(vocab), "tokenizer": digest,
                                                          "made_by": "pp-tokenize"})
             with open(fresh, "rb") as file:
                 os.fsync(file.fileno())
-            say(self.summary())
+            say(self.summary(numpy.count_nonzero(counted), f", with weights of {math.fsum(counted):g} in all"
+                             if weighted else ""))
             os.replace(fresh, path)
         except Refused:
             raise
@@ -402,8 +426,8 @@ class Dataset:
             if os.path.exists(fresh):
                 os.remove(fresh)
 
-    def summary(self):
-        return (f"{len(self.documents) - 1} documents, {len(self.tokens)} tokens, {sum(self.counted)} count as targets"
+    def summary(self, targets, weights):
+        return (f"{len(self.documents) - 1} documents, {len(self.tokens)} tokens, {targets} count as targets{weights}"
                 + (f"; {self.cut} cut to {self.longest} tokens" if self.cut else "")
                 + (f"; {self.empty} empty ones left out" if self.empty else ""))
 

@@ -12,7 +12,7 @@
 
 namespace pp {
 
-/// Bytes of the arena, and where they come from or go to on the host.
+/// Bytes of the arena, or of what was allocated beside it, and where they come from or go to on the host.
 struct StepCopy {
   int64_t offset;
   void *host;
@@ -23,13 +23,16 @@ class Device {
 public:
   virtual ~Device() = default;
 
-  /// Makes the arena of the program, all of it zero.
-  virtual Status allocate(const RankProgram &program) = 0;
+  /// Makes the arena of the program, and so many bytes more, all of it zero. These have the offsets from the arena's
+  /// size on.
+  virtual Status allocate(const RankProgram &program, int64_t more) = 0;
   virtual Status upload(int64_t offset, const void *from, size_t bytes) = 0;
   virtual Status download(int64_t offset, void *to, size_t bytes) = 0;
 
   /// Where the arena begins for its kernels.
   [[nodiscard]] virtual const char *base() const = 0;
+  /// Where an offset lies for its kernels.
+  [[nodiscard]] virtual const char *at(int64_t offset) const = 0;
 
   /// The kernels of this rank are prepared; from now on they run here.
   virtual void bind(pp_rank_t &rank) = 0;

@@ -14,15 +14,16 @@ class HostDevice final : public Device {
 public:
   ~HostDevice() override {
     if (arena)
-      munmap(arena, program->arenaBytes);
+      munmap(arena, bytes);
   }
 
-  Status allocate(const RankProgram &its) override {
+  Status allocate(const RankProgram &its, int64_t more) override {
     program = &its;
     if (program->arenaBytes == 0)
       return {};
-    void *memory =
-        mmap(nullptr, program->arenaBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    gap = -program->arenaBytes & (alignment - 1);
+    bytes = size_t(program->arenaBytes + gap + more);
+    void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
       return refused("rank ", program->rank, " needs an arena of ", program->arenaBytes, " bytes: ", strerror(errno));
     arena = static_cast<char *>(memory);
@@ -39,10 +40,13 @@ public:
   }
 
   const char *base() const override { return arena; }
+  const char *at(int64_t offset) const override {
+    return arena + (offset < program->arenaBytes ? offset : offset + gap);
+  }
   void bind(pp_rank_t &) override {}
   Status give(const std::vector<StepCopy> &inputs) override {
     for (const StepCopy &each : inputs)
-      memcpy(arena + each.offset, each.host, each.bytes);
+      memcpy(const_cast<char *>(at(each.offset)), each.host, each.bytes);
     return {};
   }
   pp_status_t run(pp_step_t step, pp_rank_t &rank, const std::vector<StepCopy> &results) override {
@@ -74,6 +78,9 @@ public:
 private:
   const RankProgram *program = nullptr;
   char *arena = nullptr;
+  size_t bytes = 0;
+  static constexpr int64_t alignment = 64;
+  int64_t gap = 0; ///< between the arena and what was allocated beside it
 };
 
 } // namespace

@@ -6,11 +6,14 @@
 
 namespace pp {
 
-Status StreamDevice::allocate(const RankProgram &program) {
-  deviceBytes = program.arenaBytes - program.hostBytes;
+Status StreamDevice::allocate(const RankProgram &program, int64_t more) {
+  constexpr int64_t alignment = 256;
+  arenaBytes = program.arenaBytes;
+  deviceBytes = arenaBytes - program.hostBytes;
+  moreAt = (deviceBytes + alignment - 1) / alignment * alignment;
   PP_TRY(driver.makeStream(stream));
   void *memory = nullptr;
-  PP_TRY(driver.allocate(size_t(deviceBytes), memory));
+  PP_TRY(driver.allocate(size_t(more ? moreAt + more : deviceBytes), memory));
   arena = static_cast<char *>(memory);
   if (program.hostBytes) {
     PP_TRY(driver.allocateHost(size_t(program.hostBytes), memory));
@@ -40,9 +43,8 @@ Status StreamDevice::layOut(const std::vector<StepCopy> &pieces, int64_t most, S
   for (size_t each : order) {
     const StepCopy &piece = pieces[each];
     const int64_t end = piece.offset + int64_t(piece.bytes);
-    const bool isHost = piece.offset >= deviceBytes;
     Staging::Run *last = staging.runs.empty() ? nullptr : &staging.runs.back();
-    if (!last || piece.offset - (last->offset + last->bytes) > most || isHost != (last->offset >= deviceBytes)) {
+    if (!last || piece.offset - (last->offset + last->bytes) > most || partOf(piece.offset) != partOf(last->offset)) {
       size = (size + 63) / 64 * 64;
       last = &staging.runs.emplace_back(piece.offset, 0, size);
     }
@@ -68,7 +70,7 @@ Status StreamDevice::give(const std::vector<StepCopy> &inputs) {
   for (size_t i = 0; i < inputs.size(); ++i)
     memcpy(given.places[i], inputs[i].host, inputs[i].bytes);
   for (const Staging::Run &run : given.runs)
-    PP_TRY(driver.copy(stream, place(arena + run.offset), given.memory + run.at, size_t(run.bytes)));
+    PP_TRY(driver.copy(stream, const_cast<char *>(at(run.offset)), given.memory + run.at, size_t(run.bytes)));
   return {};
 }
 

@@ -63,10 +63,13 @@ class StreamDevice final : public Device, TraceMarks {
 public:
   StreamDevice(Driver &driver, StepGroup &group, bool timed = false) : driver(driver), group(group), timed(timed) {}
 
-  Status allocate(const RankProgram &program) override;
+  Status allocate(const RankProgram &program, int64_t more) override;
   Status upload(int64_t offset, const void *from, size_t bytes) override;
   Status download(int64_t offset, void *to, size_t bytes) override;
   const char *base() const override { return arena; }
+  const char *at(int64_t offset) const override {
+    return partOf(offset) == Part::More ? arena + moreAt + (offset - arenaBytes) : place(arena + offset);
+  }
   void bind(pp_rank_t &rank) override {
     driver.bind(rank, stream);
     if (timed)
@@ -91,6 +94,10 @@ public:
   }
 
 private:
+  enum class Part : uint8_t { Device, Host, More };
+  [[nodiscard]] Part partOf(int64_t offset) const {
+    return offset < deviceBytes ? Part::Device : offset < arenaBytes ? Part::Host : Part::More;
+  }
   /// Memory of the host in which pieces of the arena lie as they do there: those that lie together are one copy.
   struct Staging {
     struct Run {
@@ -118,7 +125,8 @@ private:
   Driver::Event sees = -1;
   Staging given, made;
   char *arena = nullptr, *host = nullptr;
-  int64_t deviceBytes = 0;
+  int64_t deviceBytes = 0, arenaBytes = 0; ///< the host's part lies between the two
+  int64_t moreAt = 0;                      ///< where in the device's memory lies what was allocated beside the arena
 };
 
 /// All ranks that share one device in one process meet here. Without `fibers` there is one, and its messages to its own

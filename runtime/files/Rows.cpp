@@ -3,11 +3,18 @@
 #include "runtime/files/Rows.h"
 #include "runtime/files/Random.h"
 #include <algorithm>
+#include <cstring>
 
 namespace pp {
 namespace {
 
 constexpr int32_t notCounted = -100; ///< as in PyTorch: a target that is ignored
+
+int32_t bitsOf(float weight) {
+  int32_t bits = 0;
+  memcpy(&bits, &weight, sizeof bits);
+  return bits;
+}
 
 } // namespace
 
@@ -164,11 +171,10 @@ template <class Use> void Rows::forPieces(int64_t n, Use use) const {
         use(epoch.pieces[i]);
 }
 
-/// Of the token at `place` of the piece.
-int32_t Rows::targetAt(const Piece &piece, int64_t place) const {
-  const bool exists = place + 1 < int64_t(piece.length) || piece.goesOn;
-  const int64_t next = piece.begin + place + 1;
-  return exists && tokens->isCounted(next) ? tokens->at(next) : notCounted;
+int64_t Rows::targetOf(const Piece &piece, int64_t place) const {
+  const int64_t length = piece.length, next = piece.begin + place + 1;
+  const bool exists = place < length && (place + 1 < length || piece.goesOn);
+  return exists && tokens->isCounted(next) ? next : -1;
 }
 
 void Rows::read(int64_t n, What what, int32_t *out, int64_t from, int64_t count, int64_t ahead) const {
@@ -179,12 +185,14 @@ void Rows::read(int64_t n, What what, int32_t *out, int64_t from, int64_t count,
     const int64_t end = std::min<int64_t>(piece.column + piece.length, from + count);
     for (int64_t t = begin; t < end; ++t) {
       const int64_t place = t - piece.column + ahead;
-      const bool isThere = place < int64_t(piece.length);
-      out[t - from] = what == What::Starts    ? int32_t(piece.column)
-                      : what == What::Filled  ? 1
-                      : !isThere              ? (what == What::Targets ? notCounted : pad)
-                      : what == What::Targets ? targetAt(piece, place)
-                                              : tokens->at(piece.begin + place);
+      const bool ofTargets = what == What::Targets || what == What::Weights;
+      const int64_t target = ofTargets ? targetOf(piece, place) : -1;
+      out[t - from] = what == What::Starts            ? int32_t(piece.column)
+                      : what == What::Filled          ? 1
+                      : what == What::Targets         ? (target < 0 ? notCounted : tokens->at(target))
+                      : what == What::Weights         ? (target < 0 ? 0 : bitsOf(tokens->weightOf(target)))
+                      : place < int64_t(piece.length) ? tokens->at(piece.begin + place)
+                                                      : pad;
     }
     filled = piece.column + piece.length;
   };
@@ -192,21 +200,23 @@ void Rows::read(int64_t n, What what, int32_t *out, int64_t from, int64_t count,
     add(window(n, /*before=*/true));
   else
     forPieces(n, add);
-  const int32_t rest = what == What::Starts    ? int32_t(filled)
-                       : what == What::Filled  ? 0
-                       : what == What::Targets ? notCounted
-                                               : pad;
+  const int32_t rest = what == What::Starts                            ? int32_t(filled)
+                       : what == What::Filled || what == What::Weights ? 0
+                       : what == What::Targets                         ? notCounted
+                                                                       : pad;
   for (int64_t t = std::max(filled, from); t < from + count; ++t)
     out[t - from] = rest;
 }
 
-int64_t Rows::counted(int64_t n, int64_t ahead) const {
-  int64_t sum = 0;
+Counted Rows::counted(int64_t n, int64_t ahead) const {
+  Counted sum;
   forPieces(n, [&](const Piece &piece) {
-    const int64_t targets = int64_t(piece.length) - (piece.goesOn ? 0 : 1);
-    for (int64_t t = ahead; tokens->hasCounted() && t < targets; ++t)
-      sum += tokens->isCounted(piece.begin + t + 1);
-    sum += tokens->hasCounted() ? 0 : std::max<int64_t>(targets - ahead, 0);
+    const int64_t targets = std::max(int64_t(piece.length) - (piece.goesOn ? 0 : 1) - ahead, int64_t(0));
+    if (!tokens->hasCounted())
+      sum += {targets, double(targets)};
+    for (int64_t t = 0; tokens->hasCounted() && t < targets; ++t)
+      if (const double weight = tokens->weightOf(piece.begin + ahead + t + 1); weight != 0)
+        sum += {1, weight};
   });
   return sum;
 }

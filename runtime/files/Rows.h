@@ -17,6 +17,16 @@ enum class Packing : uint8_t { Stream, Whole, Split };
 /// `stream`, `whole`, `split`.
 [[nodiscard]] const char *nameOf(Packing packing);
 
+/// How many targets count, and the sum of their weights, which is the same number where the data have none.
+struct Counted {
+  int64_t targets = 0;
+  double weights = 0;
+  Counted &operator+=(const Counted &other) {
+    targets += other.targets, weights += other.weights;
+    return *this;
+  }
+};
+
 class Rows {
 public:
   /// Rows of `length` tokens of a file that stays open; `pad` fills what is left of a row.
@@ -44,13 +54,13 @@ public:
 
   /// What of a row is read: its tokens; for each the next one of its document, or -100 where that does not count; at
   /// which place of the row the token's document begins; the row that stands before this one in a stream; or 1 where
-  /// there is a token, and 0 where there is none.
-  enum class What : uint8_t { Tokens, Targets, Starts, Before, Filled };
-  /// Writes row `n`, or `count` places of it from `from` on. `ahead`: of tokens and targets those so many places on in
-  /// their document, as far as the row has them; else the pad token, and -100.
+  /// there is a token, and 0 where there is none; or the bits of the target's weight, an f32, 0 where there is none.
+  enum class What : uint8_t { Tokens, Targets, Starts, Before, Filled, Weights };
+  /// Writes row `n`, or `count` places of it from `from` on. `ahead`: of tokens, targets and weights those so many
+  /// places on in their document, as far as the row has them; else the pad token, -100 and 0.
   void read(int64_t n, What what, int32_t *out, int64_t from = 0, int64_t count = -1, int64_t ahead = 0) const;
-  /// How many targets of row `n` count; `ahead`: of those so many places on.
-  [[nodiscard]] int64_t counted(int64_t n, int64_t ahead = 0) const;
+  /// The targets of row `n` that count; `ahead`: of those so many places on.
+  [[nodiscard]] Counted counted(int64_t n, int64_t ahead = 0) const;
   /// How many tokens row `n` has.
   [[nodiscard]] int64_t filled(int64_t n) const;
 
@@ -74,7 +84,8 @@ private:
   [[nodiscard]] int64_t firstWindows() const;
   [[nodiscard]] Place placeOfWindow(int64_t n) const;
   [[nodiscard]] Piece window(int64_t n, bool before) const;
-  [[nodiscard]] int32_t targetAt(const Piece &piece, int64_t place) const;
+  /// Which token the target of the one at `place` of the piece is; -1: there is none that counts.
+  [[nodiscard]] int64_t targetOf(const Piece &piece, int64_t place) const;
 
   const Tokens *tokens = nullptr;
   int64_t length = 1;

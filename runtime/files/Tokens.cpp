@@ -4,6 +4,7 @@
 #include "runtime/files/Random.h"
 #include "runtime/files/SafeTensors.h"
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string_view>
 #include <unistd.h>
@@ -92,7 +93,11 @@ Status Tokens::checkTokens(const std::string &path) const {
     if (stored(i) < 0 || stored(i) >= vocab)
       return invalid("token ", i, " of `", path, "` is ", stored(i), "; the model's vocabulary has ", vocab, ", 0 to ",
                      vocab - 1);
-  for (int64_t i = 0; counts && i < tokens; ++i)
+  for (int64_t i = 0; weighted && i < tokens; ++i)
+    if (const float weight = weightOf(i); !(weight >= 0) || std::isinf(weight))
+      return invalid("`counted` of `", path, "` has ", weight, " at token ", i,
+                     "; expected a weight of at least 0 that is finite");
+  for (int64_t i = 0; counts && !weighted && i < tokens; ++i)
     if (uint8_t(counts[i]) > 1)
       return invalid("`counted` of `", path, "` has ", int(uint8_t(counts[i])), " at token ", i, "; expected 0 or 1");
   return {};
@@ -166,9 +171,10 @@ Status Tokens::readCounted(const std::string &path) {
   if (found == dataset->tensors().end())
     return {};
   const FileTensor &tensor = found->second;
-  if (tensor.type != "U8" || tensor.shape.size() != 1 || tensor.elements() != tokens)
+  weighted = tensor.type == "F32";
+  if ((tensor.type != "U8" && !weighted) || tensor.shape.size() != 1 || tensor.elements() != tokens)
     return invalid("`counted` of `", path, "` are ", tensor.elements(), " values of type ", tensor.type, "; expected ",
-                   tokens, " of type U8, one for each token");
+                   tokens, " of type U8 or F32, one for each token");
   counts = dataset->data(tensor);
   return {};
 }
@@ -268,6 +274,14 @@ int32_t Tokens::at(int64_t position) const {
   return int32_t(random ? hashOf(seed, uint64_t(position)) % uint64_t(vocab) : uint64_t(stored(position)));
 }
 
+float Tokens::weightOf(int64_t position) const {
+  if (!weighted)
+    return !counts || counts[position] != 0 ? 1 : 0;
+  float weight = 0;
+  memcpy(&weight, counts + position * int64_t(sizeof weight), sizeof weight);
+  return weight;
+}
+
 std::string Tokens::fingerprint(bool withDocuments) const {
   if (random)
     return "random";
@@ -282,7 +296,7 @@ std::string Tokens::fingerprint(bool withDocuments) const {
   if (withDocuments && !begins.empty())
     addEnds(begins.data(), begins.size() * sizeof(int64_t));
   if (withDocuments && counts)
-    addEnds(counts, size_t(tokens));
+    addEnds(counts, size_t(tokens) * (weighted ? sizeof(float) : 1));
   char out[64];
   snprintf(out, sizeof out, "%lld tokens, %016llx", static_cast<long long>(tokens),
            static_cast<unsigned long long>(hash));

@@ -24,8 +24,8 @@ public:
   /// name a file of nothing but tokens. llm.c's header has 256 int32: 20240520, 1 and the count before u16 tokens;
   /// 20240801, 7 and the count before u32. A name PREFIX for which there is a PREFIX.idx is a dataset of Megatron. A
   /// .safetensors file has `tokens` of type I32, U32 or U16; it may have `documents` I64, where each begins and at last
-  /// the number of tokens, and `counted` U8, 1 for a token that counts as a target. `random`: tokens from the seed.
-  /// With `check` every token is held against the vocabulary.
+  /// the number of tokens, and `counted` U8, 1 for a token that counts as a target, or F32, its weight as one.
+  /// `random`: tokens from the seed. With `check` every token is held against the vocabulary.
   Status open(const std::string &path, int64_t vocab, uint64_t seed, bool check);
 
   /// What tells these tokens from others: their number, and a hash of the first and the last of them; of a program that
@@ -39,7 +39,11 @@ public:
   /// Where the documents begin, and the number of tokens; empty: the file has no documents.
   [[nodiscard]] const std::vector<int64_t> &documents() const { return begins; }
   [[nodiscard]] bool hasCounted() const { return counts; }
-  [[nodiscard]] bool isCounted(int64_t position) const { return !counts || counts[position] != 0; }
+  /// Tokens count by weights.
+  [[nodiscard]] bool hasWeights() const { return weighted; }
+  [[nodiscard]] bool isCounted(int64_t position) const { return weightOf(position) != 0; }
+  /// What the token's loss is multiplied by where it is a target.
+  [[nodiscard]] float weightOf(int64_t position) const;
 
 private:
   Status readFormat(const std::string &path, int64_t tokenBytes);
@@ -60,6 +64,7 @@ private:
   int64_t width = 1;           ///< bytes of a token
   std::vector<int64_t> begins;
   const char *counts = nullptr; ///< of each token; null: all count
+  bool weighted = false;        ///< they are F32
   std::unique_ptr<SafeTensors> dataset;
 };
 

@@ -19,6 +19,9 @@ inline double lossFactor(const PreparedOp &op, const OptimizerScalars &scalars) 
   return op.has(Counted) ? op.params[0] / scalars.divisors[op.ahead()] : op.params[0];
 }
 
+/// Of a row's loss; without weights all are 1.
+inline double weightOf(const float *weights, int64_t row) { return weights ? double(weights[row]) : 1; }
+
 /// The slope of lse + w lse^2.
 inline double slopeOfLse(double w, double lse) { return w > 0 ? 1 + 2 * w * lse : 1; }
 
@@ -85,7 +88,8 @@ template <class E, bool Capped> pp_status_t lossOfRows(const PreparedOp &op, voi
   int64_t vocabulary = op.dims[1];
   double loss = 0, squares = 0, *losses = out<double>(arguments[5]);
   const OptimizerScalars &scalars = *in<OptimizerScalars>(arguments[4]);
-  A scale = A(lossFactor(op, scalars) * scalars.lossScale);
+  const double factor = lossFactor(op, scalars) * scalars.lossScale;
+  const float *weights = in<float>(arguments[6]);
   LogitCap<Capped, A> cap(op);
   for (int64_t t = 0; t < op.dims[0]; ++t) {
     const E *z = in<E>(arguments[0]) + t * vocabulary;
@@ -100,11 +104,13 @@ template <class E, bool Capped> pp_status_t lossOfRows(const PreparedOp &op, voi
     A largest = cap(largestOf<E>(z, vocabulary)), logit = cap(get(z, target)); // a cap keeps the order
     A sum = sumOfPowers<E, Capped>(z, dz, vocabulary, largest, cap);
     const double mine = double(largest - logit) + double(logarithm(sum));
-    loss += mine;
+    const double weight = weightOf(weights, t);
+    loss += weight * mine;
     if (losses)
       losses[t] = mine;
     const double lse = double(largest) + double(logarithm(sum));
-    squares += lse * lse;
+    squares += weight * (lse * lse);
+    const A scale = A(factor * weight);
     const A grown = A(slopeOfLse(op.zLoss(), lse));
     A share = exponential(logit - largest) / sum;
     writeSlopes<E, Capped>(z, dz, vocabulary, largest, cap, scale * grown / sum);
@@ -169,14 +175,15 @@ template <class E> pp_status_t cross_entropy_merge(const PreparedOp &op, void *c
 template <class E> pp_status_t cross_entropy_loss(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   double loss = 0, squares = 0, *losses = out<double>(arguments[4]);
+  const float *weights = in<float>(arguments[5]);
   for (int64_t t = 0; t < op.dims[0]; ++t) {
     const A *stats = in<A>(arguments[0]) + 3 * t;
     if (in<int32_t>(arguments[1])[t] < 0)
       continue;
     const double mine = double(stats[0] - stats[2]) + double(logarithm(stats[1])),
-                 lse = double(stats[0]) + double(logarithm(stats[1]));
-    loss += mine;
-    squares += lse * lse;
+                 lse = double(stats[0]) + double(logarithm(stats[1])), weight = weightOf(weights, t);
+    loss += weight * mine;
+    squares += weight * (lse * lse);
     if (losses)
       losses[t] = mine;
   }
@@ -188,7 +195,8 @@ template <class E, bool Capped> pp_status_t slopesOfShard(const PreparedOp &op, 
   using A = Acc<E>;
   int64_t n = op.dims[1], first = op.dims[2], exist = std::min(n, op.dims[3] - first);
   const OptimizerScalars &scalars = *in<OptimizerScalars>(arguments[4]);
-  A scale = A(lossFactor(op, scalars) * scalars.lossScale);
+  const double whole = lossFactor(op, scalars) * scalars.lossScale;
+  const float *weights = in<float>(arguments[5]);
   LogitCap<Capped, A> cap(op);
   for (int64_t t = 0; t < op.dims[0]; ++t) {
     const E *z = in<E>(arguments[0]) + t * n;
@@ -202,6 +210,7 @@ template <class E, bool Capped> pp_status_t slopesOfShard(const PreparedOp &op, 
       continue;
     }
     const double lse = double(stats[0]) + double(logarithm(stats[1]));
+    const A scale = A(whole * weightOf(weights, t));
     A largest = stats[0], factor = scale * A(slopeOfLse(op.zLoss(), lse)) / stats[1];
     bool here = target >= first && target < first + n;
     A logit = here ? cap(get(z, target - first)) : 0;

@@ -91,8 +91,20 @@ int32_t run(pp_rank_t *rank, int32_t number, Kernel kernel, const char *name, Po
   return status == PP_OK ? PP_OK : failRun(rank, number, name, status);
 }
 
+/// With the weights of the targets behind the other arguments. Targets without any, in a step that has weights, would
+/// count otherwise than the loss's divisor says.
+template <class... Pointers>
+int32_t runLoss(pp_rank_t *rank, int32_t number, Kernel kernel, const char *name, const void *from,
+                const int32_t *targets, Pointers... pointers) {
+  const float *weights = rank->find(rank->targetWeights, targets);
+  if (!weights && !rank->targetWeights.empty())
+    return rank->fail(PP_INTERNAL, "op " + std::to_string(number) + " `" + name + "` has targets without weights");
+  return run(rank, number, kernel, name, from, targets, pointers..., weights);
+}
+
 } // namespace
 
+#define PP_RUN_LOSS(name, ...) runLoss(rank, op, Kernel::name, #name, __VA_ARGS__)
 #define PP_RUN(name, ...) run(rank, op, Kernel::name, #name, __VA_ARGS__)
 
 int32_t pp_linear(pp_rank_t *rank, int32_t op, const void *x, const void *w, const void *b, void *y) {
@@ -302,7 +314,7 @@ int32_t pp_dropout(pp_rank_t *rank, int32_t op, const void *x, const int32_t *ro
 }
 
 int32_t pp_cross_entropy(pp_rank_t *rank, int32_t op, const void *z, const int32_t *targets, void *dz, void *loss) {
-  return PP_RUN(cross_entropy, z, targets, dz, loss, rank->scalars(), rank->lossesOf(targets));
+  return PP_RUN_LOSS(cross_entropy, z, targets, dz, loss, rank->scalars(), rank->find(rank->tokenLosses, targets));
 }
 
 int32_t pp_cross_entropy_stats(pp_rank_t *rank, int32_t op, const void *z, const int32_t *targets, void *stats) {
@@ -314,12 +326,12 @@ int32_t pp_cross_entropy_merge(pp_rank_t *rank, int32_t op, const void *const *p
 }
 
 int32_t pp_cross_entropy_loss(pp_rank_t *rank, int32_t op, const void *stats, const int32_t *targets, void *loss) {
-  return PP_RUN(cross_entropy_loss, stats, targets, loss, rank->scalars(), rank->lossesOf(targets));
+  return PP_RUN_LOSS(cross_entropy_loss, stats, targets, loss, rank->scalars(), rank->find(rank->tokenLosses, targets));
 }
 
 int32_t pp_cross_entropy_dz(pp_rank_t *rank, int32_t op, const void *z, const int32_t *targets, const void *stats,
                             void *dz) {
-  return PP_RUN(cross_entropy_dz, z, targets, stats, dz, rank->scalars());
+  return PP_RUN_LOSS(cross_entropy_dz, z, targets, stats, dz, rank->scalars());
 }
 
 int32_t pp_slice_columns(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(slice_columns, x, y); }

@@ -101,7 +101,8 @@ template <class E> struct LossArrays {
   const int32_t *targets;
   E *dz;
   Acc<E> *stats;
-  double *losses; ///< of each row
+  const float *weights; ///< of each row; null: all are 1
+  double *losses;       ///< of each row
   int64_t n, first, vocabulary;
   int64_t exist; ///< columns of the vocabulary; the others are padding
   LossFactor factor;
@@ -109,19 +110,21 @@ template <class E> struct LossArrays {
   double zLoss; ///< what squares of lse are multiplied by
   int32_t *failures, mark;
 
-  PP_DEVICE Acc<E> slope() const { return Acc<E>(factor.value() * factor.scalars->lossScale); }
+  PP_DEVICE double weight(int64_t row) const { return weights ? double(weights[row]) : 1; }
+
+  PP_DEVICE Acc<E> slope(int64_t row) const { return Acc<E>(factor.value() * factor.scalars->lossScale * weight(row)); }
 
   PP_DEVICE void writeLoss(int64_t row, int64_t rows, double loss, double lse) const {
-    losses[row] = loss;
+    losses[row] = weight(row) * loss;
     if (zLoss > 0)
-      losses[rows + row] = lse * lse;
+      losses[rows + row] = weight(row) * (lse * lse);
   }
   /// The factor of a row's powers.
-  PP_DEVICE Acc<E> powers(Acc<E> largest, Acc<E> sum) const {
+  PP_DEVICE Acc<E> powers(int64_t row, Acc<E> largest, Acc<E> sum) const {
     if (zLoss <= 0)
-      return slope() / sum;
+      return slope(row) / sum;
     const double lse = double(largest) + double(logarithm(sum));
-    return slope() * Acc<E>(1 + 2 * zLoss * lse) / sum;
+    return slope(row) * Acc<E>(1 + 2 * zLoss * lse) / sum;
   }
 
   /// The row's target; a wrong one counts as ignored, and is reported.
@@ -150,7 +153,8 @@ template <class E, int W, bool Capped> __global__ void __launch_bounds__(512) lo
   if (threadIdx.x == 0)
     a.writeLoss(row, gridDim.x, double(all.largest - logit) + double(logarithm(all.sum)),
                 double(all.largest) + double(logarithm(all.sum)));
-  writeGradient<E, W, Capped>(z, dz, a.n, all.largest, a.powers(all.largest, all.sum), a.slope(), target, a.cap);
+  writeGradient<E, W, Capped>(z, dz, a.n, all.largest, a.powers(row, all.largest, all.sum), a.slope(row), target,
+                              a.cap);
 }
 
 template <class A> __global__ void sumLossesKernel(const double *losses, int64_t n, LossFactor factor, A *loss) {
@@ -202,6 +206,7 @@ template <class E> pp_status_t cross_entropy(const PreparedOp &op, void *const *
   takeScalars(op, arguments[4]);
   LossArrays<E> a = arraysOf<E>(op, arguments[0], arguments[1]);
   a.dz = out<E>(arguments[2]);
+  a.weights = in<float>(arguments[6]);
   a.vocabulary = a.n;
   constexpr int W = packOf<E>;
   if (pp_status_t status = a.cap > 0 ? launchRows(op, a, lossKernel<E, W, true>, lossKernel<E, 1, true>)
@@ -269,13 +274,15 @@ template <class E> struct RowLoss {
   using Element = E;
   const Acc<E> *stats;
   const int32_t *targets;
+  const float *weights;     ///< of each row; null: all are 1
   double *losses, *squares; ///< squares: of lse; null where they are not wanted
   template <int W> PP_DEVICE void at(int64_t t) const {
     const Acc<E> *row = stats + 3 * t;
     const double lse = double(row[0]) + double(logarithm(row[1]));
-    losses[t] = targets[t] < 0 ? 0 : double(row[0] - row[2]) + double(logarithm(row[1]));
+    const double weight = targets[t] < 0 ? 0 : weights ? double(weights[t]) : 1;
+    losses[t] = targets[t] < 0 ? 0 : weight * (double(row[0] - row[2]) + double(logarithm(row[1])));
     if (squares)
-      squares[t] = targets[t] < 0 ? 0 : lse * lse;
+      squares[t] = targets[t] < 0 ? 0 : weight * (lse * lse);
   }
 };
 /// dims T.
@@ -283,8 +290,9 @@ template <class E> pp_status_t cross_entropy_loss(const PreparedOp &op, void *co
   takeScalars(op, arguments[3]);
   double *losses = reinterpret_cast<double *>(op.scratch);
   double *squares = op.zLoss() > 0 ? losses + op.dims[0] : nullptr;
-  if (pp_status_t status =
-          map(op, RowLoss<E>{in<Acc<E>>(arguments[0]), in<int32_t>(arguments[1]), losses, squares}, op.dims[0], false))
+  if (pp_status_t status = map(
+          op, RowLoss<E>{in<Acc<E>>(arguments[0]), in<int32_t>(arguments[1]), in<float>(arguments[5]), losses, squares},
+          op.dims[0], false))
     return status;
   return sumLosses<E>(op, losses, arguments[2]);
 }
@@ -295,8 +303,8 @@ template <class E, int W, bool Capped> __global__ void __launch_bounds__(512) sh
   if (target < 0)
     clearRow<E, W>(a.dz + row * a.n, a.n);
   else
-    writeGradient<E, W, Capped>(a.z + row * a.n, a.dz + row * a.n, a.exist, stats[0], a.powers(stats[0], stats[1]),
-                                a.slope(), target - a.first, a.cap);
+    writeGradient<E, W, Capped>(a.z + row * a.n, a.dz + row * a.n, a.exist, stats[0], a.powers(row, stats[0], stats[1]),
+                                a.slope(row), target - a.first, a.cap);
   if (target >= 0)
     clearRow<E, 1>(a.dz + row * a.n + a.exist, a.n - a.exist);
 }
@@ -307,6 +315,7 @@ template <class E> pp_status_t cross_entropy_dz(const PreparedOp &op, void *cons
   LossArrays<E> a = arraysOf<E>(op, arguments[0], arguments[1]);
   a.stats = out<Acc<E>>(arguments[2]);
   a.dz = out<E>(arguments[3]);
+  a.weights = in<float>(arguments[5]);
   a.exist = std::min(a.n, a.vocabulary - a.first);
   constexpr int W = packOf<E>;
   return a.cap > 0 ? launchRows(op, a, shardGradientKernel<E, W, true>, shardGradientKernel<E, 1, true>)

@@ -56,17 +56,18 @@ Status Trainer::runForward(int64_t step, StepInputs &from, int64_t number, StepS
 /// One file after the other; none of those that are not read to their end if the run is told to end.
 Status Trainer::evaluate(int64_t step, std::vector<EvalSummary> &summaries) {
   for (auto &[name, from, steps] : evaluations) {
-    double sum = 0;
+    double sum = 0, weight = 0;
     int64_t tokens = 0;
     for (int64_t number = 1; number <= steps; ++number) {
       StepSummary each;
       PP_TRY(runForward(step, from, number, each));
       sum += each.loss * from.lossDivisor();
       tokens += from.counted();
+      weight += from.weight();
       if (told && step < lastStep)
         return {}; // the run ends here
     }
-    summaries.push_back({name, tokens ? sum / double(tokens) : 0, tokens});
+    summaries.push_back({name, weight > 0 ? sum / weight : 0, tokens, weight, from.hasWeights()});
   }
   return {};
 }

@@ -104,7 +104,7 @@ Status Trainer::endLate(int64_t step, bool must, bool &isJudged, StepSummary &su
 
 /// Runs the next step up to its judge, on rows of this one: what it makes is left.
 Status Trainer::judgeNow(int64_t step) {
-  PP_TRY(inputs.fill(program->inputs, device));
+  PP_TRY(fill(inputs));
   stops = true;
   rank.trace = &evalTrace;
   pp_status_t code = device.run(pp_rank_table[rank.rank].step, rank, {});

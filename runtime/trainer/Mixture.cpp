@@ -182,6 +182,10 @@ bool Mixture::hasCounted() const {
   return std::any_of(sources.begin(), sources.end(), [](const Source &its) { return its.tokens.hasCounted(); });
 }
 
+bool Mixture::hasWeights() const {
+  return std::any_of(sources.begin(), sources.end(), [](const Source &its) { return its.tokens.hasWeights(); });
+}
+
 Status Mixture::findDocuments(bool isAsked, bool &all) const {
   auto has = [](const Source &its) { return !its.tokens.documents().empty(); };
   all = std::all_of(sources.begin(), sources.end(), has);
@@ -310,7 +314,7 @@ void Mixture::read(int64_t n, Rows::What what, int32_t *out, int64_t from, int64
   sources[place.source].rows.read(place.row, what, out, from, count, ahead);
 }
 
-int64_t Mixture::counted(int64_t n, int64_t ahead) const {
+Counted Mixture::counted(int64_t n, int64_t ahead) const {
   const Place place = placeOf(n);
   return sources[place.source].rows.counted(place.row, ahead);
 }

@@ -41,6 +41,7 @@ public:
   [[nodiscard]] std::vector<Rows::Place> placesAt(int64_t n);
   void startAt(const std::vector<Rows::Place> &places, int64_t step, int64_t rowsPerStep);
   [[nodiscard]] bool hasCounted() const;
+  [[nodiscard]] bool hasWeights() const;
   /// Whether all files have documents; some do and some do not: false, and an error where `isAsked`.
   Status findDocuments(bool isAsked, bool &all) const;
   [[nodiscard]] std::string fingerprint(bool withDocuments) const;
@@ -50,7 +51,7 @@ public:
   /// As of Rows.
   void cover(int64_t begin, int64_t end);
   void read(int64_t n, Rows::What what, int32_t *out, int64_t from = 0, int64_t count = -1, int64_t ahead = 0) const;
-  [[nodiscard]] int64_t counted(int64_t n, int64_t ahead) const;
+  [[nodiscard]] Counted counted(int64_t n, int64_t ahead) const;
   [[nodiscard]] int64_t filled(int64_t n) const;
 
 private:

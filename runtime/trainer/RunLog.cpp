@@ -31,6 +31,11 @@ std::string groupRates(const OptimizerSpec &optimizer, double lr) {
   return rates.empty() ? "" : text(", \"lr_groups\": {", rates, "}");
 }
 
+/// The sum of the weights of targets, of data that have some.
+std::string weightOf(const std::string &key, bool hasWeights, double weight) {
+  return hasWeights ? text(key, "weight\": ", exact(weight)) : "";
+}
+
 double perplexity(double loss) { return std::exp(std::min(loss, largestExponent)); }
 
 void printEvals(int64_t steps, const std::vector<EvalSummary> &evals) {
@@ -157,7 +162,8 @@ std::string RunLog::lineOf(double left, const StepSummary &summary) const {
               groupRates(whole.optimizer, summary.lr),
               whole.scalesLoss() ? text(", \"loss_scale\": ", exact(summary.lossScale)) : "",
               summary.hasNorm ? text(", \"skipped\": ", summary.skipped ? "true" : "false") : "",
-              ", \"tokens\": ", summary.tokens, ", \"tokens_per_s\": ", exact(whole.tokensPerStep / summary.seconds),
+              ", \"tokens\": ", summary.tokens, weightOf(", \"", summary.hasWeights, summary.weight),
+              ", \"tokens_per_s\": ", exact(whole.tokensPerStep / summary.seconds),
               ", \"flop_per_s\": ", exact(whole.flopsPerStep / summary.seconds),
               ", \"mfu\": ", exactOrNull(options.peakFlops.has_value(), share(summary.seconds)),
               ", \"seconds\": ", exact(summary.seconds), ", \"eta_s\": ", exact(left));
@@ -168,7 +174,7 @@ Status RunLog::write(int64_t step, const std::string &fields, const std::vector<
   for (const EvalSummary &its : evals) {
     const std::string key = text(", \"eval_", its.name, its.name.empty() ? "" : "_");
     line += text(key, "loss\": ", exactOrNull(true, its.loss), key, "ppl\": ", exactOrNull(true, perplexity(its.loss)),
-                 key, "tokens\": ", its.tokens);
+                 key, "tokens\": ", its.tokens, weightOf(key, its.hasWeights, its.weight));
   }
   line += "}\n";
   if (fwrite(line.data(), 1, line.size(), log) != line.size() || fflush(log) != 0)

@@ -15,20 +15,23 @@ struct EvalSummary {
   std::string name; ///< empty: it has none
   double loss = 0;
   int64_t tokens = 0; ///< targets that count
+  double weight = 0;  ///< the sum of their weights
+  bool hasWeights = false;
 };
 
 /// What one step did.
 struct StepSummary {
   double loss = 0, norm = 0, lr = 0, seconds = 0, lossScale = 1;
-  int64_t tokens = 0;           ///< targets that count
-  std::vector<int64_t> targets; ///< of each update of a step that trains
+  int64_t tokens = 0;          ///< targets that count
+  double weight = 0;           ///< the sum of their weights
+  std::vector<double> weights; ///< the same of each update of a step that trains
   std::vector<EvalSummary> evals;
   double further = 0;                      ///< the loss that is told apart
   double zLoss = 0;                        ///< that is trained beside them
   double balance = 0, z = 0, meanRows = 0; ///< of routers, and rows of their experts
   double dropped = 0;                      ///< share of choices that had no row
   int64_t fewestRows = 0, mostRows = 0;
-  bool hasExperts = false, hasFurther = false, hasZLoss = false, hasNorm = false, skipped = false;
+  bool hasExperts = false, hasFurther = false, hasZLoss = false, hasNorm = false, hasWeights = false, skipped = false;
 };
 
 class RunLog {

@@ -89,32 +89,40 @@ void StepInputs::begin(int64_t number) {
   step = number;
   const int64_t first = rowOf(step);
   data.cover(first, first + whole.sequencesPerStep());
-  targets.assign(size_t(whole.updates), rowsPerUpdate() * whole.sequence);
-  tokens = targets;
-  for (size_t update = 0; counts && update < targets.size(); ++update) {
+  tokens.assign(size_t(whole.updates), rowsPerUpdate() * whole.sequence);
+  targets = whole.sequencesPerStep() * whole.sequence;
+  weights.assign(tokens.begin(), tokens.end());
+  if (!counts)
+    return;
+  targets = 0;
+  for (size_t update = 0; update < weights.size(); ++update) {
     const int64_t begin = first + int64_t(update) * rowsPerUpdate();
-    targets[update] = tokens[update] = 0;
+    Counted sum;
+    tokens[update] = 0;
     for (int64_t row = begin; row < begin + rowsPerUpdate(); ++row) {
-      targets[update] += data.counted(row, /*ahead=*/0);
+      sum += data.counted(row, /*ahead=*/0);
       tokens[update] += data.filled(row);
     }
+    targets += sum.targets;
+    weights[update] = sum.weights;
   }
 }
 
 void StepInputs::setFurther(const std::vector<InputSpec> &specs, int64_t update, OptimizerScalars &scalars) {
   const int64_t begin = rowOf(step) + std::max<int64_t>(update, 0) * rowsPerUpdate();
   const int64_t end = begin + (update < 0 ? whole.sequencesPerStep() : rowsPerUpdate());
-  int64_t known[mostAhead + 1] = {};
+  double known[mostAhead + 1] = {};
   for (const InputSpec &its : specs) {
-    if (!counts || its.kind != InputSpec::Kind::Targets || its.ahead < 1 || its.ahead > mostAhead || known[its.ahead])
+    if (!counts || its.kind != InputSpec::Kind::Targets || its.ahead < 1 || its.ahead > mostAhead ||
+        known[its.ahead] > 0)
       continue;
     for (int64_t row = begin; row < end; ++row)
-      known[its.ahead] += data.counted(row, its.ahead);
-    scalars.divisors[its.ahead] = std::max(double(known[its.ahead]), 1.0);
+      known[its.ahead] += data.counted(row, its.ahead).weights;
+    scalars.divisors[its.ahead] = divisorOf(known[its.ahead]);
   }
 }
 
-int64_t StepInputs::counted() const { return std::accumulate(targets.begin(), targets.end(), int64_t(0)); }
+double StepInputs::weight() const { return std::accumulate(weights.begin(), weights.end(), 0.0); }
 int64_t StepInputs::filled() const { return std::accumulate(tokens.begin(), tokens.end(), int64_t(0)); }
 
 /// What this device reads of each row, in its order.
@@ -125,51 +133,79 @@ std::array<StepInputs::Run, 2> StepInputs::runsOf(const InputSpec &its) const {
   return {{{its.first + context * length, length}, {its.first + (2 * devices - 1 - context) * length, length}}};
 }
 
-Status StepInputs::fill(const std::vector<InputSpec> &specs, Device &device) {
+/// An input of the step as the device reads it: its rows of a microbatch.
+Status StepInputs::read(const InputSpec &its, Rows::What what, int32_t *next) {
+  const bool own = its.kind == InputSpec::Kind::Source && hasSource;
+  for (int64_t row = 0; row < whole.batch; ++row) {
+    const int64_t number = rowOf(step) + firstRow(its.microbatch) + row, drawn = began.rows + number;
+    if (its.kind == InputSpec::Kind::Rows && drawn > INT32_MAX)
+      return invalid("step ", step, " reads sequence ", drawn, "; dropout and routers know ", INT32_MAX, " of them");
+    for (const Run &run : runsOf(its)) {
+      if (run.length == 0)
+        continue;
+      if (own)
+        sourceRows.read(number, Rows::What::Tokens, next, run.first, run.length, its.ahead);
+      else
+        data.read(number, what, next, run.first, run.length, its.ahead);
+      for (int64_t i = 0; its.kind == InputSpec::Kind::Positions && i < run.length; ++i)
+        next[i] = int32_t(run.first + i) - next[i];
+      for (int64_t i = 0; its.kind == InputSpec::Kind::Rows && i < run.length; ++i)
+        next[i] = next[i] ? int32_t(drawn) : -1;
+      next += run.length;
+    }
+  }
+  return {};
+}
+
+Status StepInputs::fill(const std::vector<InputSpec> &specs, int64_t weightsAt, Device &device) {
   constexpr Rows::What whats[] = {Rows::What::Tokens, Rows::What::Targets, Rows::What::Before,
                                   Rows::What::Starts, Rows::What::Starts,  Rows::What::Filled}; // by InputSpec::Kind
+  auto hasWeights = [&](const InputSpec &its) { return weightsAt >= 0 && its.kind == InputSpec::Kind::Targets; };
   size_t all = 0;
   for (const InputSpec &its : specs)
-    all += size_t(whole.batch * its.length);
+    all += size_t(whole.batch * its.length) * (hasWeights(its) ? 2 : 1);
   input.resize(all);
   std::vector<StepCopy> pieces;
   int32_t *begin = input.data();
-  for (const InputSpec &its : specs) {
-    const int64_t count = whole.batch * its.length;
-    pieces.push_back({its.offset, begin, size_t(count) * sizeof(int32_t)});
-    const bool own = its.kind == InputSpec::Kind::Source && hasSource;
-    const Rows::What what = own ? Rows::What::Tokens : whats[size_t(its.kind)];
-    for (int64_t row = 0; row < whole.batch; ++row) {
-      const int64_t number = rowOf(step) + firstRow(its.microbatch) + row, drawn = began.rows + number;
-      if (its.kind == InputSpec::Kind::Rows && drawn > INT32_MAX)
-        return invalid("step ", step, " reads sequence ", drawn, "; dropout and routers know ", INT32_MAX, " of them");
-      int32_t *next = begin + row * its.length;
-      for (const Run &run : runsOf(its)) {
-        if (run.length == 0)
-          continue;
-        if (own)
-          sourceRows.read(number, what, next, run.first, run.length, its.ahead);
-        else
-          data.read(number, what, next, run.first, run.length, its.ahead);
-        for (int64_t i = 0; its.kind == InputSpec::Kind::Positions && i < run.length; ++i)
-          next[i] = int32_t(run.first + i) - next[i];
-        for (int64_t i = 0; its.kind == InputSpec::Kind::Rows && i < run.length; ++i)
-          next[i] = next[i] ? int32_t(drawn) : -1;
-        next += run.length;
-      }
-    }
+  auto add = [&](const InputSpec &its, Rows::What what, int64_t offset) {
+    const auto count = size_t(whole.batch * its.length);
+    pieces.push_back({offset, begin, count * sizeof(int32_t)});
     begin += count;
+    return read(its, what, begin - count);
+  };
+  for (const InputSpec &its : specs) {
+    PP_TRY(add(its, whats[size_t(its.kind)], its.offset));
+    if (!hasWeights(its))
+      continue;
+    PP_TRY(add(its, Rows::What::Weights, weightsAt));
+    weightsAt += int64_t(pieces.back().bytes);
   }
   return device.give(pieces);
 }
 
-/// Tokens, targets and starts.
+std::vector<StepInputs::Column> StepInputs::columns() const {
+  std::vector<Column> out = {{"tokens", "I32", Rows::What::Tokens},
+                             {"targets", "I32", Rows::What::Targets},
+                             {"starts", "I32", Rows::What::Starts}};
+  if (hasWeights())
+    out.push_back({"weights", "F32", Rows::What::Weights});
+  return out;
+}
+
+Status StepInputs::open(SafeTensorsWriter &file, const std::string &path, const FileTensor &first, int64_t rows,
+                        const std::map<std::string, std::string> &facts) const {
+  std::vector<FileTensor> tensors = {first};
+  for (const Column &its : columns())
+    tensors.push_back({its.name, its.type, {rows, whole.sequence}});
+  return file.open(path, tensors, facts);
+}
+
 Status StepInputs::writeRows(SafeTensorsWriter &file, int64_t begin, int64_t end) {
   input.resize(size_t(whole.sequence));
-  for (Rows::What what : {Rows::What::Tokens, Rows::What::Targets, Rows::What::Starts})
+  for (const Column &its : columns())
     for (int64_t row = begin; row < end; ++row) {
       data.cover(row, row + 1);
-      data.read(row, what, input.data());
+      data.read(row, its.what, input.data());
       PP_TRY(file.write(input.data(), input.size() * sizeof(int32_t)));
     }
   return {};
@@ -177,25 +213,17 @@ Status StepInputs::writeRows(SafeTensorsWriter &file, int64_t begin, int64_t end
 
 Status StepInputs::write(const std::string &path, int64_t count, const std::string &name,
                          const std::vector<float> &numbers) {
-  const std::vector<int64_t> shape = {count, whole.sequence};
   SafeTensorsWriter file;
-  PP_TRY(file.open(
-      path, {{name, "F32", shape}, {"tokens", "I32", shape}, {"targets", "I32", shape}, {"starts", "I32", shape}}, {}));
+  PP_TRY(open(file, path, {name, "F32", {count, whole.sequence}}, count, {}));
   PP_TRY(file.write(numbers.data(), numbers.size() * sizeof(float)));
   PP_TRY(writeRows(file, 0, count));
   return file.finish();
 }
 
 Status StepInputs::write(const std::string &path, int64_t done, int64_t last) {
-  const int64_t perStep = whole.sequencesPerStep(), count = (last - done) * perStep;
-  const std::vector<int64_t> shape = {count, whole.sequence};
   SafeTensorsWriter file;
-  PP_TRY(file.open(path,
-                   {{"divisor", "F64", {(last - done) * whole.updates}},
-                    {"tokens", "I32", shape},
-                    {"targets", "I32", shape},
-                    {"starts", "I32", shape}},
-                   {{"step", std::to_string(done)}}));
+  PP_TRY(open(file, path, {"divisor", "F64", {(last - done) * whole.updates}}, (last - done) * whole.sequencesPerStep(),
+              {{"step", std::to_string(done)}}));
   for (int64_t number = done + 1; number <= last; ++number) {
     begin(number);
     for (int64_t update = 0; update < whole.updates; ++update) {

@@ -17,6 +17,7 @@ namespace pp {
 
 class Device;
 class SafeTensorsWriter;
+struct FileTensor;
 
 class StepInputs {
 public:
@@ -45,26 +46,30 @@ public:
   void begin(int64_t step);
   /// What the losses of the routers of each token are multiplied by. An update without targets trains nothing.
   [[nodiscard]] double perToken(int64_t update) const {
-    return targets[size_t(update)] > 0 ? 1 / double(tokens[size_t(update)]) : 0;
+    return weights[size_t(update)] > 0 ? 1 / double(tokens[size_t(update)]) : 0;
   }
   /// Tokens of the step.
   [[nodiscard]] int64_t filled() const;
-  /// What the loss of an update is divided by: the targets that count, or 1.
-  [[nodiscard]] double divisor(int64_t update) const { return std::max(double(targets[size_t(update)]), 1.0); }
-  /// Targets that count, by update of the step.
-  [[nodiscard]] const std::vector<int64_t> &targetsOfUpdates() const { return targets; }
+  /// What the loss of an update is divided by: the weights of its targets, or 1 where none counts.
+  [[nodiscard]] double divisor(int64_t update) const { return divisorOf(weights[size_t(update)]); }
+  /// Sums of weights, by update of the step.
+  [[nodiscard]] const std::vector<double> &weightsOfUpdates() const { return weights; }
   /// The same of losses over targets some places further on, as far as `specs` have such; update -1: of the whole step.
   void setFurther(const std::vector<InputSpec> &specs, int64_t update, OptimizerScalars &scalars);
   /// The same of a step that evaluates, where no update cuts it.
-  [[nodiscard]] double divisor() const { return std::max(double(counted()), 1.0); }
+  [[nodiscard]] double divisor() const { return divisorOf(weight()); }
   /// What the loss of a step that evaluates has been divided by.
   [[nodiscard]] double lossDivisor() const {
     return whole.documents ? divisor() : double(whole.sequencesPerStep() * whole.sequence);
   }
-  /// Targets of the step that count.
-  [[nodiscard]] int64_t counted() const;
-  /// Writes what this rank reads to its memory.
-  Status fill(const std::vector<InputSpec> &specs, Device &device);
+  /// Targets of the step that count, and the sum of their weights.
+  [[nodiscard]] int64_t counted() const { return targets; }
+  [[nodiscard]] double weight() const;
+  /// Targets have weights, which are not all 1.
+  [[nodiscard]] bool hasWeights() const { return data.hasWeights(); }
+  /// Writes what this rank reads to its memory; and from the offset `weightsAt` on the weights of its targets, input by
+  /// input, if that is not negative.
+  Status fill(const std::vector<InputSpec> &specs, int64_t weightsAt, Device &device);
   /// Writes the first `count` rows and a number for each of their tokens to a file.
   Status write(const std::string &path, int64_t count, const std::string &name, const std::vector<float> &numbers);
   /// Writes the rows and divisors of the steps after `done` up to `last` to a file.
@@ -95,6 +100,17 @@ private:
     int64_t first, length; ///< of the sequence; the second may have no tokens
   };
   [[nodiscard]] std::array<Run, 2> runsOf(const InputSpec &its) const;
+  [[nodiscard]] static double divisorOf(double weight) { return weight > 0 ? weight : 1; }
+  Status read(const InputSpec &its, Rows::What what, int32_t *next);
+  /// What of each row a file has, and how it names it.
+  struct Column {
+    const char *name, *type;
+    Rows::What what;
+  };
+  [[nodiscard]] std::vector<Column> columns() const;
+  /// Opens a file with `first` and the columns of so many rows.
+  Status open(SafeTensorsWriter &file, const std::string &path, const FileTensor &first, int64_t rows,
+              const std::map<std::string, std::string> &facts) const;
   Status writeRows(SafeTensorsWriter &file, int64_t begin, int64_t end);
   /// The first row of a step among those of this shape.
   [[nodiscard]] int64_t rowOf(int64_t number) const { return (number - 1 - began.step) * whole.sequencesPerStep(); }
@@ -110,9 +126,10 @@ private:
   bool hasSource = false;
   bool counts; ///< targets and tokens, row by row
   int64_t step = 0;
-  std::vector<int64_t> targets; ///< that count, by update of the step
-  std::vector<int64_t> tokens;  ///< by update of the step
-  std::vector<int32_t> input;   ///< all of a step's
+  int64_t targets = 0;         ///< of the step that count
+  std::vector<double> weights; ///< of targets that count, by update of the step: their sum
+  std::vector<int64_t> tokens; ///< by update of the step
+  std::vector<int32_t> input;  ///< all of a step's
 };
 
 } // namespace pp

@@ -80,7 +80,7 @@ Status Trainer::makeReady() {
   PP_TRY(openData());
   PP_TRY(openEvaluation());
   PP_TRY(openWeights());
-  PP_TRY(device.allocate(*program));
+  PP_TRY(device.allocate(*program, weightBytes()));
   if (speaks())
     PP_TRY(checkOutputs());
   std::string why;
@@ -97,6 +97,7 @@ Status Trainer::makeReady() {
   if (isLate())
     rank.judge = [this](double norm2) { return judge(norm2); };
   device.bind(rank);
+  placeWeights();
   PP_TRY(fillArena());
   PP_TRY(openAudit());
   sums.resize(3 * whole.microbatches + 4 * whole.devices() + 8);
@@ -107,6 +108,46 @@ Status Trainer::makeReady() {
     trace.reserve(perStep * size_t(lastStep - state.step), maxTraceEvents);
   }
   return speaks() ? runLog.open() : Status(); // last: a run that cannot begin leaves an older log as it is
+}
+
+/// Of the weights of targets, which lie beside the arena: those that train and those that evaluate in one place.
+int64_t Trainer::weightBytes() const {
+  auto bytesOf = [&](const std::vector<InputSpec> &inputs) {
+    int64_t out = 0;
+    for (const InputSpec &its : inputs)
+      if (its.kind == InputSpec::Kind::Targets)
+        out += whole.batch * its.length * int64_t(sizeof(float));
+    return out;
+  };
+  const bool isNeeded = inputs.hasWeights() || std::any_of(evaluations.begin(), evaluations.end(),
+                                                           [](const auto &its) { return its.inputs.hasWeights(); });
+  return !isNeeded ? 0 : std::max(bytesOf(program->inputs), program->forward ? bytesOf(program->forward->inputs) : 0);
+}
+
+/// Steps have their targets and weights where they had them before: a graph that is replayed knows the addresses.
+void Trainer::placeWeights() {
+  if (weightBytes() == 0)
+    return;
+  auto place = [&](const std::vector<InputSpec> &inputs, std::vector<OfTargets<const float>> &out) {
+    int64_t next = program->arenaBytes;
+    for (const InputSpec &its : inputs)
+      if (its.kind == InputSpec::Kind::Targets) {
+        const auto *begin = reinterpret_cast<const int32_t *>(device.at(its.offset));
+        const int64_t count = whole.batch * its.length;
+        out.push_back({begin, begin + count, reinterpret_cast<const float *>(device.at(next))});
+        next += count * int64_t(sizeof(float));
+      }
+  };
+  place(program->inputs, targetWeights[0]);
+  if (program->forward)
+    place(program->forward->inputs, targetWeights[1]);
+}
+
+/// Writes what the next step reads.
+Status Trainer::fill(StepInputs &from) {
+  rank.targetWeights = targetWeights[rank.forward];
+  return from.fill(rank.forward ? program->forward->inputs : program->inputs,
+                   rank.targetWeights.empty() ? -1 : program->arenaBytes, device);
 }
 
 /// Which checkpoint the run goes on from: the one that --resume names, or the newest one beside it if that is damaged.
@@ -470,7 +511,9 @@ void Trainer::setScalars(int64_t step, StepSummary &summary) {
 Status Trainer::trainStep(int64_t step, StepSummary &summary) {
   double start = transport.now();
   inputs.begin(step);
-  summary.targets = inputs.targetsOfUpdates();
+  summary.weights = inputs.weightsOfUpdates();
+  summary.weight = inputs.weight();
+  summary.hasWeights = inputs.hasWeights();
   setScalars(step, summary);
   PP_TRY(runStep(step, inputs, summary));
   if (isLate())
@@ -497,7 +540,7 @@ Status Trainer::checkLoss(int64_t step, const StepSummary &summary) {
 Status Trainer::runStep(int64_t step, StepInputs &from, StepSummary &summary) {
   transport.markStep(step);
   rank.routed = {};
-  PP_TRY(from.fill(rank.forward ? program->forward->inputs : program->inputs, device));
+  PP_TRY(fill(from));
   rank.unit = -1;
   PP_TRY(beginAudit(step));
   int64_t began = Trace::now();
@@ -637,11 +680,10 @@ Status Trainer::summarize(StepSummary &summary) {
                *z = further + whole.microbatches, *routed = z + whole.microbatches;
   PP_TRY(transport.sum(sums));
   sumRouters(routed, summary);
-  // A loss is divided by the targets of its update, that of the step by the targets of all updates.
-  const double targets = double(std::accumulate(summary.targets.begin(), summary.targets.end(), int64_t(0)));
+  // A loss is divided by the weights of its update's targets, that of the step by those of all updates.
   for (int64_t i = 0; i < whole.microbatches; ++i) {
-    const double its = targets > 0 ? double(summary.targets[size_t(i / (whole.microbatches / whole.updates))]) : 0;
-    const double parts = its > 0 ? targets / its : 1; // of even ones as many as there are updates, exactly
+    const double its = summary.weight > 0 ? summary.weights[size_t(i / (whole.microbatches / whole.updates))] : 0;
+    const double parts = its > 0 ? summary.weight / its : 1; // of even ones as many as there are updates, exactly
     summary.loss += sums[i] / parts;
     summary.further += further[i] / parts;
     summary.zLoss += z[i] / parts;

@@ -68,6 +68,9 @@ private:
   Status runForward(int64_t step, StepInputs &from, int64_t number, StepSummary &summary);
   Status checkForward(const char *option);
   Status writeLogprobs();
+  [[nodiscard]] int64_t weightBytes() const;
+  void placeWeights();
+  Status fill(StepInputs &from);
   void seekResults();
   void collect(const StepInputs &from);
   Status summarize(StepSummary &summary);
@@ -132,11 +135,12 @@ private:
   /// Losses by microbatch, each device's norm, further losses, z-losses, what routers did, whether there are z-losses
   /// and further losses, and whether a rank was told to end.
   std::vector<double> sums;
-  std::vector<StepCopy> results;             ///< of a step: losses and the norm
-  std::vector<std::array<char, 8>> resultAt; ///< what they are
-  std::deque<Unsaid> unsaid;                 ///< steps of which nothing is said yet; the last may be pending
-  OptimizerScalars judged;                   ///< of the last of them
-  RunState before;                           ///< it adapted the scale
+  std::vector<OfTargets<const float>> targetWeights[2]; ///< of a step that trains, and of one that evaluates
+  std::vector<StepCopy> results;                        ///< of a step: losses and the norm
+  std::vector<std::array<char, 8>> resultAt;            ///< what they are
+  std::deque<Unsaid> unsaid;                            ///< steps of which nothing is said yet; the last may be pending
+  OptimizerScalars judged;                              ///< of the last of them
+  RunState before;                                      ///< it adapted the scale
   bool isPending = false, isWrong = false, stops = false; ///< stops: the step runs up to its judge
   int64_t redone = 0;                                     ///< updates
   Status unscalable;                                      ///< the scale of the loss cannot be smaller

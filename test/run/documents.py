@@ -36,7 +36,7 @@ def pack(documents, packing, length):
 
 
 def expected_rows(documents, counted, packing, length, seed, epochs, pad=0):
-    """All rows of some epochs: tokens, targets and starts."""
+    """All rows of some epochs: tokens, targets, starts and weights of targets."""
     return [row for epoch in range(epochs)
             for row in rows_of(documents, counted, order_of(documents, seed, epoch), packing, length, pad)]
 
@@ -49,16 +49,18 @@ def order_of(documents, seed, epoch):
 def rows_of(documents, counted, order, packing, length, pad=0):
     out = []
     for row in pack([(i, len(documents[i])) for i in order], packing, length):
-        tokens, targets, starts = [], [], []
+        tokens, targets, starts, weights = [], [], [], []
         for number, first, count in row:
             document, mask, begin = documents[number], counted[number], len(tokens)
             for t in range(first, first + count):
                 ends = t + 1 == len(document) or (packing == "whole" and t + 1 == first + count)
                 tokens.append(document[t])
                 targets.append(-100 if ends or not mask[t + 1] else document[t + 1])
+                weights.append(0 if ends else mask[t + 1])
                 starts.append(begin)
         rest = length - len(tokens)
-        out.append((tokens + [pad] * rest, targets + [-100] * rest, starts + [len(tokens)] * rest))
+        out.append((tokens + [pad] * rest, targets + [-100] * rest, starts + [len(tokens)] * rest,
+                    weights + [0] * rest))
     return out
 
 
@@ -67,8 +69,18 @@ def write_dataset(folder, name, documents, counted=None):
     bounds = [0, *itertools.accumulate(map(len, documents))]
     parts = {"tokens": ("I32", "i", tokens), "documents": ("I64", "q", bounds)}
     if counted:
-        parts["counted"] = ("U8", "B", [bit for mask in counted for bit in mask])
+        parts["counted"] = counted_part([bit for mask in counted for bit in mask])
     return write_parts(folder, name, parts)
+
+
+def counted_part(values):
+    return ("F32", "f", values) if any(isinstance(value, float) for value in values) else ("U8", "B", values)
+
+
+def weighted(masks, seed, factor=1):
+    """Weights where there was a 1, whose sums have no rounding."""
+    draw = random.Random(seed)
+    return [[bit * factor * draw.choice((0.125, 0.5, 1.0, 2.75)) for bit in mask] for mask in masks]
 
 
 def write_parts(folder, name, parts):
@@ -113,7 +125,9 @@ def check_rows(compiler, folder):
             documents[0], counted[0] = [100, 101], [1, 1]
         everything = [[1] * len(document) for document in documents]
         mega = data.megatron(folder, f"mega{seed}", documents, 4, "i")
+        weights = weighted(counted, seed)
         for path, mask in ((write_dataset(folder, "masked.safetensors", documents, counted), counted),
+                           (write_dataset(folder, "weighted.safetensors", documents, weights), weights),
                            (write_dataset(folder, "plain.safetensors", documents), everything), (mega, everything)):
             for packing, shuffle in itertools.product(("whole", "split"), (False, True)):
                 out = os.path.join(folder, "batches.safetensors")
@@ -122,20 +136,27 @@ def check_rows(compiler, folder):
                 got = read_batches(out)
                 rows = expected_rows(documents, mask, packing, length, 5 if shuffle else None, 3)
                 steps = -(-len(rows) // per_step)
-                rows += [([0] * length, [-100] * length, [0] * length)] * (steps * per_step - len(rows))
-                for column, name in enumerate(("tokens", "targets", "starts")):
-                    assert got[name] == [row[column] for row in rows], f"{path} {packing} {shuffle}: {name}"
-                divisors = [max(1, sum(target >= 0 for row in rows[i:i + per_step] for target in row[1]))
+                rows += [([0] * length, [-100] * length, [0] * length, [0] * length)] * (steps * per_step - len(rows))
+                check_columns(got, rows, mask is weights, f"{path} {packing} {shuffle}")
+                divisors = [sum(weight for row in rows[i:i + per_step] for weight in row[3]) or 1
                             for i in range(0, len(rows), per_step)]
                 assert list(got["divisor"]) == divisors, f"{path} {packing}: {got['divisor']}, expected {divisors}"
                 cases += 1
-    assert cases == 48
+    assert cases == 64
+
+
+def check_columns(got, rows, has_weights, said):
+    names = ["tokens", "targets", "starts"] + ["weights"] * has_weights
+    assert sorted(got) == sorted([*names, "divisor"]), f"{said}: {sorted(got)}"
+    for column, name in enumerate(names):
+        assert got[name] == [row[column] for row in rows], f"{said}: {name}"
 
 
 def check_mixture(compiler, folder):
-    """Rows of two datasets by weight, over the ends of the epochs of both."""
+    """Rows of two datasets by weight, over the ends of the epochs of both; the targets of one have weights, too."""
     program, steps, length = os.path.join(folder, "rows"), 20, 16
-    parts = [random_documents(seed, count, 40) for seed, count in ((11, 13), (12, 9))]
+    parts = [list(random_documents(seed, count, 40)) for seed, count in ((11, 13), (12, 9))]
+    parts[1][1] = weighted(parts[1][1], 1)
     lines = [f"{weight} {os.path.basename(write_dataset(folder, f'mixed{i}.safetensors', *parts[i]))}"
              for i, weight in enumerate(("1.5", "2.25"))]
     mix = "mix:" + data.write(folder, "mix", "\n".join(lines).encode())
@@ -148,10 +169,8 @@ def check_mixture(compiler, folder):
         harness.call([program, "--in-process", "--data", mix, "--pack", packing, "--steps", str(steps), "--seed", "5",
                       *(["--shuffle"] if shuffle else []), "--batches", out])
         got = read_batches(out)
-        for column, name in enumerate(("tokens", "targets", "starts")):
-            assert got[name] == [row[column] for row in expected], f"mixture, {packing} {shuffle}: {name}"
-        divisors = [max(1, sum(target >= 0 for row in expected[i:i + 3] for target in row[1]))
-                    for i in range(0, 3 * steps, 3)]
+        check_columns(got, expected, True, f"mixture, {packing} {shuffle}")
+        divisors = [sum(weight for row in expected[i:i + 3] for weight in row[3]) or 1 for i in range(0, 3 * steps, 3)]
         assert list(got["divisor"]) == divisors, f"mixture, {packing}: divisors"
     plain = data.write(folder, "plain.txt", b"no documents " * 9)
     mix = "mix:" + data.write(folder, "mix", f"1 mixed0.safetensors\n1 {os.path.basename(plain)}".encode())
@@ -175,22 +194,29 @@ def check_stream(compiler, folder):
     assert list(got["divisor"]) == [sum(target >= 0 for row in targets[i:i + 2] for target in row) for i in (0, 2)]
 
 
-def train(program, path, ranks, *options):
+def train(program, path, ranks, *options, transport="threads"):
     grads, log, saved = program + ".grads", program + ".jsonl", program + ".saved"
-    harness.call([program, "--in-process", "--data", path, "--steps", "3", "--shuffle", "--grads", grads, "--log", log,
-                  "--save", saved, *options])
+    harness.call([*harness.launch(program, ranks, transport), "--data", path, "--steps", "3", "--shuffle", "--grads",
+                  grads, "--log", log, "--save", saved, *options])
     weights = harness.read_safetensors(os.path.join(saved, "model.safetensors"))
     return harness.read_safetensors(grads), harness.read_log(log), weights
 
 
-def check_schedule(compiler, folder, path, reference, values):
-    """Microbatches with unlike numbers of targets, one of them with none: the same loss and gradients everywhere."""
+def check_schedule(compiler, folder, references, values):
+    """Microbatches with unlike numbers of targets, one of them with none: the same loss and gradients everywhere, also
+    where targets have weights."""
     ranks = 2 if values["schedule"] in ("zb_v", "dualpipe_v") else 4
     name = "_".join(map(str, values.values()))
     program = compiled(compiler, folder, name, ranks=ranks, **COMMON, **values)
-    gradients, log, weights = train(program, path, ranks)
+    for path, reference in references.items():
+        compare(train(program, path, ranks), reference)
+
+
+def compare(trained, reference):
+    gradients, log, weights = trained
     for line, other in zip(log, reference[1]):
-        assert line["tokens"] == other["tokens"], f"{line['tokens']} targets, expected {other['tokens']}"
+        for name in ("tokens", "weight"):
+            assert line.get(name) == other.get(name), f"{name}: {line.get(name)}, expected {other.get(name)}"
         assert abs(line["loss"] - other["loss"]) <= 1e-12 * other["loss"], f"loss {line['loss']}, {other['loss']}"
     for mine, others, limit in ((gradients, reference[0], 1e-10), (weights, reference[2], 1e-9)):
         assert mine.keys() == others.keys()
@@ -201,31 +227,60 @@ def check_schedule(compiler, folder, path, reference, values):
             assert error <= limit * most + 1e-15, f"{tensor}: {error} of {most}"
 
 
+def bits(trained):
+    """What must not differ in one bit."""
+    gradients, log, weights = trained
+    return [(line["loss"], line["grad_norm"], line["tokens"]) for line in log], gradients, weights
+
+
+def check_weights(compiler, folder):
+    """Weights of 0 and 1 are what counts and what does not, and twice the weights are the same ones, to the bit."""
+    documents, counted = random_documents(7, 40, 30)
+    files = [write_dataset(folder, f"weights{i}.safetensors", documents, masks) for i, masks in enumerate((
+        counted, [list(map(float, mask)) for mask in counted], weighted(counted, 2), weighted(counted, 2, 2)))]
+    sizes = dict(microbatches=4, microbatch=2, layers=4, sequence=16)
+    for values in (dict(schedule="single", precision="f32"), dict(schedule="1f1b_vocabulary", ranks=4, precision="f32"),
+                   dict(schedule="zb_v", ranks=2, precision="bf16"), {"schedule": "1f1b", "ranks": 2, "mesh.data": 2},
+                   dict(schedule="gpipe_offload", ranks=2)):
+        program = compiled(compiler, folder, "_".join(map(str, values.values())), **sizes | values)
+        got = [train(program, path, 1) for path in files]
+        assert bits(got[0]) == bits(got[1]), f"{values}: weights of 0 and 1"
+        assert bits(got[2]) == bits(got[3]), f"{values}: twice the weights"
+        assert bits(got[0]) != bits(got[2]), f"{values}: weights change nothing"
+        for line, twice in zip(got[2][1], got[3][1]):
+            assert 2 * line["weight"] == twice["weight"] and "weight" not in got[0][1][0], (line, twice)
+    if harness.RUNTIME:  # on a device with streams and memory of the host, where steps are replayed as graphs
+        compare(train(program, files[2], 2, transport="streams/5"), got[2])
+
+
 COMMON = dict(microbatches=8, microbatch=2, layers=8, sequence=16, ffn=24, heads=4, kv_heads=4)
 
 
 def check_sums(compiler, folder):
-    """Losses and gradients of targets that are counted here or there add up to those where all count."""
+    """Losses and gradients of targets that are counted here or there add up to those where all count; where weights
+    are given, so many times each."""
     draw = random.Random(3)
     tokens = [draw.randrange(97, 123) for _ in range(33)]
     here = [int(draw.random() < 0.4) for _ in tokens]
     program = compiled(compiler, folder, "sums", schedule="single", microbatches=2, microbatch=2, layers=1, sequence=8)
-    sums, losses, counts = [], [], []
-    for mask in (here, [1 - bit for bit in here], [1] * len(tokens)):
-        path = write_parts(folder, "part.safetensors", {"tokens": ("I32", "i", tokens), "counted": ("U8", "B", mask)})
+    sums, losses = [], []
+    for mask in (here, [1 - bit for bit in here], [1] * len(tokens), [3.0 if bit else 0.25 for bit in here]):
+        path = write_parts(folder, "part.safetensors", {"tokens": ("I32", "i", tokens), "counted": counted_part(mask)})
         grads, log = os.path.join(folder, "part.grads"), os.path.join(folder, "part.jsonl")
         harness.call([program, "--in-process", "--data", path, "--steps", "1", "--grads", grads, "--log", log])
         (line,) = harness.read_log(log)
-        assert line["tokens"] == sum(mask[1:]), f"{line['tokens']} targets, expected {sum(mask[1:])}"
-        counts.append(line["tokens"])
-        losses.append(line["loss"] * line["tokens"])
-        sums.append({name: [value * line["tokens"] for value in values]
+        assert line["tokens"] == sum(map(bool, mask[1:])), f"{line['tokens']} targets of {mask}"
+        weight = sum(mask[1:])
+        assert line.get("weight", line["tokens"]) == weight, f"{line}, expected the weight {weight}"
+        losses.append(line["loss"] * weight)
+        sums.append({name: [value * weight for value in values]
                      for name, (_, values) in harness.read_safetensors(grads).items()})
-    assert abs(losses[0] + losses[1] - losses[2]) < 1e-11 * losses[2], losses
-    for name, whole in sums[2].items():
-        most = max(map(abs, whole))
-        for a, b, c in zip(sums[0][name], sums[1][name], whole):
-            assert abs(a + b - c) <= 1e-11 * most, f"{name}: {a} + {b}, expected {c}"
+    for number, factors in ((2, (1, 1)), (3, (3, 0.25))):
+        assert abs(factors[0] * losses[0] + factors[1] * losses[1] - losses[number]) < 1e-11 * losses[number], losses
+        for name, whole in sums[number].items():
+            most = max(map(abs, whole))
+            for a, b, c in zip(sums[0][name], sums[1][name], whole):
+                assert abs(factors[0] * a + factors[1] * b - c) <= 1e-11 * most, f"{name}: {a} and {b}, expected {c}"
     plain = harness.compile_train(compiler, os.path.join(folder, "uncounted"), SIZES | dict(
         schedule="single", microbatches=2, microbatch=2, layers=1, sequence=8))
     path = write_parts(folder, "whole.safetensors", {"tokens": ("I32", "i", tokens)})
@@ -309,7 +364,7 @@ def check_further(compiler, folder, text, tally):
     source = harness.add_models(folder, *models)
     draw = random.Random(4)
     rows = [[draw.randrange(97, 123) for _ in range(size)] for size in (16, 9, 2, 11, 5, 1, 13, 16)]
-    masks = [[int(draw.random() < 0.7) for _ in row] for row in rows]
+    masks = weighted([[int(draw.random() < 0.7) for _ in row] for row in rows], 5)
     path = write_dataset(folder, "further.safetensors", rows, masks)
 
     def step(name, data_path, option, **values):
@@ -337,8 +392,9 @@ def check_further(compiler, folder, text, tally):
             compare(f"{model} {values}", step(f"{model}{number}", path, "true", model=model, **values), alone)
 
 
-def check_resume(compiler, folder, path):
-    """A run over the ends of epochs stops and resumes to the same bits; another packing does not pass unseen."""
+def check_resume(compiler, folder, other, path):
+    """A run over the ends of epochs stops and resumes to the same bits; another packing does not pass unseen, nor do
+    other weights."""
     program = compiled(compiler, folder, "resumed", schedule="1f1b", ranks=4, **COMMON)
     whole, part = os.path.join(folder, "whole"), os.path.join(folder, "part")
     common = [program, "--in-process", "--data", path]
@@ -346,6 +402,8 @@ def check_resume(compiler, folder, path):
     harness.call([*common, "--shuffle", "--pack", "split", "--epochs", "5", "--stop-at", "2", "--save", part])
     done = harness.call([*common, "--resume", part, "--pack", "whole"], expect=1)
     assert "the data was packed `split` and is packed `whole`" in done.stderr, done.stderr
+    done = harness.call([program, "--in-process", "--data", other, "--resume", part], expect=1)
+    assert "the data was" in done.stderr, done.stderr
     harness.call([*common, "--resume", part, "--epochs", "5", "--save", part])
     for name in ("model.safetensors", "optimizer.safetensors"):
         with open(os.path.join(whole, name), "rb") as a, open(os.path.join(part, name), "rb") as b:
@@ -424,14 +482,19 @@ def check_updates(compiler, folder):
     """The loss of a step with two updates is that of all its targets, also if one update has none."""
     tokens = [97 + i * i % 26 for i in range(65)]
     counted = [int(i < 20 and i % 3 > 0) for i in range(65)]
-    path = write_parts(folder, "updates.safetensors", {"tokens": ("U16", "H", tokens), "counted": ("U8", "B", counted)})
-    losses = []
-    for name, values in (("updates", dict(schedule="pipedream_2bw", ranks=2)), ("one_update", dict(schedule="single"))):
-        program = compiled(compiler, folder, name, layers=2, microbatches=4, microbatch=1, sequence=16, **values)
-        log = program + ".jsonl"
-        harness.call([program, "--in-process", "--data", path, "--steps", "1", "--lr", "0", "--log", log])
-        losses += [(line["loss"], line["tokens"]) for line in harness.read_log(log)]
-    assert losses[0][1] == losses[1][1] == sum(counted[1:]) and abs(losses[0][0] / losses[1][0] - 1) < 1e-12, losses
+    programs = [compiled(compiler, folder, name, layers=2, microbatches=4, microbatch=1, sequence=16, **values)
+                for name, values in (("updates", dict(schedule="pipedream_2bw", ranks=2)),
+                                     ("one_update", dict(schedule="single")))]
+    for masks in ([counted], weighted([counted], 6), weighted([[1] * 65], 6)):
+        path = write_parts(folder, "updates.safetensors", {"tokens": ("U16", "H", tokens),
+                                                           "counted": counted_part(masks[0])})
+        losses = []
+        for program in programs:
+            log = program + ".jsonl"
+            harness.call([program, "--in-process", "--data", path, "--steps", "1", "--lr", "0", "--log", log])
+            losses += [(line["loss"], line["tokens"]) for line in harness.read_log(log)]
+        assert losses[0][1] == losses[1][1] == sum(map(bool, masks[0][1:])), losses
+        assert abs(losses[0][0] / losses[1][0] - 1) < 1e-12, losses
 
 
 def check_refused(compiler, folder, text):
@@ -450,6 +513,13 @@ def check_refused(compiler, folder, text):
         (parts("c.safetensors", documents=("I32", "i", [0, 40])), "are I32 of 1 dimensions; expected I64"),
         (parts("d.safetensors", documents=("I64", "q", [])), "go from 0 to 0; expected 0 to 40"),
         (parts("e.safetensors", counted=("U8", "B", [1] * 39)), "are 39 values of type U8; expected 40"),
+        (parts("i.safetensors", counted=("F32", "f", [1] * 41)), "are 41 values of type F32; expected 40 of type U8 or "
+         "F32, one for each token"),
+        (parts("j.safetensors", counted=("F64", "d", [1] * 40)), "are 40 values of type F64; expected 40 of type U8"),
+        (parts("k.safetensors", counted=("F32", "f", [1] * 38 + [-0.5, 1])), "`counted` of `" + os.path.join(
+            folder, "k.safetensors") + "` has -0.5 at token 38; expected a weight of at least 0 that is finite"),
+        (parts("l.safetensors", counted=("F32", "f", [float("nan")] * 40)), "has nan at token 0; expected a weight"),
+        (parts("m.safetensors", counted=("F32", "f", [1] * 39 + [float("inf")])), "has inf at token 39; expected a"),
         (parts("f.safetensors", counted=("U8", "B", [1] * 39 + [2])), "has 2 at token 39; expected 0 or 1"),
         (parts("g.safetensors", weights=("F32", "f", [1.0] * 40)), "has `weights`"),
         (data.megatron(folder, "marks", [[97] * 20] * 2, 4, "i", marks=[0, 2, 1]), "mark 2 of"),
@@ -468,6 +538,9 @@ def check_refused(compiler, folder, text):
     done = harness.call([plain, "--in-process", "--data", good, "--pack", "split"], expect=1)
     assert "compile it with `data .., documents = true`" in done.stderr, done.stderr
     harness.call([plain, "--in-process", "--data", good, "--steps", "1"])  # a stream
+    done = harness.call([plain, "--in-process", "--data", parts("n.safetensors", counted=("F32", "f", [1] * 40))],
+                        expect=1)
+    assert "has `counted`; this program divides its loss by all targets" in done.stderr, done.stderr
 
 
 def main():
@@ -475,18 +548,20 @@ def main():
     os.makedirs(folder, exist_ok=True)
     text = harness.write_text(folder)
     tally = harness.Tally()
-    for check in (check_rows, check_shape, check_end, check_updates, check_mixture, check_stream, check_sums):
+    for check in (check_rows, check_shape, check_end, check_updates, check_mixture, check_stream, check_sums,
+                  check_weights):
         tally.attempt(check.__name__, check, compiler, folder)
     documents, counted = random_documents(11, 60, 30)
-    path = write_dataset(folder, "trained.safetensors", documents, counted)
     single = compiled(compiler, folder, "single", schedule="single", **COMMON)
-    reference = train(single, path, 1)
+    references = {path: train(single, path, 1) for path in (
+        write_dataset(folder, "trained.safetensors", documents, counted),
+        write_dataset(folder, "by_weight.safetensors", documents, weighted(counted, 3)))}
     for values in SCHEDULES:
-        tally.attempt(" ".join(map(str, values.values())), check_schedule, compiler, folder, path, reference, values)
+        tally.attempt(" ".join(map(str, values.values())), check_schedule, compiler, folder, references, values)
     check_labels(compiler, os.path.join(folder, "labels"), tally)
     check_alone(compiler, folder, tally)
     check_further(compiler, folder, text, tally)
-    tally.attempt("check_resume", check_resume, compiler, folder, path)
+    tally.attempt("check_resume", check_resume, compiler, folder, *references)
     tally.attempt("check_refused", check_refused, compiler, folder, text)
     return tally.close()
 

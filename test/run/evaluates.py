@@ -41,23 +41,28 @@ def step_losses(lines):
 
 
 def row_losses(program, folder, path):
-    """The loss of each of the first rows and how many targets it has: a step of one row that learns nothing."""
-    return [(line["loss"], line["tokens"]) for line in run(program, path, "--lr", "0", "--epochs", "1")[0]]
+    """The loss of each of the first rows, how many targets it has and what they weigh: a step of one row that learns
+    nothing."""
+    return [(line["loss"], line["tokens"], line.get("weight", line["tokens"]))
+            for line in run(program, path, "--lr", "0", "--epochs", "1")[0]]
 
 
-def check_numbers(compiler, folder, path, held):
-    """A step of one row after the other gives the same mean, with and without documents."""
-    for kind, options, file in (("documents", ["-D", "data.documents=true"], held), ("text", [], path)):
+def check_numbers(compiler, folder, path, held, weighted):
+    """A step of one row after the other gives the same mean, with and without documents, and with weights."""
+    packed = ["-D", "data.documents=true"]
+    for kind, options, file in (("documents", packed, held), ("weights", packed, weighted), ("text", [], path)):
         one = compiled(compiler, folder, kind + "_one", options, schedule="single", microbatches=1, microbatch=1,
                        layers=4)
         many = compiled(compiler, folder, kind + "_many", options, schedule="1f1b", ranks=4, layers=4)
         rows = row_losses(one, folder, file)
-        expected = math.fsum(loss * count for loss, count in rows) / sum(count for _, count in rows)
+        weight = sum(weight for _, _, weight in rows)
+        expected = math.fsum(loss * weight for loss, _, weight in rows) / weight
         lines, _ = run(many, file, "--lr", "0", "--steps", "3", "--eval", file, "--eval-every", "2", "--eval-first")
         assert [line["step"] for line in lines if "eval_loss" in line] == [0, 2, 3], "first, every second, and last"
         for line in (lines[0], *lines[2:]):
             assert abs(line["eval_loss"] - expected) < 1e-12 * expected, f"{kind}: {line['eval_loss']}, {expected}"
-            assert line["eval_tokens"] == sum(count for _, count in rows), f"{kind}: {line['eval_tokens']} targets"
+            assert line["eval_tokens"] == sum(count for _, count, _ in rows), f"{kind}: {line['eval_tokens']} targets"
+            assert line.get("eval_weight", line["eval_tokens"]) == weight, f"{kind}: {line}, expected {weight}"
             assert abs(line["eval_ppl"] - math.exp(expected)) < 1e-9 * math.exp(expected)
 
 
@@ -142,16 +147,21 @@ def check_versions(compiler, folder, text):
     assert abs(lines[-1]["eval_loss"] - expected["eval_loss"]) < 1e-12, (lines[-1], expected)
 
 
-def check_streams(compiler, folder, path, held, schedule):
-    """On a device with streams, where both steps are captured as graphs after their first time."""
+def check_streams(compiler, folder, path, held, weighted, schedule):
+    """On a device with streams, where both steps are captured as graphs after their first time, which serve files with
+    weights and without."""
     program = os.path.join(folder, schedule)
-    options = ("--steps", "3", "--eval", held, "--eval-every", "1", "--eval-first")
+    options = ("--steps", "3", "--eval", "held=" + held, "--eval", "weighted=" + weighted, "--eval-every", "1",
+               "--eval-first")
+    alone, _ = run(program, path, "--steps", "1", "--eval", held, "--eval-first")
     expected, saved = run(program, path, *options)
     os.rename(saved, saved + ".threads.plain")
     lines, saved = run(program, path, *options, ranks=4, transport="streams/5")
     assert same(saved, saved + ".threads.plain"), "weights and optimizer are the same bits"
     for line, other in zip(lines, expected):
-        assert (line.get("loss"), line["eval_loss"]) == (other.get("loss"), other["eval_loss"]), (line, other)
+        for key in ("loss", "eval_held_loss", "eval_weighted_loss", "eval_weighted_weight"):
+            assert line.get(key) == other.get(key), (key, line, other)
+    assert lines[0]["eval_held_loss"] == alone[0]["eval_loss"] != lines[0]["eval_weighted_loss"], (lines[0], alone[0])
 
 
 def check_logprobs(compiler, folder, held, schedule, losses):
@@ -211,8 +221,10 @@ def main():
         text = data.write(folder, "short.txt", file.read()[9000:9500])
     path = documents.write_dataset(folder, "train.safetensors", *documents.random_documents(1, 60, 30))
     held = documents.write_dataset(folder, "held.safetensors", *documents.random_documents(2, 23, 30))
+    texts, masks = documents.random_documents(2, 23, 30)
+    weighted = documents.write_dataset(folder, "weighted.safetensors", texts, documents.weighted(masks, 3))
     tally = harness.Tally()
-    tally.attempt("check_numbers", check_numbers, compiler, folder, text, held)
+    tally.attempt("check_numbers", check_numbers, compiler, folder, text, held, weighted)
     tally.attempt("check_files", check_files, compiler, folder, path, held)
     single = compiled(compiler, folder, "single", ["-D", "data.documents=true"], schedule="single")
     lines, _ = run(single, path, "--steps", "3", "--eval", held, "--eval-every", "1", "--eval-first")
@@ -228,7 +240,8 @@ def main():
         tally.attempt("logprobs " + schedule, check_logprobs, compiler, folder, held, schedule, losses)
     tally.attempt("check_versions", check_versions, compiler, folder, text)
     for schedule in ("1f1b", "zb_v", "fsdp", "1f1b_vocabulary", "weipipe_interleave") if harness.RUNTIME else ():
-        tally.attempt("streams " + schedule, check_streams, compiler, folder, path, held, schedule)
+        tally.attempt("streams " + schedule, check_streams, compiler, folder, path, held, weighted,
+                      schedule)
     tally.attempt("check_half", check_half, compiler, folder, text)
     tally.attempt("check_refused", check_refused, compiler, folder, text)
     return tally.close()

@@ -36,6 +36,7 @@ def files(compiler, folder):
     tokens = {"tokens": {"dtype": "U16", "shape": [8], "data_offsets": [0, 16]},
               "documents": {"dtype": "I64", "shape": [3], "data_offsets": [16, 40]},
               "counted": {"dtype": "U8", "shape": [8], "data_offsets": [40, 48]}}
+    weighted = tokens | {"counted": {"dtype": "F32", "shape": [8], "data_offsets": [40, 72]}}
     header = array.array("i", [20240520, 1, 8] + [0] * 253).tobytes()
     words = array.array("H", [1, 2, 3, 4, 5, 6, 7, 255]).tobytes()
     optimizer = dict(beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=0.1, clip=1.0, warmup=0)
@@ -49,7 +50,8 @@ def files(compiler, folder):
             "trace": [json.dumps(dict(made_from=MADE_FROM, traceEvents=events), indent=1).encode()],
             "load": [b"[0.5, 0.25, 0.125, 0.125]", b"zipf=1.2"],
             "safetensors": [tensors(weights, bytes(range(32)))],
-            "dataset": [tensors(tokens, words + struct.pack("<3q", 0, 3, 8) + b"\1" * 8)],
+            "dataset": [tensors(tokens, words + struct.pack("<3q", 0, 3, 8) + b"\1" * 8),
+                        tensors(weighted, words + struct.pack("<3q8f", 0, 3, 8, *[0.5] * 8))],
             "tokens": [b"Plain text is tokens, too.\n", header + words], "plain": [words],
             "state": [json.dumps(state, indent=1).encode()]}
 

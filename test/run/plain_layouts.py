@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws models, schedules, meshes and packed documents, and judges a step of each by the plain Python model."""
+"""Draws models, schedules, meshes, documents and weights of targets; judges a step of each by the plain model."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: plain_layouts.py PP_COMPILE FOLDER [--cases N] [--seed N]
@@ -71,6 +71,8 @@ def drawn_rows(draw, count, length):
             chance = draw.choice((1, 0.6, 0.1, 0))
             texts.append([draw.randrange(VOCAB) for _ in range(size)])
             masks.append([int(draw.random() < chance) for _ in range(size)])
+    if draw.random() < 0.5:  # numbers that an f32 holds
+        masks = [[bit * draw.randint(1, 1000) / 256 for bit in mask] for mask in masks]
     return texts, masks, rows
 
 
@@ -98,6 +100,7 @@ def judge(lab, draw):
     layout, count = drawn_layout(draw, "experts" in plain)
     texts, masks, rows = drawn_rows(draw, count, layout["sequence"])
     said = " ".join(f"{name}={value}" for name, value in (model | layout).items())
+    said += " with weights" if any(isinstance(bit, float) for mask in masks for bit in mask) else ""
     words = [word for name, value in (SIZES | model | layout).items() for word in ("-D", f"{name}={value}")]
     program, weights, chances = lab.at("drawn"), lab.at("drawn.weights"), lab.at("drawn.chances")
     done = harness.call([lab.compiler, harness.TRAIN, *words, "-D", "data.documents=true", *harness.RUNTIME, "-o",

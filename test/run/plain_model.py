@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # Derivatives are those of numbers that remember how they were made (reverse mode, one number at a time). A document is
-# a list of (token, target) with None for a target that does not count; documents are alone in the world here, so what
-# another document, a padded row, a microbatch or a device could do wrong cannot be done.
+# a list of (token, target, weight) with None for a target that does not count; documents are alone in the world here,
+# so what another document, a padded row, a microbatch or a device could do wrong cannot be done.
 import math
 
 
@@ -191,21 +191,24 @@ class Model:
         return [linear(head, rmsnorm(x, self.weights["model.norm.weight"])) for x in xs], routers
 
     def run(self, documents, rows=None):
-        """Of documents of (token, target): the loss of each as a sum, its targets, the losses of routers and all
-        gradients of the mean over all targets. rows: the documents that share a row, for the balance of routers."""
+        """Of documents of (token, target, weight): the loss of each as a sum without weights, its targets, the losses
+        of routers and all gradients of the mean over all targets by their weights. rows: the documents that share a
+        row, for the balance of routers."""
         Number.made.clear()
-        losses, counts, routers, tokens = [], [], [], sum(map(len, documents))
+        losses, counts, routers, tokens, weighted, weights = [], [], [], sum(map(len, documents)), [], []
         for document in documents:
-            logits, found = self.document([token for token, _ in document])
+            logits, found = self.document([token for token, _, _ in document])
             terms = []
-            for row, (_, target) in zip(logits, document):
+            for row, (_, target, weight) in zip(logits, document):
                 if target is not None:
                     _, log = softmax(row)
                     terms.append(log + row[target].times(-1))
-            losses.append(total(terms))
+                    weighted.append(terms[-1].times(weight))
+                    weights.append(weight)
+            losses.append(math.fsum(term.value for term in terms))
             counts.append(len(terms))
             routers.append(found)
-        loss = total(losses).times(1 / max(1, sum(counts)))
+        loss = total(weighted).times(1 / (math.fsum(weights) or 1))
         groups = [sum((routers[number][l] for number in row), [])
                   for row in rows or [[i] for i in range(len(documents))]
                   for l in range(self.layers if self.experts else 0)]
@@ -213,7 +216,7 @@ class Model:
             if groups else (Number(0.0), Number(0.0))
         backward(total([loss, balance, z]))
         gradients = {name: [number.slope for number in flat] for name, flat in self.flat.items()}
-        return dict(loss=loss.value, losses=[one.value for one in losses], counts=counts, balance=balance.value,
+        return dict(loss=loss.value, losses=losses, counts=counts, balance=balance.value,
                     z=z.value, gradients=gradients, norm=norm_of(gradients.values()))
 
 

@@ -68,8 +68,10 @@ def drawn(sizes, seed=3):
 
 
 def with_targets(texts, masks):
-    """What the plain model reads: the target of a token is the next one of its document, if that counts."""
-    return [[(token, text[i + 1] if i + 1 < len(text) and mask[i + 1] else None) for i, token in enumerate(text)]
+    """What the plain model reads: the target of a token is the next one of its document, if that counts, and its
+    weight is the mask's number."""
+    return [[(token, following if weight else None, weight)
+             for token, following, weight in zip(text, text[1:] + [0], mask[1:] + [0])]
             for text, mask in zip(texts, masks)]
 
 

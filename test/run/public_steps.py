@@ -90,9 +90,9 @@ def further_tokens(lab):
 
 @case
 def nothing_to_learn(lab):
-    """A step without any target trains nothing, and says so; its loss is no 0 / 0."""
-    data = documents.write_dataset(lab.folder, "none.safetensors", TEXTS, [[0] * len(text) for text in TEXTS])
-    for more in ({}, {"mesh.data": 2, "microbatches": 2}):
+    """A step without any target, or whose weights are all 0, trains nothing, and says so; its loss is no 0 / 0."""
+    for more, weight in (({}, 0), ({"mesh.data": 2, "microbatches": 2}, 0), ({}, 0.0)):
+        data = documents.write_dataset(lab.folder, "none.safetensors", TEXTS, [[weight] * len(text) for text in TEXTS])
         line, gradients = lab.step(lab.compile(**more), data=data)
         need(line["loss"] == 0 and line["grad_norm"] == 0 and not any(map(any, gradients.values())), str(line))
     done = lab.run(lab.compile(), "--epochs", "1", data=data)

@@ -70,7 +70,8 @@ def run(folder, model, lines, *options, expect=0, stdout=subprocess.DEVNULL, too
     header = json.loads(body[8:8 + size])
     assert header["__metadata__"]["vocab"] == str(len(WORDS)), header
     tensors = {}
-    for name, letter, width in (("tokens", "H", 2), ("documents", "q", 8), ("counted", "B", 1)):
+    counted = ("counted", "f", 4) if header["counted"]["dtype"] == "F32" else ("counted", "B", 1)
+    for name, letter, width in (("tokens", "H", 2), ("documents", "q", 8), counted):
         begin, end = header[name]["data_offsets"]
         tensors[name] = struct.unpack(f"<{(end - begin) // width}{letter}", body[8 + size + begin:8 + size + end])
     bounds = tensors["documents"]
@@ -105,6 +106,40 @@ def check_chats(folder):
         file.write(CHAT)
     assert run(folder, apart, chats) == expected
     assert run(folder, folder_of(folder, "marked", MARKED), chats) == [(tokens, counted), ([USER, A, END], [0] * 3)]
+
+
+def check_weights(folder):
+    """A line and an answer may have a weight; 0 and 1 alone are what counts and what does not, in one byte."""
+    model = folder_of(folder, "plain")
+    lines = [{"text": "a b", "weight": 0.5}, {"prompt": "a", "completion": " c", "weight": 3}, {"text": "d"}]
+    expected = [([A, B], [0.5, 0.5]), ([A, C], [0, 3]), ([D], [1])]
+    assert run(folder, model, lines) == expected
+    assert run(folder, model, lines, "--eos") == [
+        (tokens + [END], weights + weights[-1:]) for tokens, weights in expected]
+    got = run(folder, model, [{"text": "a", "weight": 0}, {"text": "b", "weight": 1.0}])
+    assert got == [([A], [0]), ([B], [1])] and type(got[0][1][0]) is int, got
+    turns = say(("user", "a"), ("assistant", "c"), ("user", "d"), ("assistant", "e"))
+    turns["messages"][1]["weight"], turns["messages"][3]["weight"], turns["weight"] = 0, 0.25, 2
+    tokens, weights = [USER, A, END, BOT, C, END, USER, D, END, BOT, E, END], [0] * 10 + [0.5, 0.5]
+    chat = folder_of(folder, "chat", CHAT)
+    assert run(folder, chat, [turns]) == [([BEGIN, *tokens], [0, *weights])]
+    assert run(folder, folder_of(folder, "marked", MARKED), [turns]) == [(tokens, weights)]
+    dumps = folder_of(folder, "dumps", ANY.replace("CONTENT", "message | length"))  # the field is not the template's
+    assert run(folder, dumps, [turns])[0][0] == run(folder, dumps, [say(*[
+        (message["role"], message["content"]) for message in turns["messages"]])])[0][0]
+    turns["messages"][0]["weight"] = 1
+    once = folder_of(folder, "once", "{% generation %}{{ messages[1].content }}{% endgeneration %}")
+    heavy = {"weight": 1e20, "messages": [{"role": "assistant", "content": "a", "weight": 1e20}]}
+    for model, line, what in ((model, {"text": "a", "weight": -1}, "the `weight` of the line is -1; expected a number"),
+                              (model, '{"text": "a", "weight": NaN}', "is NaN; expected a number from 0 to 3.4"),
+                              (model, {"text": "a", "weight": 10**400}, "0; expected a number from 0 to 3.40282e+38"),
+                              (model, {"text": "a", "weight": True}, "is true; expected"),
+                              (model, {"text": "a", "weight": "1"}, 'is "1"; expected'),
+                              (chat, heavy, "of a message is 1e+20; expected a number from 0 to 3.40282e+18"),
+                              (chat, turns, "a message of `user` has a `weight`"),
+                              (once, {"messages": turns["messages"][1:]}, "marks 1 answers where 2 are said")):
+        said = run(folder, model, [line], expect=1)
+        assert "in.jsonl:1: " in said and what in said, said
 
 
 def check_refused(folder):
@@ -230,7 +265,7 @@ def main():
         return 77
     os.makedirs(folder, exist_ok=True)
     tally = harness.Tally()
-    for check in (check_texts, check_chats, check_refused, check_contents, check_bounds):
+    for check in (check_texts, check_chats, check_weights, check_refused, check_contents, check_bounds):
         tally.attempt(check.__name__, check, folder)
     tally.attempt("check_trains", check_trains, compiler, folder)
     return tally.close()

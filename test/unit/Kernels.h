@@ -8,6 +8,7 @@
 #include "test/unit/DeviceMemory.h"
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <gtest/gtest.h>
 #include <random>
@@ -139,6 +140,11 @@ struct OneOp {
     rank.optimizer.seed = seed;
     return *this;
   }
+  /// The targets that it is called with have these weights.
+  OneOp &weighted(const Values &values) {
+    weights.assign(values.begin(), values.end());
+    return *this;
+  }
   /// Calls the C ABI's function with op 0.
   template <class... Parameters, class... Arguments>
   void operator()(int32_t (*function)(pp_rank_t *, int32_t, Parameters...), const Arguments &...arguments) {
@@ -162,16 +168,20 @@ struct OneOp {
   }
 
 private:
-  std::vector<std::vector<int32_t, DeviceAllocator<int32_t>>> tokens;
+  std::deque<std::vector<int32_t, DeviceAllocator<int32_t>>> tokens;
+  std::vector<float, DeviceAllocator<float>> weights; ///< of targets; empty: all are 1
 
   template <class Parameter, class Argument> Parameter pointer(const Argument &argument) {
     if constexpr (std::is_null_pointer_v<Argument>)
       return nullptr;
     else if constexpr (std::is_same_v<Argument, Array>)
       return static_cast<Parameter>(argument.data());
-    else if constexpr (std::is_same_v<Argument, std::vector<int32_t>>)
-      return tokens.emplace_back(argument.begin(), argument.end()).data();
-    else
+    else if constexpr (std::is_same_v<Argument, std::vector<int32_t>>) {
+      const int32_t *begin = tokens.emplace_back(argument.begin(), argument.end()).data();
+      if (!weights.empty())
+        rank.targetWeights = {{begin, begin + argument.size(), weights.data()}};
+      return begin;
+    } else
       return const_cast<Parameter>(argument);
   }
 };

@@ -8,8 +8,9 @@ using namespace pp::test;
 
 namespace {
 
-/// Of logits with a cap, if it is above 0; and the z-loss, if there is one.
-Values lossReference(Values z, const std::vector<int32_t> &targets, double scale, double cap = 0, double zLoss = 0) {
+/// Of logits with a cap, if it is above 0; and the z-loss, if there is one. Without weights all are 1.
+Values lossReference(Values z, const std::vector<int32_t> &targets, double scale, double cap = 0, double zLoss = 0,
+                     const Values &weights = {}) {
   for (double &logit : z)
     logit = cap > 0 ? cap * std::tanh(logit / cap) : logit;
   size_t rows = targets.size(), vocabulary = z.size() / rows;
@@ -22,9 +23,9 @@ Values lossReference(Values z, const std::vector<int32_t> &targets, double scale
       largest = std::max(largest, z[t * vocabulary + i]);
     for (size_t i = 0; i < vocabulary; ++i)
       sum += std::exp(z[t * vocabulary + i] - largest);
-    const double lse = largest + std::log(sum);
-    loss += scale * (lse - z[t * vocabulary + size_t(targets[t])]);
-    squares += scale * zLoss * lse * lse;
+    const double lse = largest + std::log(sum), weight = weights.empty() ? 1 : weights[t];
+    loss += scale * weight * (lse - z[t * vocabulary + size_t(targets[t])]);
+    squares += scale * weight * zLoss * lse * lse;
   }
   return zLoss > 0 ? Values{loss, squares} : Values{loss};
 }
@@ -111,6 +112,74 @@ TEST(KernelsCrossEntropy, CountedLossesAreDivided) {
     for (Values *each : {slopes, losses, shards, sums})
       expectEqual(each[1], each[0], nameOf(type));
   }
+}
+
+namespace {
+
+/// What the three kernels with a scale make of rows with these weights, or with none: loss, slopes, the loss from
+/// statistics, and slopes from them.
+std::vector<Values> weightedLosses(Type type, const Values &z, double cap, double zLoss, double divisor,
+                                   const Values &weights) {
+  std::vector<int32_t> targets = {2, 0, -100, 1, 4};
+  const int64_t rows = 5, vocabulary = int64_t(z.size()) / rows;
+  const Values params = {1, cap, 0, zLoss};
+  Array slope(type, z.size()), shard(type, z.size()), stats(accOf(type), 15), loss(accOf(type), zLoss > 0 ? 2 : 1),
+      sum(accOf(type), zLoss > 0 ? 2 : 1);
+  OneOp whole("cross_entropy", type, {rows, vocabulary}, params, {"counted"}),
+      dz("cross_entropy_dz", type, {rows, vocabulary, 0, vocabulary}, params, {"counted"}),
+      added("cross_entropy_loss", type, {rows}, {1, 0, 0, zLoss}, {"counted"});
+  for (OneOp *op : {&whole, &dz, &added})
+    op->weighted(weights).rank.optimizer.divisors[0] = divisor;
+  whole(pp_cross_entropy, Array(type, z), targets, slope, loss);
+  OneOp("cross_entropy_stats", type, {rows, vocabulary, 0, vocabulary},
+        cap > 0 ? Values{cap} : Values{})(pp_cross_entropy_stats, Array(type, z), targets, stats);
+  dz(pp_cross_entropy_dz, Array(type, z), targets, stats, shard);
+  added(pp_cross_entropy_loss, stats, targets, sum);
+  return {loss.get(), slope.get(), sum.get(), shard.get()};
+}
+
+} // namespace
+
+/// The loss of a row times its weight, in all kernels; an ignored target counts with no weight. Weights of 1 change no
+/// bit, nor does twice the weight over twice the divisor.
+TEST(KernelsCrossEntropy, LossesHaveWeights) {
+  const std::vector<int32_t> targets = {2, 0, -100, 1, 4};
+  const Values weights = {0.5, 3, 7, 0.3125, 1e-3F};
+  Values twice = weights;
+  for (double &weight : twice)
+    weight *= 2;
+  for (Type type : allTypes)
+    for (auto [cap, zLoss] : {std::pair(0.0, 0.0), {2.0, 0.0}, {0.0, 0.25}, {30.0, 0.01}}) {
+      SCOPED_TRACE(std::string(nameOf(type)) + " cap " + std::to_string(cap) + " z-loss " + std::to_string(zLoss));
+      const Values z = rounded(type, random(5 * 7, 1, 3));
+      const auto got = weightedLosses(type, z, cap, zLoss, 3.8125, weights);
+      auto of = [&, cap = cap, zLoss = zLoss](const Values &v) {
+        return lossReference(v, targets, 1 / 3.8125, cap, zLoss, weights);
+      };
+      const Values slopes = finiteDifferences(of, z, {1, 1});
+      for (size_t i : {0, 2}) {
+        expectNear(got[i], of(z), toleranceOf(accOf(type)) / 10, "loss");
+        expectNear(got[i + 1], slopes, std::max(1e-8, toleranceOf(type)), "dz");
+      }
+      const auto doubled = weightedLosses(type, z, cap, zLoss, 2 * 3.8125, twice),
+                 ones = weightedLosses(type, z, cap, zLoss, 4, Values(5, 1)),
+                 none = weightedLosses(type, z, cap, zLoss, 4, {});
+      for (size_t i = 0; i < got.size(); ++i) {
+        expectEqual(doubled[i], got[i], "twice");
+        expectEqual(ones[i], none[i], "weights of 1");
+      }
+    }
+}
+
+/// In a step with weights, targets that have none are a fault of the program.
+TEST(KernelsCrossEntropy, TargetsWithoutWeightsFail) {
+  OneOp op("cross_entropy", Type::F32, {1, 4}, {1}, {"counted"});
+  const int32_t elsewhere = 0;
+  const float weight = 1;
+  op.rank.targetWeights = {{&elsewhere, &elsewhere + 1, &weight}};
+  Array z(Type::F32, Values(4, 0)), loss(Type::F32, 1);
+  EXPECT_EQ(op.status(pp_cross_entropy, z, std::vector<int32_t>{1}, z, loss), PP_INTERNAL);
+  EXPECT_EQ(op.rank.message, "op 0 `cross_entropy` has targets without weights");
 }
 
 namespace {

@@ -34,7 +34,7 @@ Status runRanks(Driver &driver, std::vector<RankProgram> &programs, bool graph, 
         rank.rank = number;
         rank.ranks = ranks;
         rank.transport = transport.get();
-        Status its = device.allocate(programs[number]);
+        Status its = device.allocate(programs[number], /*more=*/0);
         device.bind(rank);
         if (its.ok())
           its = transport->prepare(programs[number]);

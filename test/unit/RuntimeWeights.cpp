@@ -141,7 +141,7 @@ protected:
   /// The arena behind a draw, with a pattern where nothing was written.
   std::vector<char> draw(uint64_t seed) {
     std::unique_ptr<Device> device = makeHostDevice();
-    EXPECT_TRUE(device->allocate(program).ok());
+    EXPECT_TRUE(device->allocate(program, /*more=*/0).ok());
     std::vector<char> arena(size_t(program.arenaBytes), 0x5a);
     EXPECT_TRUE(device->upload(0, arena.data(), arena.size()).ok());
     std::unique_ptr<Transport> transport = makeThreadTransport(makeMeeting(1, {}), 0);

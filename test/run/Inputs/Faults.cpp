@@ -170,13 +170,14 @@ private:
 class FlippingDevice final : public Device {
 public:
   explicit FlippingDevice(std::unique_ptr<Device> inner) : inner(std::move(inner)) {}
-  Status allocate(const RankProgram &its) override {
+  Status allocate(const RankProgram &its, int64_t more) override {
     program = &its;
-    return inner->allocate(its);
+    return inner->allocate(its, more);
   }
   Status upload(int64_t offset, const void *from, size_t bytes) override { return inner->upload(offset, from, bytes); }
   Status download(int64_t offset, void *to, size_t bytes) override { return inner->download(offset, to, bytes); }
   const char *base() const override { return inner->base(); }
+  const char *at(int64_t offset) const override { return inner->at(offset); }
   void bind(pp_rank_t &rank) override { inner->bind(rank); }
   Status give(const std::vector<StepCopy> &pieces) override {
     if (isNow("rest", 1))
