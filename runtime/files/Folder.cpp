@@ -284,18 +284,18 @@ std::string followLinks(const std::string &path) {
   return std::filesystem::is_symlink(withoutEndSlash(place), error) ? path : place;
 }
 
-Status writeMark(const std::string &path, const std::string &body) {
-  PP_TRY(writeText(path + ".tmp", body));
+Status writeMark(const std::string &path, const std::string &body, bool waits) {
+  PP_TRY(writeText(path + ".tmp", body, waits));
   return rename((path + ".tmp").c_str(), path.c_str()) == 0 ? Status()
                                                             : refused("cannot write `", path, "`: ", strerror(errno));
 }
 
-Status writeText(const std::string &path, const std::string &body) {
+Status writeText(const std::string &path, const std::string &body, bool waits) {
   FILE *file = fopen(path.c_str(), "wb");
   if (!file)
     return refused("cannot write `", path, "`: ", strerror(errno));
-  bool written =
-      fwrite(body.data(), 1, body.size(), file) == body.size() && fflush(file) == 0 && fsync(fileno(file)) == 0;
+  bool written = fwrite(body.data(), 1, body.size(), file) == body.size() && fflush(file) == 0 &&
+                 (!waits || fsync(fileno(file)) == 0);
   int error = errno;
   fclose(file);
   return written ? Status() : refused("cannot write `", path, "`: ", strerror(error));

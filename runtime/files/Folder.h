@@ -8,7 +8,7 @@
 
 namespace pp {
 
-inline constexpr const char *optimizerFile = "optimizer.safetensors";
+inline constexpr const char *optimizerStem = "optimizer"; ///< of the files with the optimizer's state
 inline constexpr const char *stateFile = "state.json";
 inline constexpr const char *mergeFile = "pp_merge.json"; ///< the mark of a folder of --merge
 
@@ -41,10 +41,11 @@ Status makeFresh(const std::string &folder, const Keeping &keeping, std::string 
 /// Puts the finished folder `fresh` where `folder` is; at no moment is there none.
 Status replaceFolder(const std::string &fresh, const std::string &folder, const Keeping &keeping);
 
-/// Writes a mark: it is there whole or not at all. It is the first file in its folder, and leaves as the last.
-Status writeMark(const std::string &path, const std::string &body);
-/// Writes the file and waits until it is on the disk.
-Status writeText(const std::string &path, const std::string &body);
+/// Writes a mark: it is there whole or not at all. It is the first file in its folder, and leaves as the last. It may
+/// not be on the disk yet, unless `waits`.
+Status writeMark(const std::string &path, const std::string &body, bool waits);
+/// Writes the file and, if it `waits`, until it is on the disk.
+Status writeText(const std::string &path, const std::string &body, bool waits);
 /// Reads a file; `path` names it in errors.
 Status readText(const std::string &path, std::string &body);
 

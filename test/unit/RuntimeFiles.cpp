@@ -206,11 +206,11 @@ TEST(RuntimeChecksum, IsThatOfZipFiles) {
 }
 
 TEST(RuntimeCheckpoint, ACopyThatIsLargerThanTheMemoryIsRefused) {
-  EXPECT_TRUE(checkMemory(1).ok());
-  EXPECT_TRUE(checkMemory(int64_t(1) << 60)
+  EXPECT_TRUE(checkMemory(1, 2).ok());
+  EXPECT_TRUE(checkMemory(1, int64_t(1) << 60)
                   .message()
                   .starts_with("`--save-every` writes behind the steps, from a copy "
-                               "of 1152921504606846976 bytes on rank 0, and "));
+                               "of 1152921504606846976 bytes, and "));
 }
 
 TEST_F(RuntimeFiles, TokensOfATokenFile) {
