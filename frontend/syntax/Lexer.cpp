@@ -26,21 +26,20 @@ public:
       keywords.insert(word);
   }
 
-  mlir::FailureOr<std::vector<Token>> run() {
+  std::vector<Token> run() {
     std::vector<Token> tokens;
-    for (;;) {
+    for (unsigned errors = 0;;) {
       skipBlanks();
       Token token;
       token.at = SMLoc::getFromPointer(at);
-      if (at == end) {
-        token.end = at;
-        tokens.push_back(token);
-        return tokens;
+      if (at != end && mlir::failed(next(token))) {
+        token.kind = Token::Wrong;
+        at = ++errors < kMostErrors ? at : end;
       }
-      if (mlir::failed(next(token)))
-        return mlir::failure();
       token.end = at;
       tokens.push_back(token);
+      if (token.kind == Token::End)
+        return tokens;
     }
   }
 
@@ -73,6 +72,7 @@ private:
       at += token.text.size();
       return mlir::success();
     }
+    at += firstCharacter(rest).size();
     return source.error(token.at) << "`" << firstCharacter(rest) << "` has no meaning here";
   }
 
@@ -166,4 +166,4 @@ const char *pp::readNumber(StringRef text, double &number) {
   return vanishes ? "too small: it would be 0" : nullptr;
 }
 
-mlir::FailureOr<std::vector<Token>> pp::lex(Source &source, StringRef buffer) { return Lexer(source, buffer).run(); }
+std::vector<Token> pp::lex(Source &source, StringRef buffer) { return Lexer(source, buffer).run(); }

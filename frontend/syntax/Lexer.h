@@ -9,7 +9,7 @@
 namespace pp {
 
 struct Token {
-  enum Kind { End, Name, Keyword, UnitLetter, Integer, Number, String, Mark };
+  enum Kind { End, Name, Keyword, UnitLetter, Integer, Number, String, Mark, Wrong };
   Kind kind = End;
   /// Interned for names, keywords and letters; without its quotes for a string.
   llvm::StringRef text;
@@ -26,8 +26,8 @@ struct Token {
 /// Reads a number with `.` or `e`; null, or why it is none: one that is infinite or vanishes was meant to be another.
 const char *readNumber(llvm::StringRef text, double &number);
 
-/// All tokens of a buffer, the last one `End`; failure after one error.
-mlir::FailureOr<std::vector<Token>> lex(Source &source, llvm::StringRef buffer);
+/// All tokens of a buffer, the last one `End`; what is no word is `Wrong`, and the error is told.
+std::vector<Token> lex(Source &source, llvm::StringRef buffer);
 
 } // namespace pp
 

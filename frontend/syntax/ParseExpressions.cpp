@@ -25,16 +25,17 @@ bool TokenReader::take(StringRef word) {
 void TokenReader::fail(SMLoc at, const Twine &message, SMLoc noteAt, const Twine &note) {
   if (broken)
     return;
+  bool isTold = peek().kind == Token::Wrong; // by the lexer
   broken = true;
+  if (isTold)
+    return;
+  ++errors;
   mlir::InFlightDiagnostic diagnostic = source.error(at) << message;
   if (noteAt.isValid())
     diagnostic.attachNote(source.location(noteAt)) << note;
-  Token end = tokens.back();
-  tokens = {end};
-  position = 0;
 }
 
-void TokenReader::failExpected(const Twine &what) {
+void TokenReader::failExpected(const Twine &what, ArrayRef<StringRef> known) {
   const Token &got = peek();
   if (got.kind == Token::End)
     return fail(got.at, "expected " + what + " before the end of the file");
@@ -42,7 +43,10 @@ void TokenReader::failExpected(const Twine &what) {
     return fail(got.at, "expected an operator, got `/`; integers divide with `//`, rounding down");
   StringRef text = got.kind == Token::String ? StringRef(got.at.getPointer(), got.end - got.at.getPointer()) : got.text;
   bool reserved = got.kind == Token::Keyword || got.kind == Token::UnitLetter;
-  fail(got.at, "expected " + what + ", got `" + text + "`" + (reserved ? "; `" + text + "` is a reserved word" : ""));
+  std::string more = got.kind == Token::Name ? didYouMean(text, known)
+                     : reserved              ? ("; `" + text + "` is a reserved word").str()
+                                             : "";
+  fail(got.at, "expected " + what + ", got `" + text + "`" + more);
 }
 
 void TokenReader::expect(StringRef word) {
@@ -72,6 +76,91 @@ StringRef TokenReader::expectString() {
     return {};
   }
   return next().text;
+}
+
+//===-- After an error ------------------------------------------------------------------------------------------===//
+
+TokenReader::TokenReader(Source &source, std::vector<Token> words)
+    : source(source), tokens(std::move(words)),
+      errors(llvm::count_if(tokens, [](const Token &token) { return token.kind == Token::Wrong; })) {}
+
+bool TokenReader::startsLine(size_t i) const {
+  return i == 0 || StringRef(tokens[i - 1].end, tokens[i].at.getPointer() - tokens[i - 1].end).contains('\n');
+}
+
+/// The column of the first word on the line of this one.
+size_t TokenReader::indentOf(size_t i) const {
+  while (!startsLine(i))
+    --i;
+  const char *begin = tokens[i].at.getPointer(), *first = tokens.front().at.getPointer(), *line = begin;
+  while (line != first && line[-1] != '\n')
+    --line;
+  return begin - line;
+}
+
+/// A word that does not go on with what the line before it began.
+bool TokenReader::startsItem(size_t i) const {
+  const Token &word = tokens[i], &before = tokens[i - 1];
+  bool isWord = word.kind == Token::Name || word.kind == Token::Keyword || word.kind == Token::UnitLetter;
+  for (const char *inside : {"then", "else", "in", "and", "or", "of", "at", "from", "to", "over", "with"})
+    isWord &= !word.is(inside);
+  bool isOpen = before.kind == Token::Mark && !before.is(")") && !before.is("]") && !before.is("}");
+  return startsLine(i) && isWord && !isOpen;
+}
+
+bool TokenReader::startsDeclaration(size_t i) const {
+  for (const char *word : {"fn", "schedule", "model", "train", "cluster", "family"})
+    if (tokens[i].text == word && tokens[i].kind != Token::String)
+      return startsLine(i) && indentOf(i) == 0;
+  return false;
+}
+
+/// The error was in the item that word `begin` begins. Goes on with the next item of the same block, or with its `}`:
+/// the next line that is indented no more than the item's. False if there is none before the next declaration.
+bool TokenReader::recover(size_t begin) {
+  size_t indent = indentOf(begin), end = std::max(position, begin + 1);
+  int depth = 0;
+  for (size_t i = begin; errors < kMostErrors && i + 1 < tokens.size() && !(i > begin && startsDeclaration(i)); ++i) {
+    bool isNext = i >= end && depth == 0 && startsItem(i) && indentOf(i) <= indent;
+    bool isClosed = i >= end && depth == 0 && tokens[i].is("}") && !(startsLine(i) && indentOf(i) >= indent);
+    if (isNext || isClosed) {
+      position = i;
+      broken = false;
+      return true;
+    }
+    depth += tokens[i].is("{") ? 1 : tokens[i].is("}") && depth ? -1 : 0;
+  }
+  return false;
+}
+
+void TokenReader::braces(function_ref<void()> item) {
+  SMLoc open = peek().at;
+  expect("{");
+  while (!at("}") && !ended()) {
+    size_t begin = position;
+    item();
+    if (broken && !recover(begin))
+      return;
+  }
+  if (ended() && failed()) // the brace may be missing because of the error before
+    broken = true;
+  if (ended())
+    fail(peek().at, "expected `}` before the end of the file", open, "the block opened here");
+  next();
+}
+
+void TokenReader::declarations(function_ref<void()> item) {
+  while (!ended()) {
+    while (failed() && take("}")) // of a block whose begin was not understood
+      continue;
+    size_t begin = position;
+    item();
+    if (!broken || errors >= kMostErrors)
+      continue;
+    for (position = std::max(position, begin + 1); position + 1 < tokens.size() && !startsDeclaration(position);)
+      ++position;
+    broken = false;
+  }
 }
 
 //===-- Expressions, from the loosest operator to the tightest --------------------------------------------------===//
@@ -303,6 +392,9 @@ Generator ExpressionParser::generator() {
     Name name = expectName();
     made.names = keep(ArrayRef<Name>(name));
   }
+  if (at("{"))
+    fail(peek().at, "expected `in` and a list after `for " + made.names[0].text + "`; `on " + made.names[0].text +
+                        " { .. }` holds what a rank does");
   expect("in");
   made.list = expression();
   return made;

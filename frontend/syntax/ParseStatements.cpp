@@ -5,15 +5,14 @@
 using namespace llvm;
 using namespace pp;
 
+static const StringRef kStatements[] = {"let",   "var",   "fn",        "require", "return",   "for",    "repeat",
+                                        "while", "if",    "on",        "move",    "together", "attend", "stage",
+                                        "part",  "limit", "recompute", "updates", "at",       "weight", "layers"};
+static const StringRef kThings[] = {"weight", "grad", "act", "dact", "stash", "kv", "dkv", "opt"};
+
 Block StatementParser::block() {
-  SMLoc open = peek().at;
-  expect("{");
   SmallVector<Statement *> statements;
-  while (!at("}") && !ended())
-    statements.push_back(statement());
-  if (ended())
-    fail(peek().at, "expected `}` before the end of the file", open, "the block opened here");
-  next();
+  braces([&] { statements.push_back(statement()); });
   return keep(ArrayRef<Statement *>(statements));
 }
 
@@ -61,7 +60,7 @@ Statement *StatementParser::statement() {
     node->count = expression();
     made = node;
   } else {
-    failExpected("a statement");
+    failExpected("a statement", kStatements);
     made = make<CallStatement>();
   }
   made->at = begin;
@@ -106,6 +105,8 @@ Statement *StatementParser::assignOrCall() {
     return node;
   }
   auto *node = make<AssignStatement>();
+  if (!peek(1).is("=") && !peek(1).is("[") && !nearestName(peek().text, kStatements).empty())
+    failExpected("a statement", kStatements);
   node->name = next().text;
   SmallVector<Expr *> indices;
   while (take("[")) {
@@ -159,13 +160,15 @@ Statement *StatementParser::conditional() {
 }
 
 Statement *StatementParser::on() {
-  next();
+  SMLoc begin = next().at;
   auto *node = make<OnStatement>();
   if (peek().kind == Token::Name && peek(1).is("in")) {
     node->name = next().text;
     next();
   }
   node->ranks = expression();
+  if (!at("{") && node->name.empty())
+    fail(begin, "expected `{` after `on " + node->ranks->text + "`; the place of a stage is given with `at`");
   node->body = block();
   return node;
 }
@@ -192,17 +195,14 @@ UnitStatement *StatementParser::unit() {
 }
 
 static bool isThing(const Token &token) {
-  for (const char *word : {"weight", "opt", "grad", "act", "dact", "stash", "kv", "dkv"})
-    if (token.text == word && (token.kind == Token::Name || token.kind == Token::Keyword))
-      return true;
-  return false;
+  return is_contained(kThings, token.text) && (token.kind == Token::Name || token.kind == Token::Keyword);
 }
 
 Thing StatementParser::thing() {
   Thing made;
   SMLoc begin = peek().at;
   if (!isThing(peek())) {
-    failExpected("one of weight, grad, act, dact, stash, kv, dkv, opt");
+    failExpected("one of weight, grad, act, dact, stash, kv, dkv, opt", kThings);
     return made;
   }
   made.role = expectWord();
@@ -305,7 +305,7 @@ Statement *StatementParser::limit() {
   node->claims = list<LimitStatement::Claim>([&] {
     LimitStatement::Claim claim{};
     if (!isThing(peek())) {
-      failExpected("one of weight, grad, act, dact, stash, kv, dkv, opt");
+      failExpected("one of weight, grad, act, dact, stash, kv, dkv, opt", kThings);
       return claim;
     }
     claim.role = expectWord();

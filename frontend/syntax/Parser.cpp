@@ -16,8 +16,7 @@ public:
       SMLoc begin = peek().at;
       made.imports.push_back({expectString(), begin});
     }
-    while (!ended())
-      declaration(made);
+    declarations([&] { declaration(made); });
     if (failed())
       return mlir::failure();
     return made;
@@ -40,7 +39,8 @@ private:
     else if (at("import"))
       fail(peek().at, "imports must stand before everything else in a file");
     else
-      failExpected("a declaration (fn, schedule, model, train or cluster)");
+      failExpected("a declaration (fn, schedule, model, train or cluster)",
+                   {"import", "fn", "schedule", "model", "train", "cluster"});
   }
 
   // The parameters of schedules have roles; those of models and trains may be reserved words.
@@ -82,12 +82,11 @@ private:
     auto *node = make<Model>();
     node->name = expectName();
     node->parameters = parameters(/*roles=*/false);
-    expect("{");
     SmallVector<WeightDeclaration> shared;
     SmallVector<ModelPart> parts;
     SmallVector<Name> kinds;
     SmallVector<Statement *> requirements;
-    while (!at("}") && !ended()) {
+    braces([&] {
       if (at("weight"))
         weights(shared);
       else if (at("require"))
@@ -98,8 +97,7 @@ private:
         layer(*node, parts, kinds);
       else
         parts.push_back(part(std::nullopt));
-    }
-    expect("}");
+    });
     node->requirements = keep(ArrayRef<Statement *>(requirements));
     node->kinds = keep(ArrayRef<Name>(kinds));
     node->weights = keep(ArrayRef<WeightDeclaration>(shared));
@@ -124,10 +122,7 @@ private:
       model.layerVariables = layerVariables(kind);
       kind.text = "";
     }
-    expect("{");
-    while (!at("}") && !ended())
-      parts.push_back(part(kinds.size()));
-    expect("}");
+    braces([&] { parts.push_back(part(kinds.size())); });
     kinds.push_back(kind);
   }
 
@@ -146,7 +141,8 @@ private:
     ModelPart made;
     made.kind = kind;
     if (!at("part"))
-      failExpected(kind ? "`part`" : "`part`, `layer`, `layers`, `require` or `weight`");
+      failExpected(kind ? "`part`" : "`part`, `layer`, `layers`, `require` or `weight`",
+                   {"part", "layer", "layers", "require", "weight"});
     next();
     made.name = expectName();
     expect("(");
@@ -177,7 +173,8 @@ private:
       definitions.push_back({names, expression()});
     }
     made.returnAt = peek().at;
-    expect("return");
+    if (!take("return"))
+      failExpected("`return`, `let` or `weight`", {"return", "let", "weight"});
     made.results = list<Expr *>([&] { return expression(); });
     expect("}");
     made.weights = keep(ArrayRef<WeightDeclaration>(own));
@@ -236,13 +233,12 @@ private:
     allowsNumbers = allowsLabels = allowsWords = true;
     auto *node = make<Family>();
     node->name = name;
-    expect("{");
     SmallVector<Family::Field> fields;
     SmallVector<Family::Only> only;
     SmallVector<Name> notes, kept;
     SmallVector<LetStatement::Definition> definitions;
     SmallVector<Statement *> requirements;
-    while (!at("}") && !ended()) {
+    braces([&] {
       if (takeName("read"))
         append_range(fields, list<Family::Field>([&] { return field(); }));
       else if (takeName("only"))
@@ -259,8 +255,7 @@ private:
         node->call = postfix();
       else
         failExpected("`read`, `only`, `note`, `keep`, `let`, `require` or `model`");
-    }
-    expect("}");
+    });
     node->fields = keep(ArrayRef<Family::Field>(fields));
     node->only = keep(ArrayRef<Family::Only>(only));
     node->notes = keep(ArrayRef<Name>(notes));
@@ -315,16 +310,14 @@ private:
     node->name = expectName();
     if (at("("))
       node->parameters = parameters(/*roles=*/false);
-    expect("{");
     SmallVector<Option> options;
     SmallVector<RecomputeStatement *> recomputes;
-    while (!at("}") && !ended()) {
+    braces([&] {
       if (at("recompute"))
         recomputes.push_back(recompute());
       else
         options.push_back(option());
-    }
-    expect("}");
+    });
     node->options = keep(ArrayRef<Option>(options));
     node->recomputes = keep(ArrayRef<RecomputeStatement *>(recomputes));
     allowsNumbers = allowsLabels = allowsWords = false;
@@ -337,11 +330,8 @@ private:
     node->name = expectName();
     if (at("("))
       node->parameters = parameters(/*roles=*/false);
-    expect("{");
     SmallVector<Option> options;
-    while (!at("}") && !ended())
-      options.push_back(option());
-    expect("}");
+    braces([&] { options.push_back(option()); });
     node->options = keep(ArrayRef<Option>(options));
     allowsNumbers = allowsLabels = allowsWords = false;
     return node;
@@ -384,20 +374,15 @@ private:
 
   ArrayRef<Choice> choices() {
     SmallVector<Choice> made;
-    expect("{");
-    while (!at("}") && !ended()) {
+    braces([&] {
       ArrayRef<Name> labels = texts();
       made.push_back({labels, postfix()});
-    }
-    expect("}");
+    });
     return keep(ArrayRef<Choice>(made));
   }
 };
 } // namespace
 
 mlir::FailureOr<File> pp::parse(Source &source, StringRef buffer) {
-  mlir::FailureOr<std::vector<Token>> tokens = lex(source, buffer);
-  if (mlir::failed(tokens))
-    return mlir::failure();
-  return FileParser(source, std::move(*tokens)).file();
+  return FileParser(source, lex(source, buffer)).file();
 }

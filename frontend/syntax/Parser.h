@@ -8,16 +8,18 @@
 
 namespace pp {
 
-/// The tree of a buffer, or failure after one error.
+/// The tree of a buffer, or failure after its errors.
 mlir::FailureOr<File> parse(Source &source, llvm::StringRef buffer);
 
-/// What the parser of files, of statements and of expressions share: the words, and the one error.
+/// What the parser of files, of statements and of expressions share: the words, and what happens at an error.
 class TokenReader {
 public:
-  TokenReader(Source &source, std::vector<Token> words) : source(source), tokens(std::move(words)) {}
+  TokenReader(Source &source, std::vector<Token> words);
 
 protected:
-  const Token &peek(unsigned ahead = 0) const { return tokens[std::min(position + ahead, tokens.size() - 1)]; }
+  const Token &peek(unsigned ahead = 0) const {
+    return broken ? tokens.back() : tokens[std::min(position + ahead, tokens.size() - 1)];
+  }
   bool at(StringRef word) const { return peek().is(word); }
   bool ended() const { return peek().kind == Token::End; }
   Token next();
@@ -27,10 +29,15 @@ protected:
   /// A name or a reserved word: option and argument names.
   Name expectWord();
   StringRef expectString();
-  /// Says `message` at `at`, once; all reading ends there, because every word after it is `End`.
+  /// Says `message` at `at`; from there on every word is `End`, until `recover` finds where reading can go on.
   void fail(SMLoc at, const llvm::Twine &message, SMLoc noteAt = {}, const llvm::Twine &note = "");
-  void failExpected(const llvm::Twine &what);
-  bool failed() const { return broken; }
+  /// `known`: words that may stand here, in case one of them is misspelt.
+  void failExpected(const llvm::Twine &what, ArrayRef<StringRef> known = {});
+  bool failed() const { return errors > 0; }
+  /// `{ item item .. }`; after an error in an item, the next one is read.
+  void braces(llvm::function_ref<void()> item);
+  /// `item item ..` up to the end of the file, in the same way.
+  void declarations(llvm::function_ref<void()> item);
   StringRef textFrom(SMLoc begin) const { return {begin.getPointer(), size_t(previousEnd - begin.getPointer())}; }
 
   template <typename T> T *make() { return new (source.arena()) T(); }
@@ -46,10 +53,17 @@ protected:
   Source &source;
 
 private:
+  bool recover(size_t begin);
+  bool startsLine(size_t i) const;
+  bool startsItem(size_t i) const;
+  bool startsDeclaration(size_t i) const;
+  size_t indentOf(size_t i) const;
+
   std::vector<Token> tokens;
   size_t position = 0;
   const char *previousEnd = nullptr;
   bool broken = false;
+  unsigned errors = 0;
 };
 
 class ExpressionParser : public TokenReader {
