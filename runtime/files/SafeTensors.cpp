@@ -245,7 +245,7 @@ Status SafeTensors::checkLayout(int64_t dataBytes) const {
 }
 
 Status SafeTensorsWriter::open(const std::string &target, const std::vector<FileTensor> &tensors,
-                               const std::map<std::string, std::string> &metadata) {
+                               const std::map<std::string, std::string> &metadata, int folder) {
   path = target;
   sum = {};
   nlohmann::ordered_json root;
@@ -259,7 +259,7 @@ Status SafeTensorsWriter::open(const std::string &target, const std::vector<File
   std::string header = root.dump();
   header.resize((header.size() + 7) / 8 * 8, ' ');
   uint64_t headerBytes = header.size();
-  PP_TRY(draft.open(target));
+  PP_TRY(draft.open(target, folder));
   PP_TRY(write(&headerBytes, 8));
   return write(header.data(), header.size());
 }
@@ -276,10 +276,14 @@ Status syncFolder(const std::string &path) {
   int folder = open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder < 0)
     return refused("cannot open folder `", path, "`: ", strerror(errno));
-  bool synced = fsync(folder) == 0 || errno == EINVAL; // some file systems have nothing to sync
-  int error = errno;
+  const Status status = syncOpen(folder, path);
   close(folder);
-  return synced ? Status() : refused("cannot sync folder `", path, "`: ", strerror(error));
+  return status;
+}
+
+Status syncOpen(int folder, const std::string &path) {
+  const bool synced = fsync(folder) == 0 || errno == EINVAL; // some file systems have nothing to sync
+  return synced ? Status() : refused("cannot sync folder `", path, "`: ", strerror(errno));
 }
 
 } // namespace pp

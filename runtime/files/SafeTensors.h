@@ -75,9 +75,9 @@ private:
 /// Writes beside the file and renames at the end; a file that was not finished is removed.
 class SafeTensorsWriter {
 public:
-  /// begin and end of `tensors` are ignored: the data follow in this order.
+  /// begin and end of `tensors` are ignored: the data follow in this order. `folder`: that of the file, if it is open.
   Status open(const std::string &path, const std::vector<FileTensor> &tensors,
-              const std::map<std::string, std::string> &metadata);
+              const std::map<std::string, std::string> &metadata, int folder = AT_FDCWD);
   Status write(const void *data, size_t bytes);
   Status finish();
   /// Of all that was written.

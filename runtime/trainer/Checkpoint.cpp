@@ -10,9 +10,9 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
-#include <thread>
 #include <unistd.h>
 
 using nlohmann::ordered_json;
@@ -127,6 +127,8 @@ void Save::open(RankMemory &memory, const std::string &path, const Keeping &its,
   keeping = its;
   mark = markName;
   makes = memory.program.device == 0;
+  made = false;
+  texts.clear();
   factor = memory.emitted.program().lora.factor;
   ofWeights = ofState = {{"format", "pt"}};
   checksums.clear();
@@ -151,9 +153,14 @@ Status Save::begin(RankMemory &memory, const std::string &path, const RunState &
   std::string config;
   if (layout.adapters) {
     PP_TRY(adapterConfig(memory, state.origin, config));
-    work.add([=, this] { return writeSummed(adapterConfigFile, config); });
+    texts.emplace_back([=, this] { return writeSummed(adapterConfigFile, config); });
   }
   return {};
+}
+
+Status Save::beginTrial(RankMemory &memory, const std::string &path) {
+  open(memory, path, {}, stateFile);
+  return makes ? makeEmpty("") : Status();
 }
 
 Status Save::beginMerged(RankMemory &memory, const std::string &path, const WeightLayout &layout) {
@@ -175,18 +182,40 @@ Status Save::beginMerged(RankMemory &memory, const std::string &path, const Weig
 /// wait until it is on the disk.
 Status Save::makeFolder(const WeightLayout &layout, std::optional<Type> dtype) {
   std::vector<std::string> tooLarge;
-  std::string made;
   copied.clear();
   PP_TRY(copiedFiles(layout, copied, tooLarge));
   names = plan.names;
   names.insert(names.end(), copied.begin(), copied.end());
   PP_TRY(checkReplaceable(folder));
-  PP_TRY(makeFresh(folder, keeping, made));
-  PP_TRY(writeMark(fresh + "/" + mark, markText({}), /*waits=*/false));
-  work.add([this] { return writeMark(fresh + "/" + mark, markText({}), /*waits=*/true); });
-  work.add([=, this, beside = layout.beside] { return copyBeside(beside, dtype); });
+  PP_TRY(makeEmpty(markText({})));
+  texts.emplace_back([this] { return writeMark(fresh + "/" + mark, markText({}), /*waits=*/true); });
+  texts.emplace_back([=, this, beside = layout.beside] { return copyBeside(beside, dtype); });
   for (const auto &[name, body] : plan.texts)
-    work.add([=, this, name = name, body = body] { return writeSummed(name, body); });
+    texts.emplace_back([=, this, name = name, body = body] { return writeSummed(name, body); });
+  return {};
+}
+
+/// With a mark, if there is one yet.
+Status Save::makeEmpty(const std::string &markBody) {
+  PP_TRY(makeFresh(folder, keeping, fresh));
+  made = true;
+  if (!markBody.empty())
+    PP_TRY(writeMark(fresh + "/" + mark, markBody, /*waits=*/false));
+  number = std::random_device()();
+  return SharedFolder::sign(fresh, mark, number);
+}
+
+Status Save::tell(Transport &transport) {
+  std::vector<double> said(257); // the number, and the host of rank 0
+  if (makes) {
+    char own[256] = "";
+    gethostname(own, sizeof own - 1);
+    said[0] = number;
+    std::copy(std::begin(own), std::end(own), said.begin() + 1);
+  }
+  PP_TRY(transport.sum(said));
+  number = uint32_t(said[0]);
+  host.assign(said.begin() + 1, std::find(said.begin() + 1, said.end(), 0.0));
   return {};
 }
 
@@ -212,6 +241,8 @@ Status Save::copyBeside(const std::string &beside, std::optional<Type> dtype) {
 /// another one's disk.
 Status Save::gather(RankMemory &memory) {
   const int32_t own = memory.program.device;
+  for (auto &job : std::exchange(texts, {}))
+    work.add(std::move(job));
   std::vector<std::vector<std::pair<const OutFile *, const OutTensor *>>> turns(plan.written.size());
   size_t rounds = 0;
   for (const OutFile &out : plan.files) {
@@ -262,7 +293,7 @@ void Save::addOpen(const OutFile &out, const std::shared_ptr<SafeTensorsWriter> 
   for (const OutTensor &tensor : out.tensors)
     entries.push_back(tensor.entry);
   work.add([=, this, path = fresh + "/" + out.name, says = out.ofState ? ofState : ofWeights] {
-    return file->open(path, entries, says);
+    return file->open(path, entries, says, shared.descriptor());
   });
 }
 
@@ -296,6 +327,7 @@ Status Save::share(RankMemory &memory) {
 }
 
 Status Save::commit() {
+  shared.leave();
   if (!makes)
     return {};
   PP_TRY(writeMark(fresh + "/" + mark, markText(checksums), /*waits=*/true));
@@ -304,8 +336,9 @@ Status Save::commit() {
 }
 
 void Save::undo() {
-  if (std::error_code none; makes)
-    std::filesystem::remove_all(fresh, none);
+  shared.leave();
+  if (made)
+    removeOurs(fresh);
 }
 
 Status Save::named(const Status &status) const {
@@ -329,37 +362,6 @@ Status checkMemory(int64_t bytes, int64_t beside) {
   return fits ? Status()
               : refused("`--save-every` writes behind the steps, from a copy of ", needed, " bytes, and ", available,
                         " bytes of memory are free; `--save-sync` needs no copy");
-}
-
-/// A mark that was never whole: what is left of it if the run is killed is known as ours.
-static std::string probeOf(const std::string &folder) {
-  return withoutEndSlash(followLinks(folder)) + ".tmp/" + stateFile + ".tmp";
-}
-
-Status makeProbe(const std::string &folder, int64_t number) {
-  std::string made;
-  PP_TRY(makeFresh(withoutEndSlash(followLinks(folder)), {}, made));
-  return writeText(probeOf(folder), text(number), /*waits=*/false);
-}
-
-Status findProbe(const std::string &folder, int64_t number, const std::string &host) {
-  const std::string path = probeOf(folder);
-  std::string body;
-  constexpr int tries = 50; // network file systems show what another host has made after some seconds
-  for (int i = 0; i < tries; ++i) {
-    if (std::error_code none; std::filesystem::exists(path, none) && readText(path, body).ok() && body == text(number))
-      return {};
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  }
-  char own[256] = "";
-  gethostname(own, sizeof own - 1);
-  return refused("cannot save to `", folder, "`: what rank 0 writes there on host `", host, "` is not there on host `",
-                 own, "`; every rank writes its own files, so all need one folder, on storage that their hosts share");
-}
-
-void removeProbe(const std::string &folder) {
-  std::error_code none;
-  std::filesystem::remove_all(std::filesystem::path(probeOf(folder)).parent_path(), none);
 }
 
 Status checkFolder(RankMemory &memory, const std::string &path, const WeightLayout &layout, const Keeping &keeping,

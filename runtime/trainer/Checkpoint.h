@@ -8,8 +8,10 @@
 // the list of our files and their checksums. All go by name, so another schedule or number of ranks of the same model
 // can resume.
 //
-// A save has five parts, and all ranks hear of each other's failures between them:
-//   begin   rank 0 makes `<folder>.tmp` with a state.json that lists the files, without checksums
+// A save has seven parts, and all ranks hear of each other's failures between them:
+//   begin   rank 0 makes `<folder>.tmp` with a state.json that lists the files, without checksums, and puts a number there
+//   tell    all ranks hear the number
+//   enter   each rank opens the folder that has this number: from now on its path does not matter
 //   gather  each rank gets the tensors of the files that SavePlan.h gives it
 //   write   each rank writes these files, and waits until they are on its disk; of a save behind the steps on a thread
 //   share   rank 0 hears the checksums
@@ -75,6 +77,11 @@ public:
                const Keeping &its);
   /// Of the model with its adapters added to its weights, in the files of the model that was read.
   Status beginMerged(RankMemory &memory, const std::string &path, const WeightLayout &layout);
+  /// Of nothing: `tell` and `enter` find out whether all ranks see one folder, and `undo` removes it.
+  Status beginTrial(RankMemory &memory, const std::string &path);
+  /// Collective.
+  Status tell(Transport &transport);
+  Status enter(int64_t seconds) { return shared.enter(fresh, mark, number, host, seconds); }
   /// Collective. What this rank cannot write is said by `write`.
   Status gather(RankMemory &memory);
   Status write() { return work.run(); }
@@ -98,6 +105,7 @@ private:
 
   void open(RankMemory &memory, const std::string &path, const Keeping &its, const std::string &markName);
   Status makeFolder(const WeightLayout &layout, std::optional<Type> dtype);
+  Status makeEmpty(const std::string &markBody);
   Status gatherOne(RankMemory &memory, const OutTensor &tensor, int32_t to, Gathered &mine);
   void addOpen(const OutFile &out, const std::shared_ptr<SafeTensorsWriter> &file);
   void addTensor(const OutTensor &tensor, const Gathered &its, const std::shared_ptr<SafeTensorsWriter> &file);
@@ -112,8 +120,12 @@ private:
   std::vector<std::string> names;   ///< of all files; on rank 0
   std::vector<std::string> copied;  ///< of them
   std::function<std::string(const Checksums &)> markText;
+  std::vector<std::function<Status()>> texts;            ///< rank 0 writes them when all ranks have entered the folder
   std::map<std::string, std::string> ofWeights, ofState; ///< what the files say of themselves
-  bool makes = false;                                    ///< rank 0, which makes the folder
+  bool makes = false, made = false;                      ///< rank 0, which makes the folder; it has
+  SharedFolder shared;                                   ///< `fresh`, open
+  uint32_t number = 0;                                   ///< that rank 0 leaves there
+  std::string host;                                      ///< of rank 0
   double factor = 1;                                     ///< of adapters
   Checksums checksums;                                   ///< of this rank's files; on rank 0 at last of all
   int64_t ownVanished = 0;
@@ -127,11 +139,6 @@ Status checkFolder(RankMemory &memory, const std::string &folder, const WeightLa
 Status copyBytes(Emitted &emitted, const WeightLayout &layout, std::vector<int64_t> &bytes);
 /// Whether this process may take so many bytes more, and the processes of this machine together.
 Status checkMemory(int64_t bytes, int64_t beside);
-/// Whether this rank sees the folder in which rank 0 makes `folder`: it looks for a file with this number, which rank 0,
-/// on this `host`, has made there and then removes.
-Status makeProbe(const std::string &folder, int64_t number);
-Status findProbe(const std::string &folder, int64_t number, const std::string &host);
-void removeProbe(const std::string &folder);
 
 /// The text of state.json; the checksums of the other files are missing while they are being written.
 [[nodiscard]] std::string stateText(const Program &program, const RunState &state,

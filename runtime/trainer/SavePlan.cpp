@@ -151,12 +151,16 @@ void planAfresh(SavePlan &plan, std::vector<OutTensor> tensors, const std::strin
 }
 
 Status planWeights(SavePlan &plan, const WeightLayout &layout) {
-  if (layout.origin)
+  if (layout.keepsFiles)
     return planAsRead(plan, layout);
   std::vector<OutTensor> tensors;
   for (const auto &[name, pieces] : plan.weights) {
     const TensorSpec &tensor = pieces.front().tensor;
-    Type type = layout.type.value_or(tensor.type);
+    std::optional<Type> read;
+    if (layout.origin)
+      if (auto found = layout.match->weights.find(name); found != layout.match->weights.end())
+        read = typeOfFile(found->second.tensor->type);
+    const Type type = layout.type.value_or(read.value_or(tensor.type));
     OutTensor &each = tensors.emplace_back(OutTensor{{name, fileType(type), fileShape(tensor)}, nullptr, {}});
     PP_TRY(piecesFor(plan, name, type, each.pieces));
   }
@@ -182,7 +186,7 @@ std::string indexOf(const SavePlan &plan, bool ofState, const WeightLayout &layo
       fileOf[tensor.entry.name] = file.name;
     }
   }
-  if (layout.origin && !ofState) {
+  if (layout.keepsFiles && !ofState) {
     if (!layout.type || layout.origin->index().empty())
       return layout.origin->index();
     auto root = ordered_json::parse(layout.origin->index());

@@ -7,7 +7,7 @@
 // finds them. A tensor that lies on several ranks is gathered by its writer, one tensor at a time: no rank ever has
 // more of the model beside its arena than its largest tensor.
 //
-// Files of a folder that was read are kept, and each goes to the rank that has then written and received least. Else
+// Files of a published folder that was read are kept, and each goes to the rank that has then written and received least. Else
 // the writer of a tensor is one of the ranks that have a part of it, with the least to write so far, and each rank has
 // files of its own. Ranks with little to write are joined: a file has one writer, and up to 64 MiB of several ranks. So
 // a small model has one file, which rank 0 writes, and its bytes do not depend on the ranks. All ranks make the same
@@ -24,7 +24,8 @@ inline constexpr int64_t defaultShardBytes = 5'000'000'000;
 
 /// How the weights of a checkpoint are stored.
 struct WeightLayout {
-  const WeightFiles *origin = nullptr; ///< the folder that was read: its files, names, order and types are kept
+  const WeightFiles *origin = nullptr; ///< the folder that was read: its names and types are kept
+  bool keepsFiles = false;             ///< and its files and their order; a checkpoint of our own is dealt out anew
   const WeightMatch *match = nullptr;  ///< of the origin
   std::string beside;                  ///< the folder whose other files are copied; with adapters, its tokenizer alone
   bool adapters = false;               ///< of the adapters alone, as a folder of peft

@@ -15,15 +15,14 @@
 #include <cstring>
 #include <filesystem>
 #include <numeric>
-#include <random>
-#include <unistd.h>
 
 namespace pp {
 namespace {
 
 constexpr size_t maxTraceEvents = size_t(1) << 20;
 constexpr int64_t defaultSteps = 20;
-constexpr int64_t mostSkipped = 8; ///< in a row, where no scale of the loss becomes smaller meanwhile
+constexpr int64_t folderSeconds = 60; ///< for which a rank waits to see the folder of a checkpoint
+constexpr int64_t mostSkipped = 8;    ///< in a row, where no scale of the loss becomes smaller meanwhile
 
 } // namespace
 
@@ -264,20 +263,19 @@ Status Trainer::checkCopies() {
 
 /// Whether all ranks see the folder that rank 0 makes: each of them writes there.
 Status Trainer::checkShared(const std::string &folder) {
-  std::vector<double> said(257); // a number, and the host of rank 0
-  if (speaks()) {
-    char host[256] = "";
-    gethostname(host, sizeof host - 1);
-    said[0] = double(std::random_device()());
-    std::copy(std::begin(host), std::end(host), said.begin() + 1);
-  }
-  PP_TRY(settle(speaks() ? makeProbe(folder, int64_t(said[0])) : Status()));
-  PP_TRY(transport.sum(said));
-  const std::string host(said.begin() + 1, std::find(said.begin() + 1, said.end(), 0.0));
-  const Status status = settle(findProbe(folder, int64_t(said[0]), host));
-  if (speaks())
-    removeProbe(folder);
-  return status;
+  RankMemory view = memory();
+  Save trial(/*later=*/false);
+  constexpr int64_t most = 5;
+  PP_TRY(entered(trial, trial.beginTrial(view, folder), most));
+  trial.undo();
+  return {};
+}
+
+/// Begins a save, which ended so on this rank, up to the folder in which all ranks write.
+Status Trainer::entered(Save &its, const Status &begun, int64_t seconds) {
+  PP_TRY(agreed(its, begun));
+  PP_TRY(its.tell(transport));
+  return agreed(its, its.enter(seconds));
 }
 
 /// What the config.json beside the weights means, if this run begins with them.
@@ -305,7 +303,7 @@ Status Trainer::openWeights() {
   if (options.resume.empty() && files.isFolder())
     state.origin = files.path();
   if (options.shardBytes && files.isFolder())
-    return invalid("`--shard-size` has no effect: the files of `", path, "` are kept");
+    return invalid("`--shard-size` cannot cut the files of `", path, "`: they are kept");
   PP_TRY(checkConfigOf(files));
   RankMemory view = memory();
   return matchWeights(view, files, options.resume.empty() ? &options.allowUnused : nullptr, match);
@@ -358,6 +356,7 @@ WeightLayout Trainer::modelLayout() const {
   if (files.isFolder()) {
     out.origin = &files;
     out.match = &match;
+    out.keepsFiles = !state.origin.empty();
   }
   out.beside = besides();
   out.type = options.saveType;
@@ -440,7 +439,7 @@ Status Trainer::save(int64_t step) {
     Save now(/*later=*/false);
     return writeNow(now, now.begin(view, options.save, done, layout(), its), options.save);
   }
-  PP_TRY(agreed(behind, behind.begin(view, options.save, done, layout(), its)));
+  PP_TRY(entered(behind, behind.begin(view, options.save, done, layout(), its), folderSeconds));
   PP_TRY(behind.gather(view));
   startJob([this] { return behind.write(); });
   return {};
@@ -455,7 +454,7 @@ Status Trainer::merge() {
 /// All of a save but its begin, which ended so.
 Status Trainer::writeNow(Save &its, const Status &begun, const std::string &folder) {
   RankMemory view = memory();
-  PP_TRY(agreed(its, begun));
+  PP_TRY(entered(its, begun, folderSeconds));
   PP_TRY(its.gather(view));
   PP_TRY(agreed(its, its.write()));
   PP_TRY(its.share(view));

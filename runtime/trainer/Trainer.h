@@ -55,6 +55,7 @@ private:
   Status merge();
   Status writeNow(Save &its, const Status &begun, const std::string &folder);
   Status agreed(Save &its, const Status &own);
+  Status entered(Save &its, const Status &begun, int64_t seconds);
   void startJob(std::function<Status()> job);
   [[nodiscard]] double ownPart() const;
   Status endSave(bool waits);
