@@ -1,15 +1,15 @@
 // Checkpoints: a folder with weights, optimizer state and where the run stood, replaced as a whole or not at all.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Without a folder that was read, model.safetensors, or shards and their index, hold the weights under their published
-// names and layouts. Else the shards of that folder are written again with new values, and its other files are copied.
-// optimizer.safetensors, or its shards, hold `<weight>.m`, `<weight>.v` and, where the file of the weight has fewer
-// bits than the run, `<weight>.master` in the same layouts; state.json the step, the loss scale, what must not change,
-// the list of our files and their checksums. All go by name, so another schedule or number of ranks of the same model
-// can resume.
+// Without a published folder that was read, model.safetensors, or shards and their index, hold the weights under their
+// published names and layouts. Else the shards of that folder are written again with new values, and its other files
+// are copied. optimizer.safetensors, or its shards, hold `<weight>.m`, `<weight>.v` and, where the file of the weight
+// has fewer bits than the run, `<weight>.master` in the same layouts; state.json the step, the loss scale, what must
+// not change, the list of our files and their checksums. All go by name, so another schedule or number of ranks of the
+// same model can resume.
 //
 // A save has seven parts, and all ranks hear of each other's failures between them:
-//   begin   rank 0 makes `<folder>.tmp` with a state.json that lists the files, without checksums, and puts a number there
+//   begin   rank 0 makes `<folder>.tmp` with a state.json that lists the files, without checksums, and with a number
 //   tell    all ranks hear the number
 //   enter   each rank opens the folder that has this number: from now on its path does not matter
 //   gather  each rank gets the tensors of the files that SavePlan.h gives it
@@ -47,8 +47,8 @@ struct RunState {
   int64_t shardBytes = defaultShardBytes; ///< of --shard-size
 };
 
-/// What is to be done to files, in this order: at once, or later by a thread that does nothing else. What comes behind a
-/// failure is not done.
+/// What is to be done to files, in this order: at once, or later by a thread that does nothing else. What comes behind
+/// a failure is not done.
 class FileWork {
 public:
   explicit FileWork(bool later) : later(later) {}

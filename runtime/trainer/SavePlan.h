@@ -4,14 +4,14 @@
 // Each file has one writer, so what the writers do needs no order: they write at the same time, into one folder that
 // all of them see. That is safe on network file systems, too, where two hosts that write into one file may lose what
 // lies in one page. Files hold whole tensors under their published names, so any reader and any other layout of ranks
-// finds them. A tensor that lies on several ranks is gathered by its writer, one tensor at a time: no rank ever has
-// more of the model beside its arena than its largest tensor.
+// finds them. A tensor that lies on several ranks is gathered by its writer, one tensor at a time: a rank never has
+// more of the model beside its arena than about twice its largest tensor, or the copy of its own files.
 //
-// Files of a published folder that was read are kept, and each goes to the rank that has then written and received least. Else
-// the writer of a tensor is one of the ranks that have a part of it, with the least to write so far, and each rank has
-// files of its own. Ranks with little to write are joined: a file has one writer, and up to 64 MiB of several ranks. So
-// a small model has one file, which rank 0 writes, and its bytes do not depend on the ranks. All ranks make the same
-// plan by themselves, from the programs of all ranks and the headers of what was read.
+// Files of a published folder that was read are kept, and each goes to the rank that has then written and received
+// least. Else the writer of a tensor is one of the ranks that have a part of it, with the least to write so far, and
+// each rank has files of its own. Ranks with little to write are joined: a file has one writer, and up to 64 MiB of
+// several ranks. So a small model has one file, which rank 0 writes, and its bytes do not depend on the ranks. All
+// ranks make the same plan by themselves, from the programs of all ranks and the headers of what was read.
 #ifndef PP_RUNTIME_TRAINER_SAVEPLAN_H
 #define PP_RUNTIME_TRAINER_SAVEPLAN_H
 

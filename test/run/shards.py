@@ -176,7 +176,7 @@ class Shards:
 def torch_reads(shards):
     """torch.distributed.checkpoint and transformers read the weights of a folder with many files."""
     try:
-        import torch, safetensors, transformers
+        import safetensors.torch, torch, transformers
         import torch.distributed.checkpoint as checkpoint
         reader = checkpoint.HuggingFaceStorageReader
     except (ImportError, AttributeError):
@@ -194,6 +194,7 @@ def torch_reads(shards):
                       program])
         shards.run(program, "--init", "--steps", "1", "--save", "read", *PARTS)
         expected, names = tensors("read", "model")
+        assert set(safetensors.torch.load_file(os.path.join("read", names[0]))) <= set(expected)
         state = {name: torch.zeros(shape) for name, (shape, _) in expected.items()}
         checkpoint.load(state, storage_reader=reader(path="read"))
         model, said = transformers.AutoModelForCausalLM.from_pretrained("read", output_loading_info=True)

@@ -231,8 +231,8 @@ TEST_F(RuntimeFiles, ARankWritesIntoTheFolderThatItHasEntered) {
   // The folder of another save, and none at all.
   ASSERT_TRUE(SharedFolder::sign(fresh, stateFile, 8).ok());
   for (int i = 0; i < 2; ++i) {
-    EXPECT_TRUE(plain(shared.enter(fresh, stateFile, 7, "node1", /*seconds=*/0).message())
-                    .starts_with("cannot save to `ck`: what rank 0 writes there on host `node1` is not there on host "));
+    const std::string why = plain(shared.enter(fresh, stateFile, 7, "node1", /*seconds=*/0).message());
+    EXPECT_TRUE(why.starts_with("cannot save to `ck`: what rank 0 writes there on host `node1` is not there on host "));
     std::filesystem::remove_all(fresh);
   }
 }
