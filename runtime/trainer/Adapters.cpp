@@ -250,8 +250,7 @@ Status checkAdapterConfig(const LoraSpec &lora, const std::vector<std::string> &
   PP_TRY(readText(path, body));
   json root;
   try {
-    std::ignore = parseJson(body); // refuses what is nested too deep
-    root = json::parse(body);
+    root = parseOrderedJson(body);
   } catch (const std::exception &error) {
     return corruptJson(path, body, error);
   }

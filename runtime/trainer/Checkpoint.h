@@ -112,6 +112,7 @@ private:
   Status copyBeside(const std::string &beside, std::optional<Type> dtype);
   Status writeSummed(const std::string &name, const std::string &body);
 
+  SharedFolder shared; ///< `fresh`, open; it outlives the files that are written there
   FileWork work;
   SavePlan plan;
   Keeping keeping;
@@ -123,7 +124,6 @@ private:
   std::vector<std::function<Status()>> texts;            ///< rank 0 writes them when all ranks have entered the folder
   std::map<std::string, std::string> ofWeights, ofState; ///< what the files say of themselves
   bool makes = false, made = false;                      ///< rank 0, which makes the folder; it has
-  SharedFolder shared;                                   ///< `fresh`, open
   uint32_t number = 0;                                   ///< that rank 0 leaves there
   std::string host;                                      ///< of rank 0
   double factor = 1;                                     ///< of adapters

@@ -489,11 +489,22 @@ double Trainer::ownPart() const {
   return saved.get().ok() ? 1 : whole.devices();
 }
 
+/// Until all ranks have done their part of it. Each says again and again how far it is: a rank whose disk is slow is not
+/// taken for one that is lost.
+Status Trainer::awaitParts() {
+  const std::chrono::duration<double> pause(std::min(1.0, options.transport.timeoutSeconds / 4));
+  for (std::vector<double> done(1); done[0] < whole.devices();) {
+    done[0] = saved.wait_for(pause) == std::future_status::ready ? 1 : 0;
+    PP_TRY(transport.sum(done));
+  }
+  return {};
+}
+
 /// The save behind the steps goes on when all ranks have done their part: first files, then the exchange of the folder.
 /// `waits`: until it is done.
 Status Trainer::endSave(bool waits) {
-  while (saved.valid() && (waits || areDone)) {
-    areDone = false;
+  while (saved.valid() && (std::exchange(areDone, false) || waits)) {
+    PP_TRY(awaitParts());
     const Status own = saved.get();
     saved = {};
     const bool wasLast = std::exchange(isExchanging, false);
@@ -737,6 +748,8 @@ Status Trainer::summarize(StepSummary &summary) {
       summary.norm = std::sqrt(norms[2 * other]) / summary.lossScale;
       summary.hasNorm = true;
     }
+  for (double *value : {&summary.loss, &summary.further, &summary.zLoss, &summary.norm})
+    *value = std::isnan(*value) ? std::fabs(*value) : *value; // the CPU decides about a sign, which would be printed
   return {};
 }
 

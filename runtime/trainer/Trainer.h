@@ -58,6 +58,7 @@ private:
   Status entered(Save &its, const Status &begun, int64_t seconds);
   void startJob(std::function<Status()> job);
   [[nodiscard]] double ownPart() const;
+  Status awaitParts();
   Status endSave(bool waits);
   void sayVanished(const Save &its, const std::string &folder) const;
   [[nodiscard]] Keeping keeping(int64_t step) const;

@@ -117,6 +117,20 @@ class Shards:
         same = all(tensors("ck", stem)[0] == tensors("lines.whole", stem)[0] for stem in STEMS)
         self.tally.check(same and saves.folders() == ["ck"], f"and what is left goes on: {saves.folders()}")
 
+    def slow(self):
+        """Rank 1's disk takes longer than a message may: the others wait, for it says again and again how far it is."""
+        shutil.rmtree("ck")
+        command = ["mpirun", "-n", "4", "--oversubscribe", "env", "PP_HOLD=go", "sh", "second", "./lines", "--data",
+                   self.text, "--steps", "4", "--save", "ck", "--save-every", "1", *PARTS, "--timeout", "1"]
+        run = subprocess.Popen(command, env=harness.ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                               text=True)
+        time.sleep(4)
+        held = run.poll() is None and not os.path.exists("ck")
+        with open("go", "w"):
+            said = run.communicate(timeout=60)[1]
+        same = not run.returncode and tensors("ck", "model")[0] == tensors("lines.whole", "model")[0]
+        self.tally.check(held and same, f"a slow disk on rank 1: {run.returncode} {said}")
+
     def foreign(self):
         """A folder of another program where a checkpoint is made: the run ends, and the folder stays."""
         shutil.rmtree("ck")
@@ -212,7 +226,8 @@ def main():
     if options.torch:
         return torch_reads(shards)
     shards.compile(*LAYOUTS)
-    for check in (shards.layouts, shards.replaced, shards.dying, shards.foreign, shards.apart, shards.memory):
+    for check in (shards.layouts, shards.replaced, shards.dying, shards.slow, shards.foreign, shards.apart,
+                  shards.memory):
         check()
     return shards.tally.close()
 
