@@ -489,8 +489,8 @@ double Trainer::ownPart() const {
   return saved.get().ok() ? 1 : whole.devices();
 }
 
-/// Until all ranks have done their part of it. Each says again and again how far it is: a rank whose disk is slow is not
-/// taken for one that is lost.
+/// Until all ranks have done their part of it. Each says again and again how far it is: a rank whose disk is slow is
+/// not taken for one that is lost.
 Status Trainer::awaitParts() {
   const std::chrono::duration<double> pause(std::min(1.0, options.transport.timeoutSeconds / 4));
   for (std::vector<double> done(1); done[0] < whole.devices();) {
