@@ -209,8 +209,8 @@ const std::vector<OptionSpec> &allOptions() {
       {"save-type", "TYPE", "f32, bf16 or f16: of saved weights (as in the folder that was read; else as the program)",
        readSaveType},
       {"shard-size", "SIZE",
-       "at most so many bytes of weights in a file, as 200MB (5GB); the files of a folder that was\n"
-       "read are kept as they are",
+       "at most so many bytes of weights, or of optimizer state, in a file, as 200MB (5GB); the weight\n"
+       "files of a folder that --load read are kept as they are",
        readShardSize},
       wholeOption("stop-at", "end after step N, although --steps says more", 1, &Options::stopAt),
       pathOption("resume", "DIR", "continue from a checkpoint, bit for bit; seed, lr, and steps or epochs come from it",
@@ -316,7 +316,7 @@ Status checkTogether(const Options &options) {
   if (options.shardBytes && options.save.empty())
     return invalid("`--shard-size` needs `--save DIR`");
   if (options.shardBytes && !options.resume.empty())
-    return invalid("`--shard-size` has no effect beside `--resume`: the files of the checkpoint are kept");
+    return invalid("`--shard-size` has no effect beside `--resume`: that of the checkpoint is kept");
   if (options.steps && options.epochs)
     return invalid("`--steps` and `--epochs` both say where to end; give one");
   for (const std::string &name : options.changed)

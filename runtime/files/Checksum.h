@@ -52,11 +52,12 @@ public:
       state = state >> 8 ^ checksumTables[0][(state ^ *at) & 0xff];
   }
   /// Eight hexadecimal digits.
-  [[nodiscard]] std::string text() const {
+  [[nodiscard]] static std::string text(uint32_t sum) {
     char digits[9];
-    snprintf(digits, sizeof digits, "%08x", ~state);
+    snprintf(digits, sizeof digits, "%08x", sum);
     return digits;
   }
+  [[nodiscard]] std::string text() const { return text(~state); }
   [[nodiscard]] static std::string of(std::string_view bytes) {
     Checksum sum;
     sum.add(bytes.data(), bytes.size());

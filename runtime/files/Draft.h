@@ -18,6 +18,8 @@ namespace pp {
 [[nodiscard]] std::string followLinks(const std::string &path);
 /// Makes the names inside a folder durable.
 Status syncFolder(const std::string &path);
+/// The same of one that is open.
+Status syncOpen(int folder, const std::string &path);
 
 class Draft {
 public:
@@ -27,13 +29,15 @@ public:
   Draft &operator=(const Draft &) = delete;
 
   /// `asked` may be a link to the file's place. A file that lies where the draft would lie is somebody's: it stays.
-  Status open(const std::string &asked) {
+  /// `in`: the folder of the file, which is open; what has its path meanwhile does not matter.
+  Status open(const std::string &asked, int in = AT_FDCWD) {
     drop();
-    place = followLinks(asked);
+    folder = in;
+    place = folder == AT_FDCWD ? followLinks(asked) : asked;
     int number = -1;
     for (int tries = 0; number < 0 && tries < 100; ++tries) {
       draft = tries ? text(place, ".tmp", tries) : place + ".tmp";
-      number = ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+      number = openat(folder, named(draft), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
       if (number < 0 && errno != EEXIST)
         break;
     }
@@ -51,25 +55,29 @@ public:
     if (fclose(stream) != 0 && status.ok())
       status = refused("cannot write `", place, "`: ", strerror(errno));
     stream = nullptr;
-    if (status.ok() && rename(draft.c_str(), place.c_str()) != 0)
+    if (status.ok() && renameat(folder, named(draft), folder, named(place)) != 0)
       status = refused("cannot rename to `", place, "`: ", strerror(errno));
-    if (!status.ok()) {
-      unlink(draft.c_str());
-      return status;
-    }
-    return syncFolder(std::filesystem::path(place).parent_path().string());
+    if (!status.ok())
+      unlinkat(folder, named(draft), 0);
+    const std::string parent = std::filesystem::path(place).parent_path().string();
+    return !status.ok() ? status : folder == AT_FDCWD ? syncFolder(parent) : syncOpen(folder, parent);
   }
 
 private:
+  /// The path as the system takes it beside `folder`.
+  [[nodiscard]] const char *named(const std::string &path) const {
+    return path.c_str() + (folder == AT_FDCWD ? 0 : path.rfind('/') + 1);
+  }
   void drop() {
     if (!stream)
       return;
     fclose(stream);
-    unlink(draft.c_str());
+    unlinkat(folder, named(draft), 0);
     stream = nullptr;
   }
 
   std::string place, draft;
+  int folder = AT_FDCWD;
   FILE *stream = nullptr;
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <sys/stat.h>
+#include <thread>
 #include <unistd.h>
 
 namespace pp {
@@ -80,18 +82,6 @@ bool isMounted(const std::string &folder) {
          its.st_dev != parents.st_dev;
 }
 
-/// Removes a folder of ours, the marks last: what is left of it if we are killed is still ours.
-void removeOurs(const std::string &folder) {
-  std::error_code none;
-  std::vector<std::filesystem::path> rest;
-  for (const auto &entry : std::filesystem::directory_iterator(folder, none))
-    if (std::string name = entry.path().filename().string(); name != stateFile && name != mergeFile)
-      rest.push_back(entry.path());
-  for (const auto &path : rest)
-    std::filesystem::remove(path, none);
-  std::filesystem::remove_all(folder, none);
-}
-
 /// The step of a checkpoint, all of whose files were written; -1: it is none.
 int64_t stepOf(const std::string &folder) {
   std::string body;
@@ -142,6 +132,17 @@ bool hasWeights(const std::string &name) {
 }
 
 } // namespace
+
+void removeOurs(const std::string &folder) {
+  std::error_code none;
+  std::vector<std::filesystem::path> rest;
+  for (const auto &entry : std::filesystem::directory_iterator(folder, none))
+    if (std::string name = entry.path().filename().string(); name != stateFile && name != mergeFile)
+      rest.push_back(entry.path());
+  for (const auto &path : rest)
+    std::filesystem::remove(path, none);
+  std::filesystem::remove_all(folder, none);
+}
 
 std::string withoutEndSlash(std::string path) {
   while (path.size() > 1 && path.ends_with('/'))
@@ -273,6 +274,43 @@ Status replaceFolder(const std::string &fresh, const std::string &folder, const 
   return syncFolder(std::filesystem::path(folder).parent_path().string());
 }
 
+Status SharedFolder::sign(const std::string &fresh, const std::string &mark, uint32_t number) {
+  return writeText(fresh + "/" + mark + ".tmp", text(number), /*waits=*/false);
+}
+
+Status SharedFolder::enter(const std::string &fresh, const std::string &mark, uint32_t number, const std::string &host,
+                           int64_t seconds) {
+  const std::string parent = std::filesystem::path(fresh).parent_path().string(), expected = text(number);
+  constexpr int directory = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+  do {
+    leave();
+    if (int above = open(parent.empty() ? "." : parent.c_str(), directory); above >= 0)
+      close(above); // NFS asks again what is there when a folder is opened
+    folder = open(fresh.c_str(), directory);
+    const int file = folder < 0 ? -1 : openat(folder, (mark + ".tmp").c_str(), O_RDONLY | O_CLOEXEC);
+    char said[32] = "";
+    const ssize_t bytes = file < 0 ? -1 : read(file, said, sizeof said);
+    if (file >= 0)
+      close(file);
+    if (bytes > 0 && expected == std::string_view(said, size_t(bytes)))
+      return {};
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  } while (std::chrono::steady_clock::now() < end);
+  leave();
+  char own[256] = "";
+  gethostname(own, sizeof own - 1);
+  return refused("cannot save to `", fresh.substr(0, fresh.rfind('.')), "`: what rank 0 writes there on host `", host,
+                 "` is not there on host `", own,
+                 "`; every rank writes its own files, so all need one folder, on storage that their hosts share");
+}
+
+void SharedFolder::leave() {
+  if (folder >= 0)
+    close(folder);
+  folder = -1;
+}
+
 std::string followLinks(const std::string &path) {
   constexpr int most = 40; // as many as Linux follows
   std::string place = path;
@@ -284,18 +322,18 @@ std::string followLinks(const std::string &path) {
   return std::filesystem::is_symlink(withoutEndSlash(place), error) ? path : place;
 }
 
-Status writeMark(const std::string &path, const std::string &body) {
-  PP_TRY(writeText(path + ".tmp", body));
+Status writeMark(const std::string &path, const std::string &body, bool waits) {
+  PP_TRY(writeText(path + ".tmp", body, waits));
   return rename((path + ".tmp").c_str(), path.c_str()) == 0 ? Status()
                                                             : refused("cannot write `", path, "`: ", strerror(errno));
 }
 
-Status writeText(const std::string &path, const std::string &body) {
+Status writeText(const std::string &path, const std::string &body, bool waits) {
   FILE *file = fopen(path.c_str(), "wb");
   if (!file)
     return refused("cannot write `", path, "`: ", strerror(errno));
-  bool written =
-      fwrite(body.data(), 1, body.size(), file) == body.size() && fflush(file) == 0 && fsync(fileno(file)) == 0;
+  bool written = fwrite(body.data(), 1, body.size(), file) == body.size() && fflush(file) == 0 &&
+                 (!waits || fsync(fileno(file)) == 0);
   int error = errno;
   fclose(file);
   return written ? Status() : refused("cannot write `", path, "`: ", strerror(error));

@@ -8,7 +8,7 @@
 
 namespace pp {
 
-inline constexpr const char *optimizerFile = "optimizer.safetensors";
+inline constexpr const char *optimizerStem = "optimizer"; ///< of the files with the optimizer's state
 inline constexpr const char *stateFile = "state.json";
 inline constexpr const char *mergeFile = "pp_merge.json"; ///< the mark of a folder of --merge
 
@@ -38,13 +38,39 @@ Status checkTarget(const std::string &folder, const Keeping &keeping, bool isRea
 
 /// Makes an empty folder `<folder>.tmp`. What a run left there that was killed while it replaced `folder` is kept, too.
 Status makeFresh(const std::string &folder, const Keeping &keeping, std::string &fresh);
+/// Removes a folder of ours, the marks last: what is left of it if we are killed is still ours.
+void removeOurs(const std::string &folder);
 /// Puts the finished folder `fresh` where `folder` is; at no moment is there none.
 Status replaceFolder(const std::string &fresh, const std::string &folder, const Keeping &keeping);
 
-/// Writes a mark: it is there whole or not at all. It is the first file in its folder, and leaves as the last.
-Status writeMark(const std::string &path, const std::string &body);
-/// Writes the file and waits until it is on the disk.
-Status writeText(const std::string &path, const std::string &body);
+/// The folder in which rank 0 makes a checkpoint, as another rank sees it. Rank 0 leaves a number there. The rank that
+/// has read it keeps the folder open and writes into that one, whatever its path leads to. On network file systems the
+/// path may lead to the checkpoint before, which has just been renamed; and a rank that outlives its run must not write
+/// into the folder of the next one.
+class SharedFolder {
+public:
+  SharedFolder() = default;
+  ~SharedFolder() { leave(); }
+  SharedFolder(const SharedFolder &) = delete;
+  SharedFolder &operator=(const SharedFolder &) = delete;
+
+  /// Rank 0: it lies where a draft of the mark does, so what a run leaves that is killed is known as ours.
+  static Status sign(const std::string &fresh, const std::string &mark, uint32_t number);
+  /// `host`: that of rank 0. Tries it for so many seconds: other hosts may see late what was made.
+  Status enter(const std::string &fresh, const std::string &mark, uint32_t number, const std::string &host,
+               int64_t seconds);
+  void leave();
+  [[nodiscard]] int descriptor() const { return folder; }
+
+private:
+  int folder = -1;
+};
+
+/// Writes a mark: it is there whole or not at all. It is the first file in its folder, and leaves as the last. It may
+/// not be on the disk yet, unless `waits`.
+Status writeMark(const std::string &path, const std::string &body, bool waits);
+/// Writes the file and, if it `waits`, until it is on the disk.
+Status writeText(const std::string &path, const std::string &body, bool waits);
 /// Reads a file; `path` names it in errors.
 Status readText(const std::string &path, std::string &body);
 

@@ -109,29 +109,31 @@ std::optional<Type> typeOfFile(const std::string &type) {
   return {};
 }
 
-nlohmann::json parseJson(std::string_view body) {
-  using nlohmann::json;
+template <typename json> static json parsed(std::string_view body) {
   std::vector<std::set<std::string>> keys; // of the objects that are open
-  auto check = [&keys](int depth, json::parse_event_t event, json &value) {
+  auto check = [&keys](int depth, typename json::parse_event_t event, json &value) {
     if (depth > maxJsonDepth)
       throw std::invalid_argument(text("it is nested more than ", maxJsonDepth, " deep"));
     if (event == json::parse_event_t::object_start)
       keys.emplace_back();
     if (event == json::parse_event_t::object_end)
       keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
-      throw std::invalid_argument(text("`", value.get<std::string>(), "` is there twice"));
+    if (event == json::parse_event_t::key && !keys.back().insert(value.template get<std::string>()).second)
+      throw std::invalid_argument(text("`", value.template get<std::string>(), "` is there twice"));
     return true;
   };
   try {
     return json::parse(withoutInfinity(body), check);
-  } catch (const json::parse_error &error) { // .. - WHAT
+  } catch (const nlohmann::json::parse_error &error) { // .. - WHAT
     const std::string said = error.what();
     const size_t what = said.rfind(" - ");
     throw JsonFault("it is no JSON: " + (what == std::string::npos ? said : said.substr(what + 3)),
                     std::max<size_t>(error.byte, 1) - 1);
   }
 }
+
+nlohmann::json parseJson(std::string_view body) { return parsed<nlohmann::json>(body); }
+nlohmann::ordered_json parseOrderedJson(std::string_view body) { return parsed<nlohmann::ordered_json>(body); }
 
 Status corruptJson(const std::string &path, std::string_view body, const std::exception &error, const char *part) {
   const auto *fault = dynamic_cast<const JsonFault *>(&error);
@@ -245,7 +247,7 @@ Status SafeTensors::checkLayout(int64_t dataBytes) const {
 }
 
 Status SafeTensorsWriter::open(const std::string &target, const std::vector<FileTensor> &tensors,
-                               const std::map<std::string, std::string> &metadata) {
+                               const std::map<std::string, std::string> &metadata, int folder) {
   path = target;
   sum = {};
   nlohmann::ordered_json root;
@@ -259,7 +261,7 @@ Status SafeTensorsWriter::open(const std::string &target, const std::vector<File
   std::string header = root.dump();
   header.resize((header.size() + 7) / 8 * 8, ' ');
   uint64_t headerBytes = header.size();
-  PP_TRY(draft.open(target));
+  PP_TRY(draft.open(target, folder));
   PP_TRY(write(&headerBytes, 8));
   return write(header.data(), header.size());
 }
@@ -276,10 +278,14 @@ Status syncFolder(const std::string &path) {
   int folder = open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder < 0)
     return refused("cannot open folder `", path, "`: ", strerror(errno));
-  bool synced = fsync(folder) == 0 || errno == EINVAL; // some file systems have nothing to sync
-  int error = errno;
+  const Status status = syncOpen(folder, path);
   close(folder);
-  return synced ? Status() : refused("cannot sync folder `", path, "`: ", strerror(error));
+  return status;
+}
+
+Status syncOpen(int folder, const std::string &path) {
+  const bool synced = fsync(folder) == 0 || errno == EINVAL; // some file systems have nothing to sync
+  return synced ? Status() : refused("cannot sync folder `", path, "`: ", strerror(errno));
 }
 
 } // namespace pp

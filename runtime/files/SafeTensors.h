@@ -43,6 +43,8 @@ struct JsonFault : std::invalid_argument {
 /// Parses JSON, also the `Infinity` and `NaN` of Python, as strings. Throws, also if an object has a key twice, or if
 /// it is nested deeper than a file of ours or of a model.
 [[nodiscard]] nlohmann::json parseJson(std::string_view body);
+/// The same, in the order of the file.
+[[nodiscard]] nlohmann::ordered_json parseOrderedJson(std::string_view body);
 /// What an exception says of this file, or of its `part`, with line and column where they are known.
 [[nodiscard]] Status corruptJson(const std::string &path, std::string_view body, const std::exception &error,
                                  const char *part = "");
@@ -75,9 +77,9 @@ private:
 /// Writes beside the file and renames at the end; a file that was not finished is removed.
 class SafeTensorsWriter {
 public:
-  /// begin and end of `tensors` are ignored: the data follow in this order.
+  /// begin and end of `tensors` are ignored: the data follow in this order. `folder`: that of the file, if it is open.
   Status open(const std::string &path, const std::vector<FileTensor> &tensors,
-              const std::map<std::string, std::string> &metadata);
+              const std::map<std::string, std::string> &metadata, int folder = AT_FDCWD);
   Status write(const void *data, size_t bytes);
   Status finish();
   /// Of all that was written.

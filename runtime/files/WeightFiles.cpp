@@ -50,11 +50,11 @@ FilePlace WeightFiles::find(const std::string &tensor) const {
   return found == places.end() ? FilePlace() : found->second;
 }
 
-Status WeightFiles::open(const std::string &path) {
+Status WeightFiles::open(const std::string &path, const std::string &stem) {
   name = withoutEndSlash(path);
   std::error_code error;
   folder = fs::is_directory(name, error);
-  return folder ? openFolder() : openShard(name, {});
+  return folder ? openFolder(stem) : openShard(name, {});
 }
 
 /// A tensor that is in several shards is read from the one that the index names. The last shard is what transformers
@@ -75,17 +75,19 @@ Status WeightFiles::openShard(const std::string &path, const std::map<std::strin
   return {};
 }
 
-Status WeightFiles::openFolder() {
-  const std::string indexPath = name + "/" + indexName, single = name + "/" + singleName;
+Status WeightFiles::openFolder(const std::string &stem) {
+  const std::string indexPath = name + "/" + indexOf(stem), single = name + "/" + singleOf(stem);
   std::error_code error;
   if (!fs::exists(indexPath, error)) {
     if (fs::exists(single, error))
       return openShard(single, {});
+    if (stem != modelStem)
+      return invalid("`", name, "` has neither ", singleOf(stem), " nor ", indexOf(stem));
     if (fs::exists(name + "/pytorch_model.bin", error) || fs::exists(name + "/pytorch_model.bin.index.json", error))
       return invalid("`", name, "` has its weights in pytorch_model.bin, which is not read; convert them: python3 -c ",
                      "'from transformers import AutoModelForCausalLM as M; M.from_pretrained(\"", name,
                      "\").save_pretrained(\"", name, "\")'");
-    return invalid("`", name, "` has neither ", singleName, " nor ", indexName,
+    return invalid("`", name, "` has neither ", singleOf(stem), " nor ", indexOf(stem),
                    "; a run without --load, of a program that was made from a folder, begins at random with --init");
   }
   std::map<std::string, std::string> fileOf;
@@ -93,18 +95,17 @@ Status WeightFiles::openFolder() {
   std::set<std::string> names;
   for (const auto &[tensor, file] : fileOf)
     names.insert(file);
-  if (!names.contains(singleName) && fs::exists(single, error))
-    return invalid("`", name, "` has two models: ", singleName, ", and the files that ", indexName, " names");
+  if (!names.contains(singleOf(stem)) && fs::exists(single, error))
+    return invalid("`", name, "` has two models: ", singleOf(stem), ", and the files that ", indexOf(stem), " names");
   for (const std::string &file : names) {
     if (!fs::exists(name + "/" + file, error))
       return invalid("`", indexPath, "` names `", file, "`, which is not in the folder");
     PP_TRY(openShard(name + "/" + file, fileOf));
   }
-  return checkIndex(fileOf);
+  return checkIndex(indexPath, fileOf);
 }
 
-Status WeightFiles::checkIndex(const std::map<std::string, std::string> &fileOf) const {
-  const std::string path = name + "/" + indexName;
+Status WeightFiles::checkIndex(const std::string &path, const std::map<std::string, std::string> &fileOf) const {
   for (const auto &[tensor, file] : fileOf)
     if (FilePlace place = find(tensor); !place || fileName(place.file->path()) != file)
       return invalid("`", path, "`: `", tensor, "` is said to be in `", file, "`, which has no such tensor");

@@ -1,4 +1,4 @@
-// The tensors of a published model: one safetensors file, or a folder with one file or with an index and its shards.
+// The tensors of a model, or of an optimizer: a safetensors file, or a folder with one or with an index and its shards.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_WEIGHTFILES_H
 #define PP_RUNTIME_WEIGHTFILES_H
@@ -17,12 +17,15 @@ struct FilePlace {
 
 class WeightFiles {
 public:
-  static constexpr const char *singleName = "model.safetensors";
-  static constexpr const char *indexName = "model.safetensors.index.json";
+  static constexpr const char *modelStem = "model";
+
+  /// How the files of this stem are named: one alone, or the index of several.
+  [[nodiscard]] static std::string singleOf(const std::string &stem) { return stem + ".safetensors"; }
+  [[nodiscard]] static std::string indexOf(const std::string &stem) { return singleOf(stem) + ".index.json"; }
 
   /// Opens a file, or what a folder has: the files that its index names, or `model.safetensors`. A tensor that several
   /// files have is the one of the file that the index says.
-  Status open(const std::string &path);
+  Status open(const std::string &path, const std::string &stem = modelStem);
 
   [[nodiscard]] const std::string &path() const { return name; }
   /// Whether this is a folder, and not a file.
@@ -35,9 +38,9 @@ public:
   [[nodiscard]] FilePlace find(const std::string &tensor) const;
 
 private:
-  Status openFolder();
+  Status openFolder(const std::string &stem);
   Status openShard(const std::string &path, const std::map<std::string, std::string> &fileOf);
-  Status checkIndex(const std::map<std::string, std::string> &fileOf) const;
+  Status checkIndex(const std::string &path, const std::map<std::string, std::string> &fileOf) const;
 
   std::string name, indexText;
   bool folder = false;

@@ -122,7 +122,7 @@ void Facts::addWeights(const std::string &option, const std::string &path) {
     return path.empty() ? void() : add(option, contentOf(path), path);
   std::set<std::string> names;
   const std::set<std::string> read = {"adapter_config.json", "config.json", "model.safetensors.index.json",
-                                      "state.json"};
+                                      "optimizer.safetensors.index.json", "state.json"};
   for (const auto &entry : fs::directory_iterator(path, none))
     if (std::string name = entry.path().filename(); name.ends_with(".safetensors") || read.contains(name))
       names.insert(name);
@@ -131,7 +131,7 @@ void Facts::addWeights(const std::string &option, const std::string &path) {
 }
 
 void Facts::addOptions(const Program &program, const Options &options) {
-  // Paths of what rank 0 writes may differ, but all ranks know whether it is wanted. What is left out changes nothing
+  // Paths of what is written may differ, but all ranks know whether it is wanted. What is left out changes nothing
   // for the others.
   const std::map<std::string, const std::string *> written = {
       {"merge", &options.merge},      {"save", &options.save},       {"grads", &options.grads},

@@ -55,9 +55,12 @@ Status printInfo(Emitted &emitted) {
          linkedTransports);
   if (std::string attention = Kernels::attention(); !attention.empty())
     printf("attention   %s\n", attention.c_str());
-  int64_t copied = 0;
-  PP_TRY(copyBytes(emitted, copied));
-  printf("checkpoint  --save-every copies %lld bytes on rank 0\n", static_cast<long long>(copied));
+  WeightLayout layout;
+  layout.adapters = program.adapts();
+  std::vector<int64_t> copied;
+  PP_TRY(copyBytes(emitted, layout, copied));
+  printf("checkpoint  --save-every copies %lld bytes on a rank, at most\n",
+         static_cast<long long>(*std::max_element(copied.begin(), copied.end())));
   printf("rank  planned peak B    arena B  scratch B   units  messages  weights      ops\n");
   std::vector<const RankProgram *> programs;
   PP_TRY(emitted.all(programs));

@@ -16,9 +16,9 @@ using json = nlohmann::ordered_json; // patterns are tried in the order of the f
 
 namespace {
 
-Status weightsOf(RankMemory &memory, std::vector<const WeightSpec *> &weights) {
+Status weightsOf(Emitted &emitted, std::vector<const WeightSpec *> &weights) {
   std::vector<const RankProgram *> programs;
-  PP_TRY(memory.emitted.all(programs));
+  PP_TRY(emitted.all(programs));
   for (const RankProgram *program : programs)
     for (const WeightSpec &weight : program->weights)
       weights.push_back(&weight);
@@ -250,8 +250,7 @@ Status checkAdapterConfig(const LoraSpec &lora, const std::vector<std::string> &
   PP_TRY(readText(path, body));
   json root;
   try {
-    std::ignore = parseJson(body); // refuses what is nested too deep
-    root = json::parse(body);
+    root = parseOrderedJson(body);
   } catch (const std::exception &error) {
     return corruptJson(path, body, error);
   }
@@ -270,9 +269,9 @@ std::string adapterOf(const std::map<std::string, Pieces> &adapters, const std::
   return {};
 }
 
-Status frozenWeights(RankMemory &memory, std::set<std::string> &names) {
+Status frozenWeights(Emitted &emitted, std::set<std::string> &names) {
   std::vector<const WeightSpec *> weights;
-  PP_TRY(weightsOf(memory, weights));
+  PP_TRY(weightsOf(emitted, weights));
   for (const WeightSpec *weight : weights)
     if (weight->frozen)
       names.insert(weight->name);
@@ -281,7 +280,7 @@ Status frozenWeights(RankMemory &memory, std::set<std::string> &names) {
 
 Status adapterConfig(RankMemory &memory, const std::string &base, std::string &out) {
   std::vector<const WeightSpec *> weights;
-  PP_TRY(weightsOf(memory, weights));
+  PP_TRY(weightsOf(memory.emitted, weights));
   std::set<std::string> targets;
   bool isTransposed = false; // whether the file has the weights of the model as [out, in]
   for (const WeightSpec *adapter : weights) {
@@ -313,7 +312,7 @@ Status adapterConfig(RankMemory &memory, const std::string &base, std::string &o
 
 Status checkAdapterFolder(RankMemory &memory, const std::string &folder) {
   std::vector<const WeightSpec *> weights;
-  PP_TRY(weightsOf(memory, weights));
+  PP_TRY(weightsOf(memory.emitted, weights));
   std::set<std::string> modules;
   for (const WeightSpec *adapter : weights)
     if (!adapter->frozen && adapter->name.starts_with(nameBegin) && adapter->name.ends_with(firstEnd))
@@ -324,7 +323,7 @@ Status checkAdapterFolder(RankMemory &memory, const std::string &folder) {
 
 Status matchAdapters(RankMemory &memory, const WeightFiles &files, WeightMatch &match) {
   std::vector<const WeightSpec *> weights;
-  PP_TRY(weightsOf(memory, weights));
+  PP_TRY(weightsOf(memory.emitted, weights));
   std::set<std::string> known;
   for (const WeightSpec *weight : weights) {
     if (weight->frozen)

@@ -8,7 +8,7 @@
 
 namespace pp {
 
-inline constexpr const char *adapterFile = "adapter_model.safetensors";
+inline constexpr const char *adapterStem = "adapter_model";
 inline constexpr const char *adapterConfigFile = "adapter_config.json";
 
 /// How the names of all adapters begin, and how those of an adapter's two weights end.
@@ -19,7 +19,7 @@ inline constexpr const char *firstEnd = ".lora_A.weight", *secondEnd = ".lora_B.
 [[nodiscard]] std::string adapterOf(const std::map<std::string, Pieces> &adapters, const std::string &weight);
 
 /// The names of the weights that no update changes, of all ranks.
-Status frozenWeights(RankMemory &memory, std::set<std::string> &names);
+Status frozenWeights(Emitted &emitted, std::set<std::string> &names);
 
 /// The text of adapter_config.json. `base`: the folder of the model; empty: not known.
 Status adapterConfig(RankMemory &memory, const std::string &base, std::string &out);

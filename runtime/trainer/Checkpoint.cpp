@@ -5,166 +5,20 @@
 #include "runtime/trainer/Adapters.h"
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 using nlohmann::ordered_json;
 
 namespace pp {
 namespace {
-
-/// A tensor of a checkpoint: gathered from its pieces, or copied from the files that were read.
-struct OutTensor {
-  FileTensor entry;
-  const Pieces *pieces = nullptr;
-  FilePlace from;
-  const Pieces *a = nullptr, *b = nullptr; ///< of the adapter whose product is added
-};
-
-/// A file of tensors of a checkpoint.
-struct OutFile {
-  std::string name;
-  std::vector<OutTensor> tensors;
-};
-
-struct Plan {
-  std::map<std::string, Pieces> weights, state, adapters;
-  std::vector<OutFile> files;     ///< of the weights
-  std::vector<std::string> names; ///< of all files
-  std::string index;              ///< the text of the index, if there is one
-};
-
-int64_t bytesOf(const OutTensor &tensor) {
-  std::optional<Type> type = typeOfFile(tensor.entry.type);
-  return type && tensor.pieces ? tensor.entry.elements() * int64_t(elementBytes(*type))
-                               : tensor.from.tensor->end - tensor.from.tensor->begin;
-}
-
-/// Whether every number of `narrow` is one of `wide`.
-bool holds(Type wide, Type narrow) {
-  return wide == narrow || wide == Type::F64 || (wide == Type::F32 && elementBytes(narrow) == 2);
-}
-
-/// Where the values of a weight come from. A file of another type than the run's gets them from the master, rounded
-/// once; what such a file cannot hold stands in the optimizer's file as well, for the run that resumes.
-Status piecesFor(Plan &plan, const std::string &weight, Type stored, const Pieces *&out) {
-  auto found = plan.weights.find(weight);
-  if (found == plan.weights.end())
-    return internal("no rank hands in `", weight, "`");
-  out = &found->second;
-  Type own = out->front().tensor.type;
-  if (stored == own)
-    return {};
-  const std::string master = weight + ".master";
-  if (!plan.state.contains(master) && !holds(stored, own))
-    plan.state[master] = found->second;
-  if (auto wider = plan.state.find(master); wider != plan.state.end())
-    out = &wider->second;
-  return {};
-}
-
-/// The files of the origin, with new values for what are weights.
-Status planAsRead(Plan &plan, const WeightLayout &layout) {
-  std::map<std::string, std::string> weightOf = layout.match->copies;
-  for (const auto &[weight, place] : layout.match->weights)
-    weightOf[place.tensor->name] = weight;
-  for (const auto &file : layout.origin->files()) {
-    OutFile out{fileName(file->path()), {}};
-    for (const auto &[name, tensor] : file->tensors()) {
-      if (layout.origin->find(name).file != file.get())
-        continue; // a copy that the index does not name
-      OutTensor &each = out.tensors.emplace_back(OutTensor{tensor, nullptr, {file.get(), &tensor}});
-      auto weight = weightOf.find(name);
-      if (weight == weightOf.end())
-        continue;
-      if (layout.type)
-        each.entry.type = fileType(*layout.type);
-      PP_TRY(piecesFor(plan, weight->second, *typeOfFile(each.entry.type), each.pieces));
-    }
-    std::stable_sort(out.tensors.begin(), out.tensors.end(),
-                     [](const OutTensor &a, const OutTensor &b) { return a.entry.begin < b.entry.begin; });
-    plan.files.push_back(std::move(out));
-  }
-  return {};
-}
-
-/// The weights in the order of their names, in as many files as they need.
-Status planAfresh(Plan &plan, const WeightLayout &layout) {
-  int64_t room = 0;
-  for (const auto &[name, pieces] : plan.weights) {
-    const TensorSpec &tensor = pieces.front().tensor;
-    Type type = layout.type.value_or(tensor.type);
-    OutTensor each{{name, fileType(type), fileShape(tensor)}, nullptr, {}};
-    PP_TRY(piecesFor(plan, name, type, each.pieces));
-    if (plan.files.empty() || bytesOf(each) > room) {
-      plan.files.emplace_back();
-      room = layout.shardBytes;
-    }
-    room -= bytesOf(each);
-    plan.files.back().tensors.push_back(std::move(each));
-  }
-  if (layout.adapters)
-    plan.files[0].name = adapterFile;
-  for (size_t i = 0; i < plan.files.size() && !layout.adapters; ++i) {
-    char name[64];
-    snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", i + 1, plan.files.size());
-    plan.files[i].name = plan.files.size() == 1 ? WeightFiles::singleName : name;
-  }
-  return {};
-}
-
-/// The index as it was read; its bytes are counted again where the types are others.
-std::string indexOf(const Plan &plan, const WeightLayout &layout) {
-  int64_t bytes = 0, elements = 0;
-  std::map<std::string, std::string> fileOf;
-  for (const OutFile &file : plan.files)
-    for (const OutTensor &tensor : file.tensors) {
-      bytes += bytesOf(tensor);
-      elements += tensor.entry.elements();
-      fileOf[tensor.entry.name] = file.name;
-    }
-  if (layout.origin) {
-    if (!layout.type || layout.origin->index().empty())
-      return layout.origin->index();
-    auto root = ordered_json::parse(layout.origin->index());
-    if (root.contains("metadata") && root["metadata"].is_object())
-      root["metadata"]["total_size"] = bytes;
-    return root.dump(2) + "\n";
-  }
-  if (plan.files.size() == 1)
-    return {};
-  ordered_json root = {{"metadata", {{"total_parameters", elements}, {"total_size", bytes}}}, {"weight_map", fileOf}};
-  return root.dump(2) + "\n";
-}
-
-Status makePlan(RankMemory &memory, const WeightLayout &layout, Plan &plan) {
-  PP_TRY(piecesOf(memory.emitted, TensorKind::Weights, plan.weights));
-  PP_TRY(piecesOf(memory.emitted, TensorKind::State, plan.state));
-  if (layout.adapters) {
-    std::set<std::string> frozen;
-    PP_TRY(frozenWeights(memory, frozen));
-    std::erase_if(plan.weights, [&](const auto &weight) { return frozen.contains(weight.first); });
-    plan.names.push_back(adapterConfigFile);
-  }
-  PP_TRY(layout.origin ? planAsRead(plan, layout) : planAfresh(plan, layout));
-  plan.index = indexOf(plan, layout);
-  for (const OutFile &file : plan.files)
-    plan.names.push_back(file.name);
-  if (!plan.index.empty())
-    plan.names.push_back(WeightFiles::indexName);
-  plan.names.push_back(optimizerFile);
-  plan.names.push_back(stateFile);
-  std::set<std::string> names; // those of the origin's files come from its index
-  for (const std::string &name : plan.names)
-    if (!names.insert(name).second)
-      return invalid("cannot save: `", layout.origin ? layout.origin->path() : "", "` has weights in `", name,
-                     "`, where a checkpoint has something else; rename that file, and in the index");
-  return {};
-}
 
 /// Adds factor A B to the weight, all in the layouts of files: A [rank, in], B [out, rank], the weight [out, in] or, as
 /// GPT-2 has it, [in, out]. Each number is rounded once.
@@ -200,55 +54,6 @@ Status writeTensor(const TensorSpec &tensor, const FileTensor &entry, const std:
   });
 }
 
-using Checksums = std::map<std::string, std::string>;
-
-/// Gathers the tensors of a file and has them written, one at a time. Collective.
-Status writeFile(RankMemory &memory, const std::string &folder, const OutFile &out,
-                 const std::map<std::string, std::string> &metadata, FileWork &work,
-                 const std::shared_ptr<Checksums> &checksums) {
-  bool writer = memory.program.device == 0;
-  std::vector<FileTensor> entries;
-  for (const OutTensor &tensor : out.tensors)
-    entries.push_back(tensor.entry);
-  auto file = std::make_shared<SafeTensorsWriter>();
-  if (writer)
-    PP_TRY(work.add([=, path = folder + "/" + out.name] { return file->open(path, entries, metadata); }));
-  for (const OutTensor &tensor : out.tensors) {
-    if (!tensor.pieces) {
-      if (writer)
-        PP_TRY(work.add([file, place = tensor.from, bytes = size_t(bytesOf(tensor))] {
-          return file->write(place.file->data(*place.tensor), bytes);
-        }));
-      continue;
-    }
-    const std::shared_ptr<std::vector<char>> values = work.place();
-    PP_TRY(gather(memory, *tensor.pieces, *values));
-    const TensorSpec &spec = tensor.pieces->front().tensor;
-    if (tensor.a) {
-      std::vector<char> a, b;
-      PP_TRY(gather(memory, *tensor.a, a));
-      PP_TRY(gather(memory, *tensor.b, b));
-      if (writer) {
-        turnForFile(spec, *values);
-        turnForFile(tensor.a->front().tensor, a);
-        turnForFile(tensor.b->front().tensor, b);
-        addProduct(tensor, a, b, memory.emitted.program().lora.factor, *values);
-      }
-    }
-    if (!writer)
-      continue;
-    TensorSpec layout = spec;
-    layout.transposed &= !tensor.a; // it is turned already
-    PP_TRY(work.add(
-        [=, &work, entry = tensor.entry] { return writeTensor(layout, entry, *values, *file, work.vanished); }));
-  }
-  return writer ? work.add([=, name = out.name] {
-    (*checksums)[name] = file->checksum();
-    return file->finish();
-  })
-                : Status();
-}
-
 /// What is copied from the model's folder.
 Status copiedFiles(const WeightLayout &layout, std::vector<std::string> &names, std::vector<std::string> &tooLarge) {
   if (layout.beside.empty())
@@ -260,160 +65,22 @@ Status copiedFiles(const WeightLayout &layout, std::vector<std::string> &names, 
   return {};
 }
 
-Status writeSummed(const std::string &folder, const std::string &name, const std::string &body, Checksums &checksums) {
-  checksums[name] = Checksum::of(body);
-  return writeText(folder + "/" + name, body);
-}
-
 /// The type that config.json names: that of most weights; nothing: it is right, for it stood beside these files.
-std::optional<Type> typeOf(const Plan &plan, const WeightLayout &layout) {
+std::optional<Type> typeOf(const SavePlan &plan, const WeightLayout &layout) {
   if (layout.type || (layout.origin && layout.origin->path() == layout.beside))
     return layout.type;
   std::map<std::string, int64_t> elements;
   for (const OutFile &file : plan.files)
-    for (const OutTensor &tensor : file.tensors)
+    for (const OutTensor &tensor : file.ofState ? std::vector<OutTensor>() : file.tensors)
       elements[tensor.entry.type] += tensor.entry.elements();
   auto most = std::max_element(elements.begin(), elements.end(),
                                [](const auto &a, const auto &b) { return a.second < b.second; });
   return most == elements.end() ? std::nullopt : typeOfFile(most->first);
 }
 
-/// Copies what the model has beside its weights, and writes the index.
-Status writeBeside(const std::string &fresh, const WeightLayout &layout, std::optional<Type> dtype,
-                   const std::string &index, Checksums &checksums) {
-  static constexpr const char *torchNames[] = {"float32", "bfloat16", "float64", "float16"}; // in the order of Type
-  std::vector<std::string> beside, tooLarge;
-  PP_TRY(copiedFiles(layout, beside, tooLarge));
-  for (const std::string &name : beside) {
-    std::string body;
-    PP_TRY(readText(layout.beside + "/" + name, body));
-    if (name == "config.json" && dtype)
-      body = withDtype(body, torchNames[size_t(*dtype)]);
-    PP_TRY(writeSummed(fresh, name, body, checksums));
-  }
-  return index.empty() ? Status() : writeSummed(fresh, WeightFiles::indexName, index, checksums);
-}
-
-/// What rank 0 alone writes, state.json first: it says what is ours if the save does not come to its end.
-Status writeOthers(RankMemory &memory, const std::string &fresh, const RunState &state, const WeightLayout &layout,
-                   Plan &plan, FileWork &work, const std::shared_ptr<Checksums> &checksums) {
-  std::vector<std::string> beside, tooLarge;
-  PP_TRY(copiedFiles(layout, beside, tooLarge));
-  plan.names.insert(plan.names.end(), beside.begin(), beside.end());
-  std::string mark = stateText(memory.emitted.program(), state, plan.names, {}), config;
-  PP_TRY(work.add([=, path = fresh + "/" + stateFile] { return writeMark(path, mark); }));
-  if (layout.adapters) {
-    PP_TRY(adapterConfig(memory, state.origin, config));
-    PP_TRY(work.add([=] { return writeSummed(fresh, adapterConfigFile, config, *checksums); }));
-  }
-  const std::optional<Type> dtype = layout.adapters ? std::nullopt : typeOf(plan, layout);
-  return work.add([=, index = plan.index] { return writeBeside(fresh, layout, dtype, index, *checksums); });
-}
-
-Status writeAll(RankMemory &memory, const std::string &fresh, const RunState &state, const WeightLayout &layout,
-                FileWork &work) {
-  const bool writer = memory.program.device == 0;
-  auto checksums = std::make_shared<Checksums>();
-  Plan plan;
-  PP_TRY(makePlan(memory, layout, plan));
-  if (writer)
-    PP_TRY(writeOthers(memory, fresh, state, layout, plan, work, checksums));
-  // Shards of a model that was read are as others write them; only our own say of which step they are.
-  std::map<std::string, std::string> plain = {{"format", "pt"}}, ours = plain;
-  ours["step"] = std::to_string(state.step);
-  for (const OutFile &file : plan.files)
-    PP_TRY(writeFile(memory, fresh, file, state.origin.empty() ? ours : plain, work, checksums));
-  OutFile optimizer{optimizerFile, {}};
-  for (const auto &[name, pieces] : plan.state) {
-    const TensorSpec &tensor = pieces.front().tensor;
-    optimizer.tensors.push_back({{name, fileType(tensor.type), fileShape(tensor)}, &pieces, {}});
-  }
-  PP_TRY(writeFile(memory, fresh, optimizer, ours, work, checksums));
-  return !writer ? Status() : work.add([=, &program = memory.emitted.program(), names = plan.names] {
-    return writeMark(fresh + "/" + stateFile, stateText(program, state, names, *checksums));
-  });
-}
-
-/// The files of the model, with the product of each adapter in the weight that it stands beside.
-Status makeMergePlan(RankMemory &memory, const WeightLayout &layout, Plan &plan) {
-  std::set<std::string> frozen;
-  PP_TRY(frozenWeights(memory, frozen));
-  PP_TRY(piecesOf(memory.emitted, TensorKind::Weights, plan.weights));
-  for (const auto &[name, pieces] : plan.weights)
-    if (!frozen.contains(name))
-      plan.adapters[name] = pieces;
-  std::erase_if(plan.weights, [&](const auto &weight) { return !frozen.contains(weight.first); });
-  PP_TRY(layout.origin ? planAsRead(plan, layout) : planAfresh(plan, layout));
-  plan.index = indexOf(plan, layout);
-  for (OutFile &file : plan.files)
-    for (OutTensor &tensor : file.tensors) {
-      if (!tensor.pieces)
-        continue;
-      const std::string base = adapterOf(plan.adapters, tensor.pieces->front().name);
-      if (base.empty())
-        continue;
-      tensor.a = &plan.adapters.at(base + firstEnd);
-      tensor.b = &plan.adapters.at(base + secondEnd);
-    }
-  return {};
-}
-
-Status writeMerged(RankMemory &memory, const std::string &fresh, const WeightLayout &layout, FileWork &work) {
-  Plan plan;
-  PP_TRY(makeMergePlan(memory, layout, plan));
-  auto checksums = std::make_shared<Checksums>();
-  ordered_json mark;
-  if (memory.program.device == 0) {
-    std::vector<std::string> names, tooLarge;
-    PP_TRY(copiedFiles(layout, names, tooLarge));
-    for (const OutFile &file : plan.files)
-      names.push_back(file.name);
-    if (!plan.index.empty())
-      names.push_back(WeightFiles::indexName);
-    const Program &program = memory.emitted.program();
-    mark = {{"format", 1}, {"made_by", {{"schedule", program.schedule}, {"ranks", program.ranks}}}, {"files", names}};
-    PP_TRY(writeMark(fresh + "/" + mergeFile, mark.dump(2) + "\n"));
-    PP_TRY(writeBeside(fresh, layout, typeOf(plan, layout), plan.index, *checksums));
-  }
-  for (const OutFile &file : plan.files)
-    PP_TRY(writeFile(memory, fresh, file, {{"format", "pt"}}, work, checksums));
-  if (memory.program.device != 0)
-    return {};
-  mark["crc32"] = *checksums;
-  return writeMark(fresh + "/" + mergeFile, mark.dump(2) + "\n");
-}
-
-/// Lets `write` fill a folder beside this one, and exchanges the two.
-template <typename Write>
-Status replaceBy(RankMemory &memory, const std::string &folder, const Keeping &keeping, FileWork &work, Write write) {
-  const std::string fresh = folder + ".tmp";
-  const bool writer = memory.program.device == 0;
-  auto make = [=, &work] {
-    std::string made;
-    PP_TRY(checkReplaceable(folder));
-    PP_TRY(makeFresh(folder, keeping, made));
-    work.undoBy([made] {
-      std::error_code error;
-      std::filesystem::remove_all(made, error);
-    });
-    return Status();
-  };
-  auto replace = [=] {
-    PP_TRY(syncFolder(fresh));
-    return replaceFolder(fresh, folder, keeping);
-  };
-  Status status = writer ? work.add(make) : Status();
-  if (status.ok())
-    status = write(fresh);
-  if (status.ok() && writer)
-    status = work.add(replace);
-  return status.ok() ? status : work.fail(status);
-}
-
-/// Bytes that the system can still give away, and those that `ulimit -v` leaves this process; the smaller number.
-int64_t freeMemory() {
+/// Bytes that the system can still give away, and those that `ulimit -v` leaves this process.
+void freeMemory(int64_t &ofSystem, int64_t &ofProcess) {
   constexpr int64_t kilo = 1024;
-  int64_t least = INT64_MAX;
   auto number = [](const std::string &path, const std::string &key) {
     std::ifstream file(path);
     for (std::string word; file >> word;)
@@ -421,22 +88,20 @@ int64_t freeMemory() {
         return value;
     return int64_t(-1);
   };
-  if (int64_t available = number("/proc/meminfo", "MemAvailable:"); available >= 0)
-    least = available * kilo;
+  const int64_t available = number("/proc/meminfo", "MemAvailable:"), used = number("/proc/self/status", "VmSize:");
+  ofSystem = available >= 0 ? available * kilo : INT64_MAX;
   rlimit limit;
-  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-    if (int64_t used = number("/proc/self/status", "VmSize:"); used >= 0)
-      least = std::min(least, std::max<int64_t>(int64_t(limit.rlim_cur) - used * kilo, 0));
-  return least;
+  const bool isLimited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && used >= 0;
+  ofProcess = isLimited ? std::max<int64_t>(int64_t(limit.rlim_cur) - used * kilo, 0) : INT64_MAX;
 }
 
 } // namespace
 
-Status FileWork::add(std::function<Status()> job) {
-  if (!later)
-    return job();
-  jobs.push_back(std::move(job));
-  return {};
+void FileWork::add(std::function<Status()> job) {
+  if (later)
+    jobs.push_back(std::move(job));
+  else if (failed.ok())
+    failed = job();
 }
 
 std::shared_ptr<std::vector<char>> FileWork::place() {
@@ -446,42 +111,283 @@ std::shared_ptr<std::vector<char>> FileWork::place() {
 }
 
 Status FileWork::run() {
-  vanished = 0;
   for (auto &job : jobs)
-    if (Status status = job(); !status.ok())
-      return fail(status);
-  jobs.clear();
+    if (failed.ok())
+      failed = job();
+  jobs.clear(); // files that are not finished go with them
   taken = 0;
-  undoes = nullptr;
-  return {};
+  return std::exchange(failed, Status());
 }
 
-Status FileWork::fail(const Status &why) {
-  jobs.clear(); // the files that they hold are not finished
-  taken = 0;
-  if (undoes)
-    undoes();
-  undoes = nullptr;
-  return why;
+//===-- A folder in the making -----------------------------------------------------------------------------------===//
+
+void Save::open(RankMemory &memory, const std::string &path, const Keeping &its, const std::string &markName) {
+  folder = withoutEndSlash(followLinks(path));
+  fresh = folder + ".tmp";
+  keeping = its;
+  mark = markName;
+  makes = memory.program.device == 0;
+  made = false;
+  texts.clear();
+  factor = memory.emitted.program().lora.factor;
+  ofWeights = ofState = {{"format", "pt"}};
+  checksums.clear();
+  ownVanished = 0;
 }
 
-Status copyBytes(Emitted &emitted, int64_t &bytes) {
-  bytes = 0;
-  for (TensorKind kind : {TensorKind::Weights, TensorKind::State}) {
-    std::map<std::string, Pieces> tensors;
-    PP_TRY(piecesOf(emitted, kind, tensors));
-    for (const auto &[name, pieces] : tensors)
-      bytes += pieces.front().tensor.wholeElements() * int64_t(elementBytes(pieces.front().tensor.type));
+Status Save::begin(RankMemory &memory, const std::string &path, const RunState &state, const WeightLayout &layout,
+                   const Keeping &its) {
+  open(memory, path, its, stateFile);
+  about = text("the checkpoint of step ", state.step);
+  PP_TRY(planCheckpoint(memory.emitted, layout, plan));
+  // Shards of a model that was read are as others write them; only our own say of which step they are.
+  ofState["step"] = std::to_string(state.step);
+  if (state.origin.empty())
+    ofWeights = ofState;
+  if (!makes)
+    return {};
+  markText = [this, &program = memory.emitted.program(), state](const Checksums &sums) {
+    return stateText(program, state, names, sums);
+  };
+  PP_TRY(makeFolder(layout, layout.adapters ? std::nullopt : typeOf(plan, layout)));
+  std::string config;
+  if (layout.adapters) {
+    PP_TRY(adapterConfig(memory, state.origin, config));
+    texts.emplace_back([=, this] { return writeSummed(adapterConfigFile, config); });
   }
   return {};
 }
 
-Status checkMemory(int64_t bytes) {
-  const int64_t available = freeMemory();
-  return bytes <= available
-             ? Status()
-             : refused("`--save-every` writes behind the steps, from a copy of ", bytes, " bytes on rank 0, and ",
-                       available, " bytes of memory are free; `--save-sync` needs no copy");
+Status Save::beginTrial(RankMemory &memory, const std::string &path) {
+  open(memory, path, {}, stateFile);
+  return makes ? makeEmpty("") : Status();
+}
+
+Status Save::beginMerged(RankMemory &memory, const std::string &path, const WeightLayout &layout) {
+  open(memory, path, {}, mergeFile);
+  PP_TRY(planMerged(memory.emitted, layout, plan));
+  if (!makes)
+    return {};
+  markText = [this, &program = memory.emitted.program()](const Checksums &sums) {
+    ordered_json its = {{"format", 1}, {"made_by", {{"schedule", program.schedule}, {"ranks", program.ranks}}}};
+    its["files"] = names;
+    if (!sums.empty())
+      its["crc32"] = sums;
+    return its.dump(2) + "\n";
+  };
+  return makeFolder(layout, typeOf(plan, layout));
+}
+
+/// The mark is there before anything else: it says what is ours if the save does not come to its end. The steps do not
+/// wait until it is on the disk.
+Status Save::makeFolder(const WeightLayout &layout, std::optional<Type> dtype) {
+  std::vector<std::string> tooLarge;
+  copied.clear();
+  PP_TRY(copiedFiles(layout, copied, tooLarge));
+  names = plan.names;
+  names.insert(names.end(), copied.begin(), copied.end());
+  PP_TRY(checkReplaceable(folder));
+  PP_TRY(makeEmpty(markText({})));
+  texts.emplace_back([this] { return writeMark(fresh + "/" + mark, markText({}), /*waits=*/true); });
+  texts.emplace_back([=, this, beside = layout.beside] { return copyBeside(beside, dtype); });
+  for (const auto &[name, body] : plan.texts)
+    texts.emplace_back([=, this, name = name, body = body] { return writeSummed(name, body); });
+  return {};
+}
+
+/// With a mark, if there is one yet.
+Status Save::makeEmpty(const std::string &markBody) {
+  PP_TRY(makeFresh(folder, keeping, fresh));
+  made = true;
+  if (!markBody.empty())
+    PP_TRY(writeMark(fresh + "/" + mark, markBody, /*waits=*/false));
+  number = std::random_device()();
+  return SharedFolder::sign(fresh, mark, number);
+}
+
+Status Save::tell(Transport &transport) {
+  std::vector<double> said(257); // the number, and the host of rank 0
+  if (makes) {
+    char own[256] = "";
+    gethostname(own, sizeof own - 1);
+    said[0] = number;
+    std::copy(std::begin(own), std::end(own), said.begin() + 1);
+  }
+  PP_TRY(transport.sum(said));
+  number = uint32_t(said[0]);
+  host.assign(said.begin() + 1, std::find(said.begin() + 1, said.end(), 0.0));
+  return {};
+}
+
+Status Save::writeSummed(const std::string &name, const std::string &body) {
+  checksums[name] = Checksum::of(body);
+  return writeText(fresh + "/" + name, body, /*waits=*/true);
+}
+
+/// What the model has beside its weights.
+Status Save::copyBeside(const std::string &beside, std::optional<Type> dtype) {
+  static constexpr const char *torchNames[] = {"float32", "bfloat16", "float64", "float16"}; // in the order of Type
+  for (const std::string &name : copied) {
+    std::string body;
+    PP_TRY(readText(beside + "/" + name, body));
+    if (name == "config.json" && dtype)
+      body = withDtype(body, torchNames[size_t(*dtype)]);
+    PP_TRY(writeSummed(name, body));
+  }
+  return {};
+}
+
+/// In each round every rank gets one of its tensors, and writes it when all of them are on their way: no rank waits for
+/// another one's disk.
+Status Save::gather(RankMemory &memory) {
+  const int32_t own = memory.program.device;
+  for (auto &job : std::exchange(texts, {}))
+    work.add(std::move(job));
+  std::vector<std::vector<std::pair<const OutFile *, const OutTensor *>>> turns(plan.written.size());
+  size_t rounds = 0;
+  for (const OutFile &out : plan.files) {
+    auto &its = turns[size_t(out.writer)];
+    for (const OutTensor &tensor : out.tensors)
+      its.emplace_back(&out, &tensor);
+    if (out.tensors.empty())
+      its.emplace_back(&out, nullptr);
+    rounds = std::max(rounds, its.size());
+  }
+  std::shared_ptr<SafeTensorsWriter> file;
+  for (size_t round = 0; round < rounds; ++round) {
+    Gathered mine;
+    for (size_t device = 0; device < turns.size(); ++device)
+      if (round < turns[device].size() && turns[device][round].second)
+        PP_TRY(gatherOne(memory, *turns[device][round].second, int32_t(device), mine));
+    if (round >= turns[size_t(own)].size())
+      continue;
+    const auto [out, tensor] = turns[size_t(own)][round];
+    if (!tensor || tensor == &out->tensors.front())
+      addOpen(*out, file = std::make_shared<SafeTensorsWriter>());
+    if (tensor)
+      addTensor(*tensor, mine, file);
+    if (!tensor || tensor == &out->tensors.back())
+      work.add([=, this, name = out->name] {
+        checksums[name] = file->checksum();
+        return file->finish();
+      });
+  }
+  return {};
+}
+
+Status Save::gatherOne(RankMemory &memory, const OutTensor &tensor, int32_t to, Gathered &mine) {
+  const bool isMine = memory.program.device == to;
+  auto get = [&](const Pieces *pieces, Values place, Values &out) {
+    if (isMine)
+      out = place;
+    return pieces ? pp::gather(memory, *pieces, to, *place) : Status();
+  };
+  auto other = [] { return std::make_shared<std::vector<char>>(); };
+  PP_TRY(get(tensor.pieces, isMine && tensor.pieces ? work.place() : other(), mine.values));
+  PP_TRY(get(tensor.a, other(), mine.a));
+  return get(tensor.b, other(), mine.b);
+}
+
+void Save::addOpen(const OutFile &out, const std::shared_ptr<SafeTensorsWriter> &file) {
+  std::vector<FileTensor> entries;
+  for (const OutTensor &tensor : out.tensors)
+    entries.push_back(tensor.entry);
+  work.add([=, this, path = fresh + "/" + out.name, says = out.ofState ? ofState : ofWeights] {
+    return file->open(path, entries, says, shared.descriptor());
+  });
+}
+
+void Save::addTensor(const OutTensor &tensor, const Gathered &its, const std::shared_ptr<SafeTensorsWriter> &file) {
+  work.add([=, this] {
+    if (!tensor.pieces)
+      return file->write(tensor.from.file->data(*tensor.from.tensor), size_t(tensor.bytes()));
+    TensorSpec layout = tensor.pieces->front().tensor;
+    if (tensor.a) {
+      turnForFile(layout, *its.values);
+      turnForFile(tensor.a->front().tensor, *its.a);
+      turnForFile(tensor.b->front().tensor, *its.b);
+      addProduct(tensor, *its.a, *its.b, factor, *its.values);
+      layout.transposed = false; // it is turned already
+    }
+    return writeTensor(layout, tensor.entry, *its.values, *file, ownVanished);
+  });
+}
+
+Status Save::share(RankMemory &memory) {
+  std::vector<double> said(plan.files.size() + 1); // checksums of 32 bits, which doubles hold
+  for (size_t i = 0; i < plan.files.size(); ++i)
+    if (plan.files[i].writer == memory.program.device)
+      said[i] = double(std::stoul(checksums.at(plan.files[i].name), nullptr, 16));
+  said.back() = double(ownVanished);
+  PP_TRY(memory.transport.sum(said));
+  vanished = int64_t(said.back());
+  for (size_t i = 0; i < plan.files.size(); ++i)
+    checksums[plan.files[i].name] = Checksum::text(uint32_t(said[i]));
+  return {};
+}
+
+Status Save::commit() {
+  shared.leave();
+  if (!makes)
+    return {};
+  PP_TRY(writeMark(fresh + "/" + mark, markText(checksums), /*waits=*/true));
+  PP_TRY(syncFolder(fresh));
+  return replaceFolder(fresh, folder, keeping);
+}
+
+void Save::undo() {
+  shared.leave();
+  if (made)
+    removeOurs(fresh);
+}
+
+Status Save::named(const Status &status) const {
+  return status.code() != PP_IO || about.empty() ? status : refused(about, " is not written: ", status.message());
+}
+
+//===-- Before a run ---------------------------------------------------------------------------------------------===//
+
+Status copyBytes(Emitted &emitted, const WeightLayout &layout, std::vector<int64_t> &bytes) {
+  SavePlan plan;
+  PP_TRY(planCheckpoint(emitted, layout, plan));
+  bytes = copiedBytes(plan);
+  return {};
+}
+
+Status checkMemory(int64_t bytes, int64_t beside) {
+  int64_t ofSystem = 0, ofProcess = 0;
+  freeMemory(ofSystem, ofProcess);
+  const bool fits = bytes <= ofProcess && beside <= ofSystem;
+  const int64_t needed = bytes > ofProcess ? bytes : beside, available = bytes > ofProcess ? ofProcess : ofSystem;
+  return fits ? Status()
+              : refused("`--save-every` writes behind the steps, from a copy of ", needed, " bytes, and ", available,
+                        " bytes of memory are free; `--save-sync` needs no copy");
+}
+
+Status checkFolder(RankMemory &memory, const std::string &path, const WeightLayout &layout, const Keeping &keeping,
+                   bool isRead, std::string &remark) {
+  const std::string folder = withoutEndSlash(followLinks(path)),
+                    parent = std::filesystem::path(folder).parent_path().string();
+  PP_TRY(checkTarget(folder, keeping, isRead));
+  struct statvfs room;
+  bool known = statvfs(parent.empty() ? "." : parent.c_str(), &room) == 0;
+  std::error_code error;
+  SavePlan plan;
+  PP_TRY(planCheckpoint(memory.emitted, layout, plan));
+  uint64_t needed = 1 << 20;
+  for (const OutFile &file : plan.files)
+    for (const OutTensor &tensor : file.tensors)
+      needed += uint64_t(tensor.bytes());
+  std::vector<std::string> beside, tooLarge;
+  PP_TRY(copiedFiles(layout, beside, tooLarge));
+  for (const std::string &name : beside)
+    needed += std::filesystem::file_size(layout.beside + "/" + name, error);
+  if (!tooLarge.empty())
+    remark = text("`", layout.beside, "/", tooLarge[0], "` has more than 64 MiB and is not copied to `", folder, "`");
+  if (known && uint64_t(room.f_bavail) * room.f_frsize < needed)
+    return refused("cannot save to `", folder, "`: a checkpoint needs ", needed, " bytes, ",
+                   uint64_t(room.f_bavail) * room.f_frsize, " are free");
+  return {};
 }
 
 Status findWhole(const std::string &path, int64_t &kept, std::string &damage) {
@@ -502,72 +408,26 @@ Status findWhole(const std::string &path, int64_t &kept, std::string &damage) {
   return {newest.code(), damage};
 }
 
-Status checkFolder(RankMemory &memory, const std::string &path, const WeightLayout &layout, const Keeping &keeping,
-                   bool isRead, std::string &remark) {
-  const std::string folder = withoutEndSlash(followLinks(path)),
-                    parent = std::filesystem::path(folder).parent_path().string();
-  PP_TRY(checkTarget(folder, keeping, isRead));
-  struct statvfs room;
-  bool known = statvfs(parent.empty() ? "." : parent.c_str(), &room) == 0;
-  std::error_code error;
-  Plan plan;
-  PP_TRY(makePlan(memory, layout, plan));
-  uint64_t needed = 1 << 20;
-  for (const OutFile &file : plan.files)
-    for (const OutTensor &tensor : file.tensors)
-      needed += uint64_t(bytesOf(tensor));
-  for (const auto &[name, pieces] : plan.state)
-    for (const Held &piece : pieces)
-      needed += uint64_t(piece.tensor.bytes());
-  std::vector<std::string> beside, tooLarge;
-  PP_TRY(copiedFiles(layout, beside, tooLarge));
-  for (const std::string &name : beside)
-    needed += std::filesystem::file_size(layout.beside + "/" + name, error);
-  if (!tooLarge.empty())
-    remark = text("`", layout.beside, "/", tooLarge[0], "` has more than 64 MiB and is not copied to `", folder, "`");
-  if (known && uint64_t(room.f_bavail) * room.f_frsize < needed)
-    return refused("cannot save to `", folder, "`: a checkpoint needs ", needed, " bytes, ",
-                   uint64_t(room.f_bavail) * room.f_frsize, " are free");
-  return {};
-}
-
-Status saveCheckpoint(RankMemory &memory, const std::string &path, const RunState &state, const WeightLayout &layout,
-                      const Keeping &keeping, FileWork &work) {
-  return replaceBy(memory, withoutEndSlash(followLinks(path)), keeping, work,
-                   [&](const std::string &fresh) { return writeAll(memory, fresh, state, layout, work); });
-}
-
-Status saveMerged(RankMemory &memory, const std::string &path, const WeightLayout &layout, int64_t &vanished) {
-  FileWork work(/*later=*/false);
-  PP_TRY(replaceBy(memory, withoutEndSlash(followLinks(path)), {}, work,
-                   [&](const std::string &fresh) { return writeMerged(memory, fresh, layout, work); }));
-  vanished += work.vanished;
-  return {};
-}
-
 Status loadCheckpoint(RankMemory &memory, const std::string &path, const WeightFiles &files, const WeightMatch &match,
                       const RunState &state) {
   std::string folder = withoutEndSlash(path);
-  SafeTensors optimizer;
-  PP_TRY(optimizer.open(folder + "/" + optimizerFile));
-  std::vector<const SafeTensors *> marked = {&optimizer};
-  if (state.origin.empty())
-    for (const auto &file : files.files())
-      marked.insert(marked.end() - 1, file.get());
+  WeightFiles optimizer;
+  PP_TRY(optimizer.open(folder, optimizerStem));
+  std::vector<const SafeTensors *> marked;
+  for (const WeightFiles *its : {&files, static_cast<const WeightFiles *>(&optimizer)})
+    for (const auto &file : its->files())
+      if (its == &optimizer || state.origin.empty())
+        marked.push_back(file.get());
   for (const SafeTensors *file : marked) {
     auto found = file->metadata().find("step");
     if (found == file->metadata().end() || found->second != std::to_string(state.step))
       return invalid("`", file->path(), "` does not belong to step ", state.step, " of `", folder, "/", stateFile, "`");
   }
-  auto stored = [&](const std::string &name) {
-    auto found = optimizer.tensors().find(name);
-    return found == optimizer.tensors().end() ? FilePlace() : FilePlace{&optimizer, &found->second};
-  };
   // A weight whose file has another type than the run is read from its master, if there is one.
   WeightMatch exact = match;
   for (const WeightSpec &weight : memory.program.weights)
     if (auto found = exact.weights.find(weight.name); found != exact.weights.end())
-      if (FilePlace master = stored(weight.name + ".master");
+      if (FilePlace master = optimizer.find(weight.name + ".master");
           master && found->second.tensor->type != fileType(weight.type))
         found->second = master;
   int64_t vanished = 0;
@@ -575,7 +435,7 @@ Status loadCheckpoint(RankMemory &memory, const std::string &path, const WeightF
   Pieces held;
   PP_TRY(ownState(memory, held));
   for (const Held &each : held) {
-    FilePlace place = stored(each.name);
+    FilePlace place = optimizer.find(each.name);
     if (!place)
       return invalid("`", optimizer.path(), "` lacks `", each.name, "`");
     PP_TRY(fromFile(each.tensor, place, /*isFinite=*/false, memory.device, vanished));

@@ -1,4 +1,4 @@
-// Plans which rank hands in which piece of a tensor, and brings the pieces together on rank 0.
+// Plans which rank hands in which piece of a tensor, and brings the pieces together on one of them.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/trainer/Gather.h"
 #include <algorithm>
@@ -153,8 +153,8 @@ Status ownState(RankMemory &memory, Pieces &out) {
   return {};
 }
 
-Status gather(RankMemory &memory, const Pieces &pieces, std::vector<char> &out) {
-  bool writer = memory.program.device == 0;
+Status gather(RankMemory &memory, const Pieces &pieces, int32_t to, std::vector<char> &out) {
+  bool writer = memory.program.device == to;
   std::vector<char> shard;
   for (const Held &piece : pieces) {
     const TensorSpec &tensor = piece.tensor;
@@ -167,7 +167,7 @@ Status gather(RankMemory &memory, const Pieces &pieces, std::vector<char> &out) 
     if (mine)
       PP_TRY(memory.device.download(tensor.offset, values.data(), bytes));
     if (mine && !writer)
-      PP_TRY(memory.transport.send(0, values.data(), bytes));
+      PP_TRY(memory.transport.send(to, values.data(), bytes));
     if (writer && !mine)
       PP_TRY(memory.transport.receive(piece.device, values.data(), bytes));
     if (!writer || isWhole)
@@ -232,7 +232,7 @@ Status writeGradients(RankMemory &memory, const std::string &path, double factor
     PP_TRY(file.open(path, entries, {{"format", "pt"}}));
   std::vector<char> values;
   for (const auto &[name, pieces] : tensors) {
-    PP_TRY(gather(memory, pieces, values));
+    PP_TRY(gather(memory, pieces, /*to=*/0, values));
     if (!writer)
       continue;
     turnForFile(pieces.front().tensor, values);

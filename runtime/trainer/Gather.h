@@ -1,4 +1,4 @@
-// Gathers named tensors, one at a time, from the ranks that hold their pieces to rank 0, which writes them.
+// Gathers named tensors, one at a time, from the ranks that hold their pieces to the one that writes them.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_TRAINER_GATHER_H
 #define PP_RUNTIME_TRAINER_GATHER_H
@@ -27,8 +27,8 @@ Status piecesOf(Emitted &emitted, TensorKind kind, std::map<std::string, Pieces>
 /// This rank's own pieces of the optimizer's state, with copies that other ranks have, too.
 Status ownState(RankMemory &memory, Pieces &out);
 
-/// Collective: rank 0 gets the whole tensor, in our layout; the others use `out` for their pieces.
-Status gather(RankMemory &memory, const Pieces &pieces, std::vector<char> &out);
+/// Device `to` gets the whole tensor, in our layout; those with pieces use `out` for them, and nobody else takes part.
+Status gather(RankMemory &memory, const Pieces &pieces, int32_t to, std::vector<char> &out);
 /// Hands a whole tensor, which lies in our layout, on in that of files, some elements at a time.
 Status eachBlock(const TensorSpec &tensor, const std::vector<char> &values,
                  const std::function<Status(const char *, int64_t)> &take);

@@ -14,14 +14,16 @@ namespace {
 constexpr size_t recentSteps = 20;
 constexpr double largestExponent = 700; ///< e to it is a double
 
-/// A number as JSON has it: as many digits as bring it back exactly.
+/// A number as JSON has it: as many digits as bring it back exactly. It has no infinity and no NaN.
 std::string exact(double value) {
   char out[32];
+  if (!std::isfinite(value))
+    return "null";
   snprintf(out, sizeof out, "%.17g", value);
   return out;
 }
 
-std::string exactOrNull(bool known, double value) { return known && std::isfinite(value) ? exact(value) : "null"; }
+std::string exactOrNull(bool known, double value) { return known ? exact(value) : "null"; }
 
 /// The rates of groups of weights, by the text in their names.
 std::string groupRates(const OptimizerSpec &optimizer, double lr) {
@@ -173,8 +175,8 @@ Status RunLog::write(int64_t step, const std::string &fields, const std::vector<
   std::string line = text("{\"step\": ", step, fields);
   for (const EvalSummary &its : evals) {
     const std::string key = text(", \"eval_", its.name, its.name.empty() ? "" : "_");
-    line += text(key, "loss\": ", exactOrNull(true, its.loss), key, "ppl\": ", exactOrNull(true, perplexity(its.loss)),
-                 key, "tokens\": ", its.tokens, weightOf(key, its.hasWeights, its.weight));
+    line += text(key, "loss\": ", exact(its.loss), key, "ppl\": ", exact(perplexity(its.loss)), key,
+                 "tokens\": ", its.tokens, weightOf(key, its.hasWeights, its.weight));
   }
   line += "}\n";
   if (fwrite(line.data(), 1, line.size(), log) != line.size() || fflush(log) != 0)

@@ -12,8 +12,9 @@ using nlohmann::ordered_json;
 namespace pp {
 namespace {
 
-constexpr double mostSteps = 1e9;                                                    ///< as of --steps
-constexpr double mostEpochs = 1e6;                                                   ///< as of --epochs
+constexpr double mostSteps = 1e9;  ///< as of --steps
+constexpr double mostEpochs = 1e6; ///< as of --epochs
+constexpr double mostShardBytes = 0x1p62;
 constexpr double mostTokens = 0x1p53;                                                ///< of all steps
 constexpr const char *sequenceField = "sequence", *rowsField = "sequences_per_step"; ///< the shape of a step
 
@@ -168,6 +169,8 @@ std::string stateText(const Program &program, const RunState &state, const std::
     root["skipped_steps"] = state.skipped;
   if (!state.origin.empty())
     root["origin"] = state.origin;
+  if (state.shardBytes != defaultShardBytes)
+    root["shard_bytes"] = state.shardBytes;
   root["files"] = files;
   if (checksums.empty())
     return root.dump(2) + "\n";
@@ -230,6 +233,8 @@ Status readRunState(const Program &program, const std::string &folder, RunState 
     state.seed = fieldOf<uint64_t>(root, "seed", 0, double(INT64_MAX));
     state.lr = fieldOf<double>(root, "lr", 0, std::numeric_limits<double>::max());
     state.origin = root.value("origin", std::string());
+    if (root.contains("shard_bytes"))
+      state.shardBytes = fieldOf<int64_t>(root, "shard_bytes", 1, mostShardBytes);
     if (root.contains("epochs"))
       state.epochs = fieldOf<int64_t>(root, "epochs", 1, mostEpochs);
     readData(root, state);

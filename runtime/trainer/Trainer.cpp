@@ -21,7 +21,8 @@ namespace {
 
 constexpr size_t maxTraceEvents = size_t(1) << 20;
 constexpr int64_t defaultSteps = 20;
-constexpr int64_t mostSkipped = 8; ///< in a row, where no scale of the loss becomes smaller meanwhile
+constexpr int64_t folderSeconds = 60; ///< for which a rank waits to see the folder of a checkpoint
+constexpr int64_t mostSkipped = 8;    ///< in a row, where no scale of the loss becomes smaller meanwhile
 
 } // namespace
 
@@ -43,6 +44,11 @@ Outcome Trainer::run() {
     return {written, together, mine};
   }
   Status status = settle(makeReady());
+  for (const std::string *folder : {&options.save, &options.merge})
+    if (status.ok() && !folder->empty())
+      status = checkShared(*folder);
+  if (status.ok()) // last: a run that cannot begin leaves an older log as it is
+    status = settle(speaks() ? runLog.open() : Status());
   // Ranks wait for each other while they prepare: one that fails ends the run, and does not ask the others first.
   if (status.ok())
     status = transport.prepare(*program);
@@ -52,6 +58,10 @@ Outcome Trainer::run() {
     status = train();
   if (status.ok())
     status = finish();
+  if (const bool its = mine; together) { // the ranks are still there, and a save behind the steps comes to its end
+    (void)endSave(/*waits=*/true);
+    mine = its;
+  }
   return {status, together, mine, status.ok() && early};
 }
 
@@ -83,6 +93,7 @@ Status Trainer::makeReady() {
   PP_TRY(device.allocate(*program, weightBytes()));
   if (speaks())
     PP_TRY(checkOutputs());
+  PP_TRY(checkCopies());
   std::string why;
   if (pp_status_t code = Kernels::prepare(program->ops, kernels, why); code != PP_OK)
     return {code, why};
@@ -100,14 +111,14 @@ Status Trainer::makeReady() {
   placeWeights();
   PP_TRY(fillArena());
   PP_TRY(openAudit());
-  sums.resize(3 * whole.microbatches + 4 * whole.devices() + 8);
+  sums.resize(3 * whole.microbatches + 4 * whole.devices() + 9);
   if (!options.profile.empty() && lastStep - state.step <= profileWarmUp)
     return invalid("`--profile` leaves out the first ", profileWarmUp, " steps; this run has ", lastStep - state.step);
   if (options.isTimed()) {
     size_t perStep = program->stepUnits() + 2 * program->stepMessages() + 1;
     trace.reserve(perStep * size_t(lastStep - state.step), maxTraceEvents);
   }
-  return speaks() ? runLog.open() : Status(); // last: a run that cannot begin leaves an older log as it is
+  return {};
 }
 
 /// Of the weights of targets, which lie beside the arena: those that train and those that evaluate in one place.
@@ -186,6 +197,7 @@ Status Trainer::resolveState() {
       return invalid("`--seed ", *options.seed, "` differs from the resumed run's ", state.seed, "; leave it out");
   }
   state.seed = options.seed.value_or(state.seed);
+  state.shardBytes = options.shardBytes.value_or(state.shardBytes);
   state.lr = options.lr.value_or(state.lr);
   skippedBefore = state.skipped;
   state.epochs = options.epochs.value_or(options.steps ? 0 : state.epochs);
@@ -276,12 +288,35 @@ Status Trainer::checkOutputs() {
   if (!whole.folder.empty() && besides().empty())
     remarks.push_back(text("`", whole.folder, "`, from which the program was made, has no config.json any more: `",
                            options.save, "` will have weights alone"));
-  int64_t bytes = 0;
-  if (options.saveEvery && !options.saveSync) {
-    PP_TRY(copyBytes(emitted, bytes));
-    PP_TRY(checkMemory(bytes));
-  }
   return {};
+}
+
+/// Is there memory for the copies that are written behind the steps?
+Status Trainer::checkCopies() {
+  if (options.save.empty() || !options.saveEvery || options.saveSync)
+    return {};
+  std::vector<int64_t> bytes;
+  PP_TRY(copyBytes(emitted, layout(), bytes));
+  const int64_t own = bytes[size_t(rank.device)], all = std::accumulate(bytes.begin(), bytes.end(), int64_t(0));
+  const bool isAlone = options.inProcess || transport.ranksBeside() >= whole.devices();
+  return checkMemory(options.inProcess ? all : own, isAlone ? all : own * transport.ranksBeside());
+}
+
+/// Whether all ranks see the folder that rank 0 makes: each of them writes there.
+Status Trainer::checkShared(const std::string &folder) {
+  RankMemory view = memory();
+  Save trial(/*later=*/false);
+  constexpr int64_t most = 5;
+  PP_TRY(entered(trial, trial.beginTrial(view, folder), most));
+  trial.undo();
+  return {};
+}
+
+/// Begins a save, which ended so on this rank, up to the folder in which all ranks write.
+Status Trainer::entered(Save &its, const Status &begun, int64_t seconds) {
+  PP_TRY(agreed(its, begun));
+  PP_TRY(its.tell(transport));
+  return agreed(its, its.enter(seconds));
 }
 
 /// What the config.json beside the weights means, if this run begins with them.
@@ -309,7 +344,7 @@ Status Trainer::openWeights() {
   if (options.resume.empty() && files.isFolder())
     state.origin = files.path();
   if (options.shardBytes && files.isFolder())
-    return invalid("`--shard-size` has no effect: the files of `", path, "` are kept");
+    return invalid("`--shard-size` cannot cut the files of `", path, "`: they are kept");
   PP_TRY(checkConfigOf(files));
   RankMemory view = memory();
   return matchWeights(view, files, options.resume.empty() ? &options.allowUnused : nullptr, match);
@@ -331,7 +366,7 @@ Status Trainer::openAdapted() {
   if (folder.empty())
     return {};
   PP_TRY(checkAdapterFolder(view, folder));
-  PP_TRY(adapters.open(folder + "/" + adapterFile));
+  PP_TRY(adapters.open(folder + "/" + WeightFiles::singleOf(adapterStem)));
   return matchAdapters(view, adapters, match);
 }
 
@@ -353,6 +388,7 @@ WeightLayout Trainer::layout() const {
   out.adapters = true;
   out.type = options.saveType;
   out.beside = besides();
+  out.shardBytes = state.shardBytes;
   return out;
 }
 
@@ -361,10 +397,11 @@ WeightLayout Trainer::modelLayout() const {
   if (files.isFolder()) {
     out.origin = &files;
     out.match = &match;
+    out.keepsFiles = !state.origin.empty();
   }
   out.beside = besides();
   out.type = options.saveType;
-  out.shardBytes = options.shardBytes.value_or(out.shardBytes);
+  out.shardBytes = state.shardBytes;
   return out;
 }
 
@@ -409,7 +446,7 @@ Status Trainer::train() {
     if (!options.save.empty() && (last || (options.saveEvery && step % options.saveEvery == 0)))
       PP_TRY(save(step));
     if (last && !early && !options.merge.empty())
-      PP_TRY(saveMerged(view, options.merge, modelLayout(), vanished));
+      PP_TRY(merge());
     if (step == state.step + 1 && !last)
       trace.clearSums(); // the first step touches every page
   }
@@ -433,47 +470,102 @@ Keeping Trainer::keeping(int64_t step) const {
 /// Writes a checkpoint behind the steps that follow, but for the last one: nothing follows it.
 Status Trainer::save(int64_t step) {
   PP_TRY(endSave(/*waits=*/true));
-  const bool last = step == lastStep, later = !last && !options.saveSync;
   RunState done = state;
   done.step = step;
   RankMemory view = memory();
   const Keeping its = keeping(step);
   savedStep = step;
   ownSteps.insert(step);
-  if (!later || !speaks()) {
-    FileWork work(/*later=*/false);
-    PP_TRY(notWritten(saveCheckpoint(view, options.save, done, layout(), its, work)));
-    sayVanished(work);
-    return {};
+  if (step == lastStep || options.saveSync) {
+    Save now(/*later=*/false);
+    return writeNow(now, now.begin(view, options.save, done, layout(), its), options.save);
   }
-  PP_TRY(notWritten(saveCheckpoint(view, options.save, done, layout(), its, behind)));
+  PP_TRY(entered(behind, behind.begin(view, options.save, done, layout(), its), folderSeconds));
+  PP_TRY(behind.gather(view));
+  startJob([this] { return behind.write(); });
+  return {};
+}
+
+Status Trainer::merge() {
+  RankMemory view = memory();
+  Save now(/*later=*/false);
+  return writeNow(now, now.beginMerged(view, options.merge, modelLayout()), options.merge);
+}
+
+/// All of a save but its begin, which ended so.
+Status Trainer::writeNow(Save &its, const Status &begun, const std::string &folder) {
+  RankMemory view = memory();
+  PP_TRY(entered(its, begun, folderSeconds));
+  PP_TRY(its.gather(view));
+  PP_TRY(agreed(its, its.write()));
+  PP_TRY(its.share(view));
+  PP_TRY(agreed(its, its.commit()));
+  sayVanished(its, folder);
+  return {};
+}
+
+/// All ranks have done a part of a save. If one has failed, nothing of it is left.
+Status Trainer::agreed(Save &its, const Status &own) {
+  const Status status = settle(its.named(own));
+  if (!status.ok() && together)
+    its.undo();
+  return status;
+}
+
+/// A thread does a part of the save behind the steps.
+void Trainer::startJob(std::function<Status()> job) {
   try {
-    saved = std::async(std::launch::async, [this] { return behind.run(); });
+    saved = std::async(std::launch::async, std::move(job)).share();
   } catch (const std::system_error &error) {
-    return notWritten(refused("no thread starts: ", error.what()));
+    std::promise<Status> failed;
+    failed.set_value(refused("no thread starts: ", error.what()));
+    saved = failed.get_future().share();
+  }
+}
+
+/// What all ranks hear of the save behind the steps: has this one done its part? One that failed counts as all.
+double Trainer::ownPart() const {
+  if (!saved.valid() || saved.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
+    return 0;
+  return saved.get().ok() ? 1 : whole.devices();
+}
+
+/// Until all ranks have done their part of it. Each says again and again how far it is: a rank whose disk is slow is
+/// not taken for one that is lost.
+Status Trainer::awaitParts() {
+  const std::chrono::duration<double> pause(std::min(1.0, options.transport.timeoutSeconds / 4));
+  for (std::vector<double> done(1); done[0] < whole.devices();) {
+    done[0] = saved.wait_for(pause) == std::future_status::ready ? 1 : 0;
+    PP_TRY(transport.sum(done));
   }
   return {};
 }
 
+/// The save behind the steps goes on when all ranks have done their part: first files, then the exchange of the folder.
+/// `waits`: until it is done.
 Status Trainer::endSave(bool waits) {
-  if (!saved.valid() || (!waits && saved.wait_for(std::chrono::seconds(0)) != std::future_status::ready))
-    return {};
-  PP_TRY(notWritten(saved.get()));
-  sayVanished(behind);
+  while (saved.valid() && (std::exchange(areDone, false) || waits)) {
+    PP_TRY(awaitParts());
+    const Status own = saved.get();
+    saved = {};
+    const bool wasLast = std::exchange(isExchanging, false);
+    PP_TRY(agreed(behind, own));
+    if (wasLast) {
+      sayVanished(behind, options.save);
+      return {};
+    }
+    RankMemory view = memory();
+    PP_TRY(behind.share(view));
+    isExchanging = true;
+    startJob([this] { return behind.commit(); });
+  }
   return {};
 }
 
-/// What files could not be written for; of a failure of another rank that rank tells.
-Status Trainer::notWritten(const Status &status) const {
-  if (status.code() != PP_IO)
-    return status;
-  return refused("the checkpoint of step ", savedStep, " is not written: ", status.message());
-}
-
-void Trainer::sayVanished(const FileWork &work) const {
-  if (speaks() && work.vanished > 0)
-    printf("remark: %lld values are too small for f16, and `%s` has 0 for them\n",
-           static_cast<long long>(work.vanished), options.save.c_str());
+void Trainer::sayVanished(const Save &its, const std::string &folder) const {
+  if (speaks() && its.vanished > 0)
+    printf("remark: %lld values are too small for f16, and `%s` has 0 for them\n", static_cast<long long>(its.vanished),
+           folder.c_str());
 }
 
 /// What the kernels of the step read, by what is known of the steps before.
@@ -634,6 +726,7 @@ void Trainer::seekResults() {
 void Trainer::collect(const StepInputs &from) {
   std::fill(sums.begin(), sums.end(), 0.0);
   sums.back() = toldBy() ? 1 : 0;
+  sums[sums.size() - 4] = ownPart();
   double *norms = sums.data() + whole.microbatches, *further = norms + 2 * whole.devices(),
          *z = further + whole.microbatches;
   auto next = results.begin();
@@ -691,11 +784,14 @@ Status Trainer::summarize(StepSummary &summary) {
   summary.hasZLoss = sums[sums.size() - 3] > 0;
   summary.hasFurther = sums[sums.size() - 2] > 0;
   told |= sums.back() > 0;
+  areDone = sums[sums.size() - 4] >= whole.devices();
   for (int32_t other = whole.devices() - 1; other >= 0; --other)
     if (norms[2 * other + 1] != 0) {
       summary.norm = std::sqrt(norms[2 * other]) / summary.lossScale;
       summary.hasNorm = true;
     }
+  for (double *value : {&summary.loss, &summary.further, &summary.zLoss, &summary.norm})
+    *value = std::isnan(*value) ? std::fabs(*value) : *value; // the CPU decides about a sign, which would be printed
   return {};
 }
 

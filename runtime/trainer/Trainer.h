@@ -37,6 +37,8 @@ public:
 private:
   Status makeReady();
   Status checkOutputs();
+  Status checkCopies();
+  Status checkShared(const std::string &folder);
   Status chooseCheckpoint();
   Status resolveState();
   Status accept(const std::string &name, const std::string &change);
@@ -50,10 +52,15 @@ private:
   Status train();
   void endEarly(int64_t step, bool mayEndHere);
   Status save(int64_t step);
-  /// Of a save behind the steps: has it failed? `waits`: until it is done.
+  Status merge();
+  Status writeNow(Save &its, const Status &begun, const std::string &folder);
+  Status agreed(Save &its, const Status &own);
+  Status entered(Save &its, const Status &begun, int64_t seconds);
+  void startJob(std::function<Status()> job);
+  [[nodiscard]] double ownPart() const;
+  Status awaitParts();
   Status endSave(bool waits);
-  [[nodiscard]] Status notWritten(const Status &status) const;
-  void sayVanished(const FileWork &work) const;
+  void sayVanished(const Save &its, const std::string &folder) const;
   [[nodiscard]] Keeping keeping(int64_t step) const;
   Status trainStep(int64_t step, StepSummary &summary);
   void setScalars(int64_t step, StepSummary &summary);
@@ -132,8 +139,8 @@ private:
   int64_t lastStep = 0;                ///< of this run; before state.steps with --stop-at
   int64_t skippedBefore = 0;           ///< this run: steps whose gradients were not finite
   int64_t received = 0, stepBytes = 0; ///< bytes of messages so far, and of one step
-  /// Losses by microbatch, each device's norm, further losses, z-losses, what routers did, whether there are z-losses
-  /// and further losses, and whether a rank was told to end.
+  /// Losses by microbatch, each device's norm, further losses, z-losses, what routers did, which ranks have done their
+  /// part of a save, whether there are z-losses and further losses, and whether a rank was told to end.
   std::vector<double> sums;
   std::vector<OfTargets<const float>> targetWeights[2]; ///< of a step that trains, and of one that evaluates
   std::vector<StepCopy> results;                        ///< of a step: losses and the norm
@@ -151,12 +158,13 @@ private:
   WeightFiles files; ///< what --load or --resume names; under adapters the model
   WeightFiles adapters;
   WeightMatch match;
-  int64_t vanished = 0; ///< values of the first weights that f16 holds as 0
-  // Of rank 0; the last members, for their end waits for what reads the others:
-  FileWork behind{/*later=*/true}; ///< the steps
-  int64_t savedStep = 0;           ///< of the last checkpoint; 0: there is none
-  std::set<int64_t> ownSteps;      ///< of all checkpoints
-  std::future<Status> saved;
+  int64_t vanished = 0;             ///< values of the first weights that f16 holds as 0
+  int64_t savedStep = 0;            ///< of the last checkpoint; 0: there is none
+  std::set<int64_t> ownSteps;       ///< of all checkpoints
+  bool isExchanging = false;        ///< the save behind the steps is at its last part
+  bool areDone = false;             ///< all ranks had done their part of it when the step ended
+  Save behind{/*later=*/true};      ///< the steps
+  std::shared_future<Status> saved; ///< the last member, for its end waits for what reads the others
 };
 
 } // namespace pp

@@ -91,7 +91,7 @@ TEST(RuntimeOptions, SaysWhatIsWrong) {
     EXPECT_EQ(refusal({"--save=a", "--shard-size", wrong.c_str()}),
               "`--shard-size` expects a number of bytes, as 5GB, 200MB or 4096, got `" + wrong + "`");
   EXPECT_EQ(refusal({"--save=a", "--shard-size=1", "--resume=b"}),
-            "`--shard-size` has no effect beside `--resume`: the files of the checkpoint are kept");
+            "`--shard-size` has no effect beside `--resume`: that of the checkpoint is kept");
   EXPECT_EQ(refusal({"--allow-unused", "a,,b"}), "`--allow-unused` expects names with commas between them, got `a,,b`");
   EXPECT_EQ(refusal({"--allow-unused", "a"}), "`--allow-unused` needs `--load`");
   EXPECT_EQ(refusal({"--init"}), "`--init` has no effect: this program was not made from a published folder");
@@ -206,11 +206,35 @@ TEST(RuntimeChecksum, IsThatOfZipFiles) {
 }
 
 TEST(RuntimeCheckpoint, ACopyThatIsLargerThanTheMemoryIsRefused) {
-  EXPECT_TRUE(checkMemory(1).ok());
-  EXPECT_TRUE(checkMemory(int64_t(1) << 60)
+  EXPECT_TRUE(checkMemory(1, 2).ok());
+  EXPECT_TRUE(checkMemory(1, int64_t(1) << 60)
                   .message()
                   .starts_with("`--save-every` writes behind the steps, from a copy "
-                               "of 1152921504606846976 bytes on rank 0, and "));
+                               "of 1152921504606846976 bytes, and "));
+}
+
+TEST_F(RuntimeFiles, ARankWritesIntoTheFolderThatItHasEntered) {
+  const std::string fresh = folder / "ck.tmp", file = fresh + "/model.safetensors";
+  std::filesystem::create_directory(fresh);
+  ASSERT_TRUE(SharedFolder::sign(fresh, stateFile, 7).ok());
+  SharedFolder shared;
+  ASSERT_TRUE(shared.enter(fresh, stateFile, 7, "node1", /*seconds=*/0).ok());
+  std::filesystem::rename(fresh, folder / "ck"); // as seen late on another host: the path leads elsewhere
+  std::filesystem::create_directory(fresh);
+  SafeTensorsWriter writer;
+  const float one = 1;
+  ASSERT_TRUE(writer.open(file, {{"x", "F32", {1}}}, {}, shared.descriptor()).ok());
+  ASSERT_TRUE(writer.write(&one, sizeof one).ok());
+  ASSERT_TRUE(writer.finish().ok());
+  EXPECT_TRUE(std::filesystem::exists(folder / "ck/model.safetensors"));
+  EXPECT_TRUE(std::filesystem::is_empty(fresh));
+  // The folder of another save, and none at all.
+  ASSERT_TRUE(SharedFolder::sign(fresh, stateFile, 8).ok());
+  for (int i = 0; i < 2; ++i) {
+    const std::string why = plain(shared.enter(fresh, stateFile, 7, "node1", /*seconds=*/0).message());
+    EXPECT_TRUE(why.starts_with("cannot save to `ck`: what rank 0 writes there on host `node1` is not there on host "));
+    std::filesystem::remove_all(fresh);
+  }
 }
 
 TEST_F(RuntimeFiles, TokensOfATokenFile) {
