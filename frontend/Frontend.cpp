@@ -24,9 +24,11 @@ public:
     FailureOr<File> file = parse(source, text);
     if (failed(file))
       return failure();
+    bool isRead = true;
     for (const Name &import : file->imports)
-      if (failed(loadImport(import, directoryOf(buffer))))
-        return failure();
+      isRead &= succeeded(loadImport(import, directoryOf(buffer)));
+    if (!isRead)
+      return failure();
     schedules[source.manager.getMemoryBuffer(buffer)->getBufferIdentifier()] = file->schedules;
     return declare(*file);
   }

@@ -91,10 +91,11 @@ public:
     if (failed(given) ||
         failed(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope, *given, scheduleScope)))
       return failure();
+    bool isRead = true;
     for (auto [option, _] : settings.all())
-      if (failed(readSettings(option)))
-        return failure();
-    if (failed(trained.read(find("freeze"), find("lora"), overrides, trainScope)) || failed(readPrecisions()) ||
+      isRead &= succeeded(readSettings(option));
+    isRead &= succeeded(trained.read(find("freeze"), find("lora"), overrides, trainScope));
+    if (failed(readPrecisions()) || !isRead ||
         (options.precision.empty() && failed(settings.checkOptimizer(evaluator, precision))) ||
         (options.aloneMicrobatches && failed(runAlone())))
       return failure();
@@ -137,16 +138,18 @@ private:
       return failure();
     static const StringRef known[] = {"model",     "schedule", "data",   "mlp",  "optimizer", "precision",
                                       "gradients", "cluster",  "freeze", "lora", "mesh"};
+    bool isKnown = true;
     for (const Option &option : train->options) {
+      const Option *first = find(option.name.text);
       if (!is_contained(known, option.name.text))
-        return evaluator.fail(option.name.at,
-                              "`train` has no option `" + option.name.text + "`" + didYouMean(option.name.text, known),
-                              option.name.at, thereAre(known));
-      if (const Option *first = find(option.name.text); first != &option && option.parts.empty())
-        return evaluator.fail(option.name.at, "option `" + option.name.text + "` is given twice", first->name.at,
-                              "first given here");
+        isKnown = succeeded(evaluator.fail(
+            option.name.at, "`train` has no option `" + option.name.text + "`" + didYouMean(option.name.text, known),
+            option.name.at, thereAre(known)));
+      else if (first != &option && option.parts.empty())
+        isKnown = succeeded(evaluator.fail(option.name.at, "option `" + option.name.text + "` is given twice",
+                                           first->name.at, "first given here"));
     }
-    return success();
+    return success(isKnown);
   }
 
   const Option *find(StringRef name) {
@@ -343,9 +346,11 @@ private:
   LogicalResult resolveOverrides() {
     if (failed(chooseOptimizer()))
       return failure();
+    bool isKnown = true;
     for (Override &given : overrides)
-      if (given.owner.empty() && failed(resolve(given)))
-        return failure();
+      isKnown &= !given.owner.empty() || succeeded(resolve(given));
+    if (!isKnown)
+      return failure();
     for (const Override &given : overrides)
       if (options.scheduleDefines && given.owner == "schedule")
         options.scheduleDefines->push_back(given.name);
@@ -445,7 +450,7 @@ private:
                                                 "<sequences>, sequence = <tokens>`");
     ArrayRef<Name> labels = written ? written->labels : ArrayRef<Name>();
     ArrayRef<Expr *> values = written ? written->values : ArrayRef<Expr *>();
-    bool isOther = false; // the command line chose another optimizer
+    bool isOther = false, isRead = true; // the command line chose another optimizer
     if (written && option == "optimizer") {
       labels = written->value->labels;
       values = written->value->operands;
@@ -462,14 +467,13 @@ private:
       if (isOther && !settings.has(option, label.text))
         continue;
       FailureOr<Value> number = evaluator.evaluate(value, trainScope);
-      if (failed(number) || failed(settings.check(evaluator, label.at, option, label.text)) ||
-          failed(settings.set(evaluator, originOf(value, trainScope), option, label.text, *number)))
-        return failure();
+      isRead &= succeeded(number) && succeeded(settings.check(evaluator, label.at, option, label.text)) &&
+                succeeded(settings.set(evaluator, originOf(value, trainScope), option, label.text, *number));
     }
     for (const Override &given : overrides)
-      if (given.owner == option && failed(settings.set(evaluator, given.valueAt, option, given.parameter, given.value)))
-        return failure();
-    return success();
+      if (given.owner == option)
+        isRead &= succeeded(settings.set(evaluator, given.valueAt, option, given.parameter, given.value));
+    return success(isRead);
   }
 
   /// `precision bf16`, of weights and activations; `gradients bf16`, that of weights' gradients between tasks.
@@ -596,8 +600,7 @@ private:
     BatchShape shape{int64_t(settings.data[0].value), int64_t(settings.data[1].value), element,
                      settings.data[2].value != 0};
     builder.setInsertionPointToEnd(module.getBody());
-    if (failed(buildModel(source, evaluator, *model, modelScope, shape, outline, builder)))
-      return failure();
+    LogicalResult isBuilt = buildModel(source, evaluator, *model, modelScope, shape, outline, builder);
     ScheduleSizes sizes;
     FailureOr<SmallVector<int64_t>> lengths = countSlices();
     if (failed(lengths))
@@ -615,12 +618,12 @@ private:
         failed(checkRoom(evaluator, clusterOutline, sizes.ranks, mesh.devicesOfRank(), precision, clusterAt)))
       return failure();
     sizes.ranksPerNode = evaluator.ranksPerNode;
-    auto program = builder.create<pipeline::ProgramOp>(source.location(schedule->name.at),
-                                                       train ? train->name.text : schedule->name.text, sizes.ranks,
-                                                       sizes.microbatches, sizes.slices, trainAttr(outline.layers));
+    auto program = builder.create<pipeline::ProgramOp>(
+        source.location(schedule->name.at), train ? train->name.text : schedule->name.text, sizes.ranks,
+        sizes.microbatches, sizes.slices, succeeded(isBuilt) ? trainAttr(outline.layers) : mlir::DictionaryAttr());
     if (cluster)
       program.setClusterAttr(clusterOutline.attribute);
-    if (!options.aloneMicrobatches)
+    if (succeeded(isBuilt) && !options.aloneMicrobatches)
       if (pipeline::MeshAttr made = mesh.attribute(sizes.ranks, source.context)) {
         program.setMeshAttr(made);
         if (failed(mesh.markParts(module)))
@@ -631,7 +634,10 @@ private:
     Elaborator elaborator(source, options.budget, outline, sizes, &program.getBody().emplaceBlock());
     elaborator.globals.bindings = evaluator.globals.bindings;
     if ((!options.aloneMicrobatches && failed(recompute(elaborator))) ||
-        failed(elaborator.elaborate(*schedule, scheduleScope)) || failed(trained.check(module, model->name.text)))
+        failed(elaborator.elaborate(*schedule, scheduleScope)) || failed(isBuilt))
+      return failure();
+    elaborator.emitPieces();
+    if (failed(trained.check(module, model->name.text)))
       return failure();
     for (const Setting &setting : settings.optimizer)
       for (StringRef text : setting.texts)

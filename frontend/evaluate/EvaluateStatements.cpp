@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "dialect/pipeline/Pipeline.h"
 #include "frontend/evaluate/Evaluator.h"
+#include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/SaveAndRestore.h"
 
 using namespace llvm;
@@ -29,6 +30,9 @@ mlir::Location Evaluator::location(SMLoc at) {
 }
 
 LogicalResult Evaluator::fail(SMLoc at, const Twine &message, SMLoc noteAt, const Twine &note) {
+  if (isOver || !told.insert(at.getPointer()).second)
+    return failure();
+  isOver = told.size() == kMostErrors;
   SMLoc user = source.userOf(at);
   mlir::Location where = location(at);
   std::string text = message.str();
@@ -42,17 +46,67 @@ LogicalResult Evaluator::fail(SMLoc at, const Twine &message, SMLoc noteAt, cons
   return diagnostic;
 }
 
+LogicalResult Evaluator::stop(SMLoc at, const Twine &message, SMLoc noteAt, const Twine &note) {
+  LogicalResult told = fail(at, message, noteAt, note);
+  isOver = true;
+  return told;
+}
+
 //===-- Statements ----------------------------------------------------------------------------------------------===//
 
 LogicalResult Evaluator::run(Block block, Scope &scope) { return runBlock(block, scope); }
 
 FailureOr<Evaluator::Flow> Evaluator::runBlock(Block block, Scope &scope) {
   for (const Statement *statement : block) {
+    size_t outer = loops.size();
     FailureOr<Flow> flow = runStatement(statement, scope);
+    if (failed(flow) && canFollow(statement)) {
+      forget(statement, scope);
+      ++statementsLost;
+      loops.truncate(outer);
+      flow = Flow::Next;
+    }
     if (failed(flow) || *flow == Flow::Return)
       return flow;
   }
   return Flow::Next;
+}
+
+/// This statement and all in it.
+static void visit(const Statement *statement, function_ref<void(const Statement *)> each) {
+  each(statement);
+  auto visitAll = [&](Block block) {
+    for (const Statement *inner : block)
+      visit(inner, each);
+  };
+  TypeSwitch<const Statement *>(statement)
+      .Case<ForStatement, RepeatStatement, WhileStatement, OnStatement, JointStatement>(
+          [&](auto *around) { visitAll(around->body); })
+      .Case<IfStatement>([&](const IfStatement *branch) {
+        visitAll(branch->body);
+        visitAll(branch->otherwise);
+      });
+}
+
+/// Whether what comes after a statement that failed is worth a look: code after a `return` may not be meant to run.
+bool Evaluator::canFollow(const Statement *statement) const {
+  bool isNeeded = false;
+  visit(statement, [&](const Statement *inner) { isNeeded |= isa<ReturnStatement, UpdatesStatement>(inner); });
+  return goesOn && !isOver && !expressionDepth && !isNeeded;
+}
+
+/// What a statement that failed would have defined or changed is not known.
+void Evaluator::forget(const Statement *statement, Scope &scope) {
+  if (auto *let = dyn_cast<LetStatement>(statement))
+    for (const LetStatement::Definition &definition : let->definitions)
+      if (!scope.find(definition.name.text))
+        scope.bindings.push_back({definition.name, Value(), let->changes, nullptr, {}, /*isWrong=*/true});
+  visit(statement, [&](const Statement *inner) {
+    auto *assign = dyn_cast<AssignStatement>(inner);
+    for (Scope *around = &scope; assign && around; around = around->parent)
+      if (Binding *found = around->find(assign->name))
+        found->isWrong = true;
+  });
 }
 
 LogicalResult Evaluator::define(Name name, Scope &scope) {
@@ -80,8 +134,11 @@ FailureOr<Evaluator::Flow> Evaluator::runStatement(const Statement *statement, S
     scope.bindings.push_back({function->name, Value(), false, function});
     return Flow::Next;
   }
-  case Statement::Require:
-    return next(runRequire(cast<RequireStatement>(statement), scope));
+  case Statement::Require: {
+    LogicalResult holds = runRequire(cast<RequireStatement>(statement), scope);
+    isOver |= failed(holds); // all the rest needs it
+    return next(holds);
+  }
   case Statement::Return: {
     if (callers.empty())
       return fail(statement->at, "`return` stands outside a function");
@@ -136,6 +193,8 @@ LogicalResult Evaluator::runAssign(const AssignStatement *assign, Scope &scope) 
   }
   if (!found)
     return unknown(assign->name, assign->at, scope);
+  if (found->isWrong)
+    return failure();
   if (crossed)
     return fail(assign->at,
                 "`" + assign->name + "` belongs to the code around `" + crossed->name.text +
@@ -249,7 +308,10 @@ FailureOr<Evaluator::Flow> Evaluator::runWhile(const WhileStatement *loop, Scope
     if (!*holds)
       return Flow::Next;
     Scope inner(&scope);
+    unsigned lost = statementsLost;
     FailureOr<Flow> flow = runBlock(loop->body, inner);
+    if (lost != statementsLost) // what would have ended the loop may be among them
+      return failure();
     if (failed(flow) || *flow == Flow::Return)
       return flow;
   }

@@ -18,10 +18,8 @@ Elaborator::Elaborator(Source &source, Budget budget, const ModelOutline &model,
 
 LogicalResult Elaborator::elaborate(const Schedule &schedule, Scope &parameters) {
   Scope scope(&parameters);
-  if (failed(run(schedule.body, scope)) || failed(checkCoverage(schedule)))
-    return failure();
-  emitPieces();
-  return success();
+  goesOn = true;
+  return success(succeeded(run(schedule.body, scope)) && told.empty() && succeeded(checkCoverage(schedule)));
 }
 
 LogicalResult Elaborator::act(const Statement *statement, Scope &scope) {
