@@ -3,7 +3,6 @@
 #include "analysis/Fingerprint.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/xxhash.h"
-#include <map>
 
 using namespace mlir;
 using namespace pp;
@@ -47,23 +46,18 @@ void add(Hash &hash, CoordAttr coord) {
 
 } // namespace
 
-/// A hash of the launched bodies: their names and the types of what they read and make.
-static std::string hashOfTasks(ProgramOp program) {
-  std::map<std::string, std::string> types;
+/// Of each launched body a hash of the types of what it reads and makes.
+static json::Object hashesOfTasks(ProgramOp program) {
+  json::Object hashes;
   SymbolTable symbols(program->getParentOfType<ModuleOp>());
-  DenseSet<Attribute> seen;
   for (auto rank : program.getOps<RankOp>())
     for (auto launch : rank.getOps<LaunchOp>())
-      if (seen.insert(launch.getCalleeAttr()).second) {
+      if (json::Value &hash = hashes[launch.getCallee()]; hash.kind() == json::Value::Null) {
         auto body = symbols.lookup<func::FuncOp>(launch.getCallee());
-        types[launch.getCallee().str()] = body ? Hash::str(body.getFunctionType()) : "";
+        hash = llvm::utohexstr(Hash::hashOf(body ? Hash::str(body.getFunctionType()) : ""), /*LowerCase=*/true,
+                               /*Width=*/16);
       }
-  Hash hash;
-  for (const auto &[name, type] : types) {
-    hash.add(static_cast<int64_t>(Hash::hashOf(name)));
-    hash.add(static_cast<int64_t>(Hash::hashOf(type)));
-  }
-  return hash.result();
+  return hashes;
 }
 
 json::Object pp::fingerprintOf(ProgramOp program) {
@@ -103,7 +97,7 @@ json::Object pp::fingerprintOf(ProgramOp program) {
     }
     units.add(-1), messages.add(-1); // where the rank ends
   }
-  made["tasks"] = hashOfTasks(program);
+  made["tasks"] = hashesOfTasks(program);
   made["units"] = units.result();
   made["messages"] = messages.result();
   return made;
@@ -124,16 +118,24 @@ std::string pp::differenceFrom(ProgramOp program, const json::Object &root, bool
       return (Twine("is of another program: its `") + axis + "` is " + Twine(theirs) + ", expected " + Twine(ours))
           .str();
   for (StringRef key : {"model", "schedule", "ranks", "microbatches", "slices", "layers", "batch", "sequence", "vocab",
-                        "precision", "gradients", "target"})
-    if (differs(key))
+                        "precision", "gradients", "target"}) {
+    bool isOrder = key == "schedule" || key == "ranks" || key == "microbatches";
+    if ((inOrder || !isOrder) && differs(key))
       return (Twine("is of another program: its `") + key + "` is " + Hash::str(*found->get(key)) + ", expected " +
               Hash::str(*own.get(key)))
           .str();
-  if (!inOrder && program->hasAttr(kPlannedAttr))
-    return "";
-  if (differs("tasks"))
+  }
+  const json::Object *theirs = found->getObject("tasks"), *ours = own.getObject("tasks");
+  if (inOrder ? differs("tasks") : found->get("tasks") && !theirs)
     return "is of another program: its tasks work on tensors of other sizes, or are others";
-  if (differs("units"))
+  std::string other; // the first by name, for an object has its entries in no order
+  if (ours && theirs && !inOrder)
+    for (const auto &[name, hash] : *ours)
+      if (const json::Value *its = theirs->get(name); its && *its != hash && (other.empty() || name.str() < other))
+        other = name.str();
+  if (!other.empty())
+    return "is of another program: its task `" + other + "` works on tensors of other sizes";
+  if (inOrder && differs("units"))
     return "is of another program: its ranks run other units, or the same in another order";
   if (inOrder && differs("messages"))
     return "is of another program: its ranks post other messages, or the same in another order";

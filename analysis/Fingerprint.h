@@ -8,13 +8,13 @@
 
 namespace pp {
 
-/// Names and sizes, and hashes of what the tasks compute on (`tasks`), of the units of every rank (`units`) and of its
-/// messages (`messages`), both in their order. A run copies it into its profile and trace as `made_from`.
+/// Names and sizes, and hashes of what each task computes on (`tasks`, by name), of the units of every rank (`units`)
+/// and of its messages (`messages`), both in their order. A run copies it into its profile and trace as `made_from`.
 llvm::json::Object fingerprintOf(pipeline::ProgramOp program);
 
 /// What is wrong with a file whose root this is: it does not say what it was made from, or that was another program,
-/// with the first difference. Empty if it is of this program; `inOrder`: with the same messages in the same order.
-/// Without, a program that was planned is compared by its sizes alone.
+/// with the first difference. Empty if it is of this program; `inOrder`: with the same units and messages in the same
+/// order. Without, the schedule, its ranks and its microbatches may be others: what both run works on the same tensors.
 std::string differenceFrom(pipeline::ProgramOp program, const llvm::json::Object &root, bool inOrder);
 
 } // namespace pp

@@ -134,6 +134,7 @@ Engine::Engine(ProgramOp program, const Messages &numbers, const CostModel &cost
     : numbers(numbers), costs(costs), steps(steps), overlap(manner.overlap), skipsNorm(skipsNorm),
       flights(steps * numbers.size(), -1) {
   timeline.unitTime = costs.isUnitTime();
+  timeline.units = costs.str();
   for (auto rank : program.getOps<RankOp>()) {
     Stream &stream = streams.emplace_back();
     for (Operation &op : rank.getBody().front()) {
@@ -242,7 +243,7 @@ double Engine::launch(int64_t number, LaunchOp op) {
     stream.running.push_back(other);
   for (auto [i, launch] : llvm::enumerate(stream.running)) {
     Span span = {launch, now + times.begin[i], now + times.end[i]};
-    if (span.isWork()) {
+    if (span.isWork() && span.end > span.start) { // what computes nothing is no work
       record.first = stream.working ? record.first : now;
       stream.working = true;
       record.busy += i == 0 ? times.length() : 0;

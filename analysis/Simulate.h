@@ -68,6 +68,7 @@ struct LinkLoad {
 
 struct Timeline {
   bool unitTime = true;
+  std::string units; ///< what a unit of time is, where that does not go without saying
   std::vector<RankTimeline> ranks;
   std::vector<Flight> flights;
   Messages messages; ///< their numbers

@@ -63,7 +63,8 @@ LogicalResult TrainedWeights::set(Name name, SMLoc at, const Value &value) {
     rslora = value.asBool() && *value.asBool();
     return expect(value.asBool(), "true or false");
   }
-  return expect(number && *number == 0, "0, for dropout of adapters is not supported,");
+  dropout = number.value_or(-1);
+  return expect(dropout >= 0 && dropout < 1, "a rate of at least 0 and below 1");
 }
 
 LogicalResult TrainedWeights::read(const Option *freezeOption, const Option *loraOption, ArrayRef<Override> overrides,
@@ -155,10 +156,12 @@ void TrainedWeights::addTo(SmallVectorImpl<mlir::NamedAttribute> &attributes, ml
   if (targets.empty())
     return;
   double root = rslora ? std::sqrt(rank) : rank;
-  attributes.push_back(builder.getNamedAttr(
-      "lora", builder.getDictionaryAttr({builder.getNamedAttr("rank", builder.getI64IntegerAttr(rank)),
-                                         builder.getNamedAttr("alpha", builder.getF64FloatAttr(alpha)),
-                                         builder.getNamedAttr("factor", builder.getF64FloatAttr(alpha / root)),
-                                         builder.getNamedAttr("rslora", builder.getBoolAttr(rslora)),
-                                         builder.getNamedAttr("targets", texts(targets))})));
+  SmallVector<mlir::NamedAttribute> lora = {builder.getNamedAttr("rank", builder.getI64IntegerAttr(rank)),
+                                            builder.getNamedAttr("alpha", builder.getF64FloatAttr(alpha)),
+                                            builder.getNamedAttr("factor", builder.getF64FloatAttr(alpha / root)),
+                                            builder.getNamedAttr("rslora", builder.getBoolAttr(rslora)),
+                                            builder.getNamedAttr("targets", texts(targets))};
+  if (dropout > 0)
+    lora.push_back(builder.getNamedAttr("dropout", builder.getF64FloatAttr(dropout)));
+  attributes.push_back(builder.getNamedAttr("lora", builder.getDictionaryAttr(lora)));
 }

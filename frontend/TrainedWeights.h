@@ -35,7 +35,7 @@ private:
   llvm::SetVector<StringRef> names;        ///< of the model's weights
   SMLoc loraAt;                            ///< invalid: there is none
   int64_t rank = 0;
-  double alpha = 0;
+  double alpha = 0, dropout = 0;
   bool rslora = false;
 };
 

@@ -442,6 +442,10 @@ LogicalResult TextCheck::checkSlot(SlotOp slot) {
     expected["type"] = nameOfType(tensor.getElementType());
     if (slot.getSlot().getType().getPayload().size() == 2) // each tensor begins on a line of its own
       expected["further"] = expected["offset"].get<int64_t>() + 64;
+    for (auto [number, its] : llvm::enumerate(slot.getSlot().getType().getPayload().getTypes()))
+      if (cast<RankedTensorType>(its).getDimSize(0) == 2) // the second one is the z-loss
+        expected["z"].push_back(expected["offset"].get<int64_t>() + 64 * static_cast<int64_t>(number) +
+                                (tensor.getElementType().isF64() ? 8 : 4));
     return state->compareNext(slot.getLoc(), state->ownTable("losses", "forward.losses"), expected);
   }
   expected["kind"] = stringifyBindingKind(kind).str();

@@ -622,6 +622,9 @@ LogicalResult RankText::addSlot(SlotOp slot, const Pieces &pieces) {
     TupleType payload = slot.getSlot().getType().getPayload();
     if (payload.size() > 1)
       loss["further"] = offset + payloadOffsets(payload)[1];
+    for (auto [its, at] : llvm::zip(payload.getTypes(), payloadOffsets(payload)))
+      if (auto both = cast<RankedTensorType>(its); both.getNumElements() == 2)
+        loss["z"].push_back(offset + at + both.getElementTypeBitWidth() / 8);
     (isForward ? tables->forward["losses"] : tables->losses).push_back(std::move(loss));
     return success();
   }

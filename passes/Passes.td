@@ -24,7 +24,7 @@ def AdaptLinears : PpPass<"adapt-linears", "actions"> {
   let summary = "a linear that `lora` names gets two small weights beside its own, which are trained in its place";
   let description = [{
     `%y = nn.linear %x, %w` ~~> `%y0 = nn.linear %x, %w; %u = nn.linear %x, %a; %v = nn.scale %u; %z = nn.linear %v,
-    %b; %y = nn.add %y0, %z`.
+    %b; %y = nn.add %y0, %z`. With a rate of dropout %u is of `nn.dropout %x`, with a mask for each linear.
   }];
   let dependentDialects = ["::pp::nn::NnDialect"];
 }

@@ -16,11 +16,12 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-/// The units of every rank, in order.
+/// The units of every rank that take time, in order.
 static std::vector<std::vector<Span>> workOf(const Timeline &timeline) {
   std::vector<std::vector<Span>> work(timeline.ranks.size());
   for (auto [rank, spans] : llvm::zip(timeline.ranks, work))
-    llvm::copy_if(rank.spans, std::back_inserter(spans), [](const Span &span) { return span.isWork(); });
+    llvm::copy_if(rank.spans, std::back_inserter(spans),
+                  [](const Span &span) { return span.isWork() && span.end > span.start; });
   return work;
 }
 
@@ -126,7 +127,8 @@ private:
 } // namespace
 
 void pp::drawTimeline(ProgramOp program, const DrawingOptions &options, llvm::raw_ostream &os) {
-  UnitCosts costs = options.toScale ? UnitCosts() : UnitCosts(1, 1, 1, 1, 1);
-  std::vector<std::vector<Span>> ranks = workOf(*simulate(program, costs));
+  UnitCosts toScale(program);
+  CellCosts inCells(program);
+  std::vector<std::vector<Span>> ranks = workOf(*simulate(program, options.toScale ? toScale : inCells));
   Grid(program, ranks).draw(options.columns, os);
 }

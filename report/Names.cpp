@@ -21,6 +21,12 @@ std::string pp::colorOf(Phase phase, int64_t piece, int64_t pieces) {
   return llvm::formatv("#{0}", llvm::format_hex_no_prefix(mixed, 6)).str();
 }
 
+// Darker than those of phases, on which they lie.
+StringRef pp::colorOfPart(int64_t part) {
+  static constexpr StringLiteral colors[] = {"#1b1b1b", "#b2182b", "#5e3c99", "#01665e", "#7f3b08", "#c51b7d"};
+  return colors[part % std::size(colors)];
+}
+
 // None is that of a phase or of a cause of idle time: one picture shows all three.
 StringRef pp::colorOf(Role role) {
   static constexpr StringLiteral colors[] = {"#332288", "#882255", "#0072b2", "#cc6677", "#999933",
@@ -49,17 +55,26 @@ ArrayRef<Role> pp::stackedRoles() {
 //===-- Units ---------------------------------------------------------------------------------------------------===//
 
 UnitNames::UnitNames(ProgramOp program) {
+  for (auto piece : program.getOps<PieceOp>())
+    if (CoordAttr coord = piece.getCoord(); !coord.isStage() && partNames.insert(coord.getPart()))
+      partWords.push_back(coord.getPart().str() + (piece.getVocabularyAttr() ? ", in shards" : ""));
   for (auto rank : program.getOps<RankOp>()) {
     llvm::StringMap<int64_t> &places = ofRank.emplace_back();
     for (auto launch : rank.getOps<LaunchOp>())
       places.insert({launch.getUnit().getCoord().pieceName(), 0});
-    int64_t place = 0;
+    llvm::DenseMap<mlir::Attribute, int64_t> counts; // by part
     for (auto piece : program.getOps<PieceOp>())
-      if (auto found = places.find(piece.getSymName()); found != places.end())
-        found->second = place++;
-    most = std::max(most, place);
-    oneEach &= place <= 1;
+      if (auto found = places.find(piece.getSymName()); found != places.end()) {
+        found->second = counts[piece.getCoord().getPart()]++;
+        most = std::max(most, found->second + 1);
+      }
+    oneEach &= places.size() <= 1;
   }
+}
+
+int64_t UnitNames::partOf(UnitIdAttr unit) const {
+  auto found = llvm::find(partNames, unit.getCoord().getPart());
+  return found == partNames.end() ? -1 : found - partNames.begin();
 }
 
 std::string UnitNames::shortOf(UnitIdAttr unit) const {

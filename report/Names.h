@@ -8,8 +8,10 @@
 namespace pp {
 
 /// `#rrggbb`, of a palette that people who see colours differently can tell apart (Okabe and Ito). Where a rank has
-/// several pieces, the later ones are lighter.
+/// several stages, or several pieces of one part, the later ones are lighter.
 std::string colorOf(pipeline::Phase phase, int64_t piece = 0, int64_t pieces = 1);
+/// Of the stripe on the units of a part of the model, which tells them from those of stages and of other parts.
+llvm::StringRef colorOfPart(int64_t part);
 llvm::StringRef colorOf(pipeline::Role role);
 llvm::StringRef colorOf(IdleCause cause);
 
@@ -25,13 +27,19 @@ public:
   explicit UnitNames(pipeline::ProgramOp program);
   /// `3` for microbatch 3 where a rank has one stage, else `1.3`; slices follow: `1.3.0`.
   std::string shortOf(pipeline::UnitIdAttr unit) const;
-  /// Which of the rank's pieces the unit is of, and how many the rank with most has.
+  /// Which of the rank's stages, or pieces of the same part, the unit is of, and how many the rank with most has.
   int64_t pieceOf(int64_t rank, pipeline::UnitIdAttr unit) const;
   int64_t pieces() const { return most; }
   bool hasOnePieceEach() const { return oneEach; }
+  /// The number of the unit's part in `parts`; -1 of a stage's unit.
+  int64_t partOf(pipeline::UnitIdAttr unit) const;
+  /// The parts of the model that are pieces of their own, in their order: `attn`, `head`, `head, in shards`.
+  llvm::ArrayRef<std::string> parts() const { return partWords; }
 
 private:
   std::vector<llvm::StringMap<int64_t>> ofRank; ///< piece names to their places
+  llvm::SetVector<mlir::StringAttr> partNames;
+  std::vector<std::string> partWords;
   int64_t most = 1;
   bool oneEach = true;
 };

@@ -23,7 +23,7 @@ class Data {
 public:
   Data(ProgramOp program, const Timeline &timeline, llvm::json::OStream &json)
       : program(program), timeline(timeline), json(json), unitNames(program), perTime(timeline.unitTime ? 1e3 : 1e9) {}
-  void write(const Timeline *measured);
+  void write(const Timeline *measured, StringRef watched);
 
 private:
   int64_t ticks(double time) const { return std::llround(time * perTime); }
@@ -54,6 +54,21 @@ private:
 
 } // namespace
 
+/// Of two units that run in turn each has half of the time in which both do.
+static std::vector<double> ownTimes(ArrayRef<Span> spans) {
+  std::vector<double> times;
+  for (auto [i, span] : llvm::enumerate(spans)) {
+    times.push_back(span.end - span.start);
+    if (span.lane != 2)
+      continue;
+    const Span &other = spans[i - 1];
+    double both = std::max(0.0, std::min(span.end, other.end) - std::max(span.start, other.start));
+    times[i - 1] -= both / 2;
+    times[i] -= both / 2;
+  }
+  return times;
+}
+
 static double work(const Timeline &timeline) {
   double busy = 0;
   for (const RankTimeline &rank : timeline.ranks)
@@ -73,6 +88,8 @@ void Data::words(const Timeline *measured) {
   json.attribute("unit_time", timeline.unitTime);
   json.attribute("ticks", perTime);
   std::string costs = timeline.unitTime ? "time in units; messages take none" : "";
+  if (!timeline.units.empty())
+    costs += "; " + timeline.units;
   if (timeline.unitTime && measured)
     costs += llvm::formatv("; measured time is scaled to as much work: a unit is {0} ms",
                            llvm::format("%.4g", 1e3 * work(*measured) / work(timeline)));
@@ -94,6 +111,10 @@ void Data::words(const Timeline *measured) {
       json.attribute("color", color);
     });
   };
+  json.attributeArray("parts", [&] {
+    for (auto [part, words] : llvm::enumerate(unitNames.parts()))
+      entry(words, colorOfPart(part));
+  });
   json.attributeArray("roles", [&] {
     for (Role role : stackedRoles())
       entry(stringifyRole(role), colorOf(role));
@@ -121,8 +142,12 @@ void Data::spans(int64_t rank, ArrayRef<Span> spans) {
   column("piece", spans, [&](const Span &span) { return unitNames.pieceOf(rank, span.unit()); });
   column("start", spans, [&](const Span &span) { return ticks(span.start); });
   column("end", spans, [&](const Span &span) { return ticks(span.end); });
-  if (llvm::any_of(spans, [](const Span &span) { return span.lane > 0; }))
-    column("lane", spans, [](const Span &span) { return span.lane; });
+  if (!unitNames.parts().empty())
+    column("part", spans, [&](const Span &span) { return unitNames.partOf(span.unit()); });
+  if (llvm::none_of(spans, [](const Span &span) { return span.lane > 0; }))
+    return;
+  column("lane", spans, [](const Span &span) { return span.lane; });
+  column("own", ownTimes(spans), [&](double time) { return ticks(time); });
 }
 
 /// The messages that a rank completes before each launch and after the one before it.
@@ -218,12 +243,14 @@ void Data::measuredRanks(const Timeline &measured) {
   perTime = planned;
 }
 
-void Data::write(const Timeline *measured) {
+void Data::write(const Timeline *measured, StringRef watched) {
   for (auto [number, flight] : llvm::enumerate(timeline.flights))
     for (PostOp post : flight.posts)
       flightOf[post] = number;
   json.object([&] {
     words(measured);
+    if (!watched.empty())
+      json.attribute("watched", watched);
     numbers(timeline);
     json.attributeArray("ranks", [&] {
       for (auto [op, its] : llvm::zip(program.getOps<RankOp>(), timeline.ranks))
@@ -242,11 +269,12 @@ void Data::write(const Timeline *measured) {
   });
 }
 
-void pp::writeReport(ProgramOp program, const Timeline &timeline, const Timeline *measured, llvm::raw_ostream &os) {
+void pp::writeReport(ProgramOp program, const Timeline &timeline, const Timeline *measured, StringRef watched,
+                     llvm::raw_ostream &os) {
   std::string text;
   llvm::raw_string_ostream stream(text);
   llvm::json::OStream json(stream);
-  Data(program, timeline, json).write(measured);
+  Data(program, timeline, json).write(measured, watched);
   auto [before, after] = kPage.split("{{DATA}}");
   os << before;
   for (StringRef rest = text; !rest.empty();) { // `</` would end the page's element, `<\/` is the same string to JSON

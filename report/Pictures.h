@@ -25,9 +25,10 @@ void drawSvg(pipeline::ProgramOp program, const Timeline &timeline, const Pictur
              llvm::raw_ostream &os);
 
 /// One HTML page: timeline, memory, where time goes, links, and what was proved. `measured` is drawn under the plan
-/// where it is not null.
+/// where it is not null. The page loads itself again when the script `watched` beside it says a new number; if that is
+/// empty, never.
 void writeReport(pipeline::ProgramOp program, const Timeline &timeline, const Timeline *measured,
-                 llvm::raw_ostream &os);
+                 llvm::StringRef watched, llvm::raw_ostream &os);
 
 /// Chrome's trace format, for chrome://tracing and Perfetto; a unit of unit time is a millisecond.
 void writeTrace(pipeline::ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os);

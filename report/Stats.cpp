@@ -218,6 +218,8 @@ void pp::writeStats(ProgramOp program, const Timeline &timeline, llvm::json::OSt
   json.attribute("makespan", timeline.makespan);
   json.attribute("bubble", timeline.bubble());
   json.attribute("time", timeline.unitTime ? "units" : "seconds");
+  if (!timeline.units.empty())
+    json.attribute("unit_of_time", timeline.units);
   json.attribute("span", timeline.span());
   json.attribute("step", timeline.step);
   json.attribute("two_steps_without_barrier", timeline.twoSteps);

@@ -17,6 +17,7 @@ struct OptionSpec {
   std::string value; ///< as the help names it; empty: a switch
   std::string help;
   std::function<Status(const std::string &, Options &)> read;
+  bool repeats = false; ///< may be given more than once
 };
 
 Status readWhole(const std::string &name, const std::string &value, int64_t low, int64_t high, int64_t &out) {
@@ -54,6 +55,25 @@ OptionSpec switchOption(std::string name, std::string help, bool Options::*place
             options.*place = true;
             return Status();
           }};
+}
+
+/// `FILE` or `NAME=FILE`; a path with `=` that is no name is `./a=b`.
+Status readEval(const std::string &value, Options &options) {
+  constexpr std::string_view ofNames = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
+  const size_t end = value.find_first_not_of(ofNames);
+  const bool isNamed = end != std::string::npos && end > 0 && value[end] == '=';
+  EvalFile its = {isNamed ? value.substr(0, end) : "", isNamed ? value.substr(end + 1) : value};
+  if (its.data.empty())
+    return invalid("`--eval` expects `FILE` or `NAME=FILE`, got ", value.empty() ? "nothing" : text("`", value, "`"));
+  for (const EvalFile &other : options.evals) {
+    if (its.name.empty() || other.name.empty())
+      return invalid("`--eval ", its.name.empty() ? its.data : other.data,
+                     "`: of several files each needs a name, as `--eval NAME=FILE`");
+    if (its.name == other.name)
+      return invalid("`--eval`: `", other.data, "` and `", its.data, "` have one name, `", its.name, "`");
+  }
+  options.evals.push_back(std::move(its));
+  return {};
 }
 
 Status readSends(const std::string &value, Options &options) {
@@ -149,12 +169,15 @@ const std::vector<OptionSpec> &allOptions() {
        "rows of documents: whole (a document that does not fit begins a row), split (it goes on in\n"
        "the next row), or stream (documents are not told apart)",
        readPacking},
-      pathOption("eval", "FILE", "say the loss over all rows of this file after the last step; nothing learns from it",
-                 &Options::eval),
+      {"eval", "[NAME=]FILE",
+       "say the loss over all rows of this file after the last step; nothing learns from it;\n"
+       "may be given for several files, each with a name",
+       readEval, /*repeats=*/true},
       {"eval-every", "N", "and after every N steps",
        [](const std::string &value, Options &options) {
          return readWhole("eval-every", value, 1, 1000000000, options.evalEvery);
        }},
+      switchOption("eval-first", "and before step 1", &Options::evalFirst),
       pathOption("logprobs", "FILE",
                  "write the logarithm of each target's probability over the first epoch of --data at the end",
                  &Options::logprobs),
@@ -279,11 +302,11 @@ Status checkTogether(const Options &options) {
     return invalid("`--save-sync` needs `--save-every N`");
   if (options.keep > 1 && options.save.empty())
     return invalid("`--keep` needs `--save DIR`");
-  if (options.evalEvery && options.eval.empty())
-    return invalid("`--eval-every` needs `--eval FILE`");
+  if ((options.evalEvery || options.evalFirst) && options.evals.empty())
+    return invalid("`--eval-", options.evalEvery ? "every" : "first", "` needs `--eval FILE`");
   if (!options.logprobs.empty() && options.data == "random")
     return invalid("`--logprobs` has no effect: random tokens have no end");
-  if (!options.eval.empty() && options.isTimed())
+  if (!options.evals.empty() && options.isTimed())
     return invalid("`--eval` and `--", options.trace.empty() ? "profile" : "trace",
                    "`: its steps are none of training; give one");
   if (options.auditEvery && !options.profile.empty())
@@ -306,9 +329,12 @@ Status checkTogether(const Options &options) {
                              {!options.source.empty(), "source"}})
     if (given && options.data.starts_with("mix:"))
       return invalid("`--", name, "` beside `--data ", options.data, "`: a mixture has neither an end nor one order");
-  for (auto [name, path] : {std::pair("source", &options.source), {"eval", &options.eval}})
-    if (path->starts_with("mix:"))
-      return invalid("`--", name, " ", *path, "`: only `--data` reads a mixture");
+  std::vector<std::pair<const char *, std::string>> ofOneFile = {{"source", options.source}};
+  for (const EvalFile &its : options.evals)
+    ofOneFile.push_back({"eval", its.data});
+  for (const auto &[name, path] : ofOneFile)
+    if (path.starts_with("mix:"))
+      return invalid("`--", name, " ", path, "`: only `--data` reads a mixture");
   if (options.init && !options.load.empty())
     return invalid("`--init` and `--load` both say where to start; give one");
   if (options.init && !options.resume.empty())
@@ -356,7 +382,7 @@ Status parseOptions(std::span<const char *const> arguments, Options &options) {
                              [&](const OptionSpec &each) { return each.name == name; });
     if (spec == allOptions().end() || !argument.starts_with("--"))
       return unknownOption(argument, name);
-    if (options.given.contains(name))
+    if (options.given.contains(name) && !spec->repeats)
       return invalid("`--", name, "` is given twice");
     std::string value;
     if (spec->value.empty()) {

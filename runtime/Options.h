@@ -16,10 +16,16 @@ namespace pp {
 /// What carries messages; empty: as the program was linked.
 enum class Carrier : uint8_t { Unsaid, Mpi, Threads, Nccl };
 
+/// A file of `--eval`, and what its loss is called; empty: it has no name.
+struct EvalFile {
+  std::string name, data;
+};
+
 struct Options {
   std::map<std::string, std::string> given; ///< all of the command line, by name; of a switch the value is empty
-  std::string data, source, load, adapter, merge, save, resume, grads, log, trace, profile, tensorboard, batches, eval,
-      logprobs;                  ///< paths; empty: not asked for
+  std::string data, source, load, adapter, merge, save, resume, grads, log, trace, profile, tensorboard, batches,
+      logprobs; ///< paths; empty: not asked for
+  std::vector<EvalFile> evals;
   std::optional<int64_t> steps;  ///< the last step; absent: 20, or the resumed run's
   std::optional<int64_t> stopAt; ///< end earlier, as if interrupted
   std::optional<double> lr;
@@ -37,9 +43,10 @@ struct Options {
   std::optional<int64_t> shardBytes;    ///< at most so many in a file of saved weights
   TransportOptions transport;
   Carrier carrier = Carrier::Unsaid;
-  bool init = false;     ///< begin with first values, not with the weights of the folder that was compiled
-  bool saveSync = false; ///< checkpoints are written between the steps, not behind them
-  bool noGraph = false;  ///< devices with streams: every step is asked for call by call
+  bool init = false;      ///< begin with first values, not with the weights of the folder that was compiled
+  bool evalFirst = false; ///< before step 1, too
+  bool saveSync = false;  ///< checkpoints are written between the steps, not behind them
+  bool noGraph = false;   ///< devices with streams: every step is asked for call by call
   bool inProcess = false, help = false, info = false, version = false;
   /// Each unit's time is wanted: of a graph only the whole is known.
   [[nodiscard]] bool isTimed() const { return !trace.empty() || !profile.empty(); }

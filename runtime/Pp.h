@@ -249,7 +249,8 @@ int32_t pp_add_bias(pp_rank_t *, int32_t op, const void *x, const void *bias, vo
 /// a target < 0 is ignored. z, dz in e; the loss scale is a scalar of the rank. dims T V. params scale. flags:
 /// "counted" (of every kernel with a scale: it is divided by a scalar of the rank, the update's targets that count). A
 /// further param c above 0, of this kernel, its stats and dz, makes c tanh(z / c) of the logits first. Behind it, or 0,
-/// "counted" may have another: how many places further on the targets are than the next token, up to 3.
+/// "counted" may have another: how many places further on the targets are than the next token, up to 3. Behind that, or
+/// 0, one w above 0, of this kernel, its loss and dz: loss[1] = scale * sum of w lse_t^2, whose slope is in dz, too.
 int32_t pp_cross_entropy(pp_rank_t *, int32_t op, const void *z, const int32_t *targets, void *dz, void *loss);
 
 /// stats[T,3] (acc) of the columns [first, first + n) of the logits z[T,V]: largest, sum of exp(z - largest), and the

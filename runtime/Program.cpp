@@ -277,6 +277,8 @@ void checkInside(const RankProgram &rank, const std::vector<InputSpec> &inputs, 
   }
   for (const LossSpec &loss : losses) {
     checkInside(rank, "loss", loss.offset, static_cast<int64_t>(elementBytes(loss.type)));
+    for (int64_t z : loss.z)
+      checkInside(rank, "z-loss", z, static_cast<int64_t>(elementBytes(loss.type)));
     if (loss.further >= 0)
       checkInside(rank, "further loss", loss.further, static_cast<int64_t>(elementBytes(loss.type)));
     if (loss.microbatch < 0 || loss.microbatch >= program.microbatches)
@@ -429,7 +431,7 @@ void readProgramRoot(const json &root, Program &program) {
     readOptimizer(*optimizer, program.optimizer);
   if (auto lora = root.find("lora"); lora != root.end())
     program.lora = {lora->at("rank").get<int64_t>(), lora->at("alpha").get<double>(), lora->at("factor").get<double>(),
-                    lora->at("rslora").get<bool>()};
+                    lora->at("rslora").get<bool>(), lora->value("dropout", 0.0)};
   for (int64_t size : {int64_t(program.ranks), program.microbatches, program.batch, program.sequence, program.vocab})
     if (size < 1)
       throw Unfit("ranks, microbatches, batch, sequence and vocab must be at least 1");
@@ -449,7 +451,8 @@ void readEnds(const json &root, const Program &program, std::vector<InputSpec> &
   }
   for (const json &entry : listOf(root, "losses"))
     losses.push_back({entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),
-                      elementType(entry.value("type", std::string("f32"))), entry.value("further", int64_t(-1))});
+                      elementType(entry.value("type", std::string("f32"))), entry.value("further", int64_t(-1)),
+                      entry.value("z", std::vector<int64_t>())});
 }
 
 void readRankRoot(const json &root, const Program &program, RankProgram &rank) {

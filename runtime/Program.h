@@ -258,7 +258,8 @@ struct LossSpec {
   int64_t microbatch = 0;
   int64_t offset = 0;
   Type type = Type::F32;
-  int64_t further = -1; ///< where a second loss lies, which is told apart
+  int64_t further = -1;   ///< where a second loss lies, which is told apart
+  std::vector<int64_t> z; ///< where z-losses of these lie
 };
 
 struct PeakSpec {
@@ -332,6 +333,7 @@ struct LoraSpec {
   int64_t rank = 0; ///< 0: there are none
   double alpha = 0, factor = 0;
   bool rslora = false;
+  double dropout = 0; ///< of what A reads
 };
 
 /// What pp_program_json says.

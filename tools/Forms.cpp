@@ -86,6 +86,8 @@ cl::opt<int> rankOption("rank", cl::desc("only this rank (obj, llvm)"), cl::init
 cl::opt<std::string> output("o", cl::desc("output file"), cl::value_desc("OUT"), cl::cat(compileOptions()));
 cl::opt<std::string> alsoOption("also", cl::value_desc("name=value,.."), cl::cat(compileOptions()),
                                 cl::desc("make further programs, OUT.<name><value>, each as -D name=value makes it"));
+cl::opt<std::string> watchedOption("watched", cl::desc("write the names of the files that are read"), cl::Hidden,
+                                   cl::cat(compileOptions()));
 cl::opt<std::string> runtimeLibrary("runtime", cl::desc("path of libpp-runtime.a"), cl::cat(codeOptions()));
 } // namespace
 
@@ -116,6 +118,8 @@ FailureOr<Also> pp::requestedAlso() {
   return also;
 }
 bool pp::isOutputNamed() { return output.getNumOccurrences() > 0; }
+std::string pp::watchedList() { return watchedOption; }
+std::string pp::watchScript() { return output + ".watch.js"; }
 bool pp::isFormRequested() { return form.getNumOccurrences() > 0; }
 NamedValues pp::formNames() { return namedValues(form); }
 
@@ -186,7 +190,8 @@ static LogicalResult writeText(ModuleOp module, StringRef source, llvm::raw_ostr
       drawSvg(program, *timeline, {messagesOption, memoryOption}, os);
       break;
     case Form::Report:
-      writeReport(program, *timeline, compares ? &*measured : nullptr, os);
+      writeReport(program, *timeline, compares ? &*measured : nullptr,
+                  watchedOption.empty() || output.empty() ? "" : llvm::sys::path::filename(watchScript()), os);
       break;
     case Form::Exe: // with --compare alone
       printComparison(*timeline, *measured, os);

@@ -41,6 +41,10 @@ Form requestedForm();
 bool isFormRequested();
 /// It names the output.
 bool isOutputNamed();
+/// Where this process, which one that watches has started, writes the names of the files that it reads; else empty.
+std::string watchedList();
+/// The script beside the named output which says that it was written again.
+std::string watchScript();
 /// What --also asks for: a parameter, and its values of further programs; no name: nothing.
 struct Also {
   std::string name;

@@ -17,6 +17,7 @@
 #include "tools/Proofs.h"
 #include "tools/judge/Check.h"
 #include "tools/search/Search.h"
+#include "tools/watch/Watch.h"
 #include "llvm/Support/BuryPointer.h"
 #include "llvm/Support/InitLLVM.h"
 #include "llvm/Support/Path.h"
@@ -233,6 +234,7 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, FailureOr<pp::
     bool done = module && succeeded(prepareModule(*module)) && succeeded(checkRequest(*module, *manager, isPipe)) &&
                 succeeded(runPasses(*module, *proofs, times, proved, plans)) &&
                 succeeded(write(*module, proved, times, os));
+    pp::noteFiles(*manager);
     // The process ends soon. To take a million ops apart one by one would only cost time.
     if (!splitInput)
       llvm::BuryPointer(module.release().getAsOpaquePointer());
@@ -270,6 +272,7 @@ LogicalResult compileFolder() {
   SourceMgrDiagnosticHandler handler(manager, &context);
   pp::FolderRequest request{fromFolder, options->schedule, {configNotes.begin(), configNotes.end()}};
   FailureOr<std::string> text = pp::writeProgramOf(request, manager, &context, *options);
+  pp::noteFiles(manager);
   if (failed(text))
     return failure();
   if (pp::requestedForm() == pp::Form::Pipe && !plan.getNumOccurrences() && !pp::wantsSearch())
@@ -349,6 +352,9 @@ int main(int argc, char **argv) {
       argc, argv, "pp-compile: pipeline-parallel training schedules to native programs\n",
       {&pp::codeOptions(), &pp::frontendFlags(), &pp::compileOptions(), &pp::proofOptions(), &pp::simulationOptions()},
       {pp::formNames(), pp::channelNames()});
+  if (read && pp::wantsWatch())
+    return pp::watch({argv, size_t(argc)}, fromFolder.empty() ? input : fromFolder + "/config.json");
   int code = pp::exitCode(success(read && succeeded(run())));
+  pp::tellFiles();
   return code == 0 && isInterrupted ? 128 + SIGINT : code;
 }

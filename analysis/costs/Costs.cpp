@@ -9,6 +9,7 @@
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringSet.h"
 #include <cmath>
+#include <numeric>
 
 using namespace mlir;
 using namespace pp;
@@ -17,12 +18,13 @@ using namespace pp::pipeline;
 namespace {
 class PartCosts : public CostModel {
 public:
-  explicit PartCosts(ProgramOp program) : times(program) {}
-  double of(int64_t rank, LaunchOp launch) const override;
+  explicit PartCosts(ProgramOp program) : times(program), empty(program) {}
+  double of(int64_t rank, LaunchOp launch) const override { return times.of(launch) * empty.factorOf(launch); }
   bool isUnitTime() const override { return true; }
 
 private:
   UnitTimes times;
+  EmptyUnits empty;
 };
 } // namespace
 
@@ -71,7 +73,7 @@ std::unique_ptr<CostModel> pp::makeCosts(ProgramOp program, StringRef choice, St
     return nullptr;
   }
   if (choice == "units" || choice.empty())
-    return std::make_unique<UnitCosts>();
+    return std::make_unique<UnitCosts>(program);
   if (choice.contains('=') && failed(setPartCosts(program, choice)))
     return nullptr;
   if (choice.contains('='))
@@ -83,21 +85,95 @@ std::unique_ptr<CostModel> pp::makeCosts(ProgramOp program, StringRef choice, St
 static double shareOf(LaunchOp launch) { return launch.getShare() ? launch.getShare()->convertToDouble() : 1; }
 
 double UnitCosts::of(int64_t, LaunchOp launch) const {
+  double one = weights.of(launch.getUnit().getCoord()) * empty.factorOf(launch);
   switch (launch.getUnit().getPhase()) {
   case Phase::F:
-    return forward * shareOf(launch);
-  case Phase::B:
-    return backward * shareOf(launch);
   case Phase::I:
-    return inputs * shareOf(launch);
+    return one * shareOf(launch);
+  case Phase::B:
+    return 2 * one * shareOf(launch);
   case Phase::W:
-    return weights;
   case Phase::R:
-    return recompute;
+    return one;
   case Phase::U:
     return 0;
   }
   return 0;
+}
+
+EmptyUnits::EmptyUnits(ProgramOp program) {
+  for (auto function : program->getParentOfType<ModuleOp>().getOps<func::FuncOp>())
+    if (!function.empty() &&
+        llvm::none_of(function.getOps(), [](Operation &op) { return isa<nn::Kernel, nn::Exchange>(op); }))
+      bodies.insert(function.getSymNameAttr());
+  llvm::DenseSet<CoordAttr> done; // what F or R computes something of
+  program.walk([&](LaunchOp launch) {
+    Phase phase = launch.getUnit().getPhase();
+    if (phase == Phase::F || phase == Phase::R)
+      (isEmpty(launch) ? forwardLater : done).insert(launch.getUnit().getCoord());
+  });
+  for (CoordAttr coord : done)
+    forwardLater.erase(coord);
+}
+
+double EmptyUnits::factorOf(LaunchOp launch) const {
+  if (isEmpty(launch))
+    return 0;
+  bool doesForward = forwardLater.contains(launch.getUnit().getCoord());
+  switch (launch.getUnit().getPhase()) {
+  case Phase::B:
+    return doesForward ? 1.5 : 1;
+  case Phase::I:
+    return doesForward ? 2 : 1;
+  default:
+    return 1;
+  }
+}
+
+//===-- By layers -----------------------------------------------------------------------------------------------===//
+
+static int64_t countLayers(PieceOp piece) {
+  llvm::DenseSet<int64_t> layers;
+  for (Attribute part : piece.getParts())
+    if (int64_t layer = cast<IntegerAttr>(cast<ArrayAttr>(part)[1]).getInt(); layer >= 0)
+      layers.insert(layer);
+  return layers.size();
+}
+
+PieceWeights::PieceWeights(ProgramOp program) {
+  int64_t common = 0;
+  for (auto piece : program.getOps<PieceOp>()) {
+    CoordAttr coord = piece.getCoord();
+    if (!coord.isStage()) {
+      parts.insert(coord.getPart());
+      continue;
+    }
+    int64_t count = std::max<int64_t>(countLayers(piece), 1);
+    least = layers.empty() ? count : std::min(least, count);
+    most = std::max(most, count);
+    common = std::gcd(common, count);
+    layers[{coord.getPart(), coord.getIndex()}] = count;
+  }
+  unit = std::max<int64_t>(common, 1);
+}
+
+double PieceWeights::of(CoordAttr coord) const {
+  auto found = layers.find({coord.getPart(), coord.getIndex()});
+  return found == layers.end() ? 1 : static_cast<double>(found->second) / static_cast<double>(unit);
+}
+
+std::string PieceWeights::str() const {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  if (least < most)
+    os << "stages hold " << least << " to " << most << " layers, time 1 is " << unit
+       << (unit > 1 ? " layers" : " layer");
+  if (parts.empty())
+    return text;
+  os << (text.empty() ? "" : "; ") << "a unit of ";
+  llvm::interleave(parts, os, [&](StringAttr part) { os << part.getValue(); }, " or ");
+  os << " counts " << (layers.empty() ? "1" : least < most ? "1, too" : "as much as one of a stage");
+  return text;
 }
 
 //===-- By parts ------------------------------------------------------------------------------------------------===//
@@ -119,11 +195,12 @@ UnitTimes::UnitTimes(ProgramOp program) : bodies(program->getParentOfType<Module
   auto costs = program.getCostsAttr();
   byPart = costs != nullptr;
   Pieces declared(program);
+  PieceWeights weights(program);
   for (PieceOp piece : declared.all()) {
     Cost &cost = pieces[{piece.getCoord().getPart(), piece.getCoord().getIndex()}];
     if (!byPart) {
-      cost.cuts = {1};
-      cost.again = 1;
+      cost.again = weights.of(piece.getCoord());
+      cost.cuts = {cost.again};
       continue;
     }
     for (Attribute entry : piece.getParts()) {
@@ -187,8 +264,6 @@ double UnitTimes::of(UnitIdAttr unit, BodyAttr body) const {
       all += at % 2 == 0 ? time : plan.gives() ? 0 : static_cast<double>(own + 1) * time;
   return factor * all;
 }
-
-double PartCosts::of(int64_t, LaunchOp launch) const { return times.of(launch); }
 
 /// What costs may be given for: functions by the name of the part, and by their own.
 using KnownParts = llvm::StringMap<llvm::SetVector<StringRef>>;

@@ -5,6 +5,8 @@
 
 #include "analysis/BodyTable.h"
 #include "analysis/costs/Interleave.h"
+#include "llvm/ADT/DenseSet.h"
+#include "llvm/ADT/SetVector.h"
 #include <memory>
 
 namespace pp {
@@ -34,6 +36,21 @@ inline bool isOverMesh(pipeline::PostOp post) {
   return post.isCollective() && (post.isInPlace() || isOverMesh(post.getKind(), post.getPeers()));
 }
 
+/// Which units compute and exchange nothing, for their bodies only hand values on. So does an F of which nothing is
+/// read before the unit's R or backward, which then do its work.
+class EmptyUnits {
+public:
+  explicit EmptyUnits(pipeline::ProgramOp program);
+  bool isEmpty(pipeline::LaunchOp launch) const { return bodies.contains(launch.getCalleeAttr().getAttr()); }
+  /// How much longer a launch is than its phase is elsewhere: 0 if it is empty; a B takes 3/2, and an I 2, if it
+  /// does the work of F, too.
+  double factorOf(pipeline::LaunchOp launch) const;
+
+private:
+  llvm::DenseSet<mlir::StringAttr> bodies;          ///< that are empty
+  llvm::DenseSet<pipeline::CoordAttr> forwardLater; ///< whose F is empty, and no R does its work
+};
+
 /// What tasks and messages cost, in seconds or (unit costs) in any unit of time.
 class CostModel {
 public:
@@ -49,16 +66,47 @@ public:
   virtual Route route(pipeline::PostKind kind, llvm::ArrayRef<int64_t> ranks, int64_t bytes) const;
   /// True where times are multiples of a unit and not seconds.
   virtual bool isUnitTime() const { return false; }
+  /// What a unit of time is, where that does not go without saying.
+  virtual std::string str() const { return ""; }
 };
 
-/// The costs papers count in; messages and everything that is not a unit take no time.
-struct UnitCosts : CostModel {
-  double forward = 1, backward = 2, inputs = 1, weights = 1, recompute = 1;
-  UnitCosts() = default;
-  UnitCosts(double forward, double backward, double inputs, double weights, double recompute)
-      : forward(forward), backward(backward), inputs(inputs), weights(weights), recompute(recompute) {}
+/// What a unit of each piece counts where nobody says what parts cost. Where all stages hold as many layers, as papers
+/// assume, a stage counts 1. Where they do not, it counts its layers, in the largest number of layers that divides all:
+/// [2, 2, 6, 6] count 1, 1, 3, 3. A stage without a layer and a part of the model count 1.
+class PieceWeights {
+public:
+  explicit PieceWeights(pipeline::ProgramOp program);
+  double of(pipeline::CoordAttr coord) const;
+  /// What a reader of the times should know: which layers are 1, which parts count as a stage. Empty if all stages are
+  /// alike and there are no parts.
+  std::string str() const;
+
+private:
+  llvm::DenseMap<std::pair<mlir::Attribute, int64_t>, int64_t> layers; ///< of stages, at least 1
+  llvm::SetVector<mlir::StringAttr> parts;
+  int64_t unit = 1, least = 1, most = 1; ///< layers
+};
+
+/// The costs papers count in: F, I, W and R 1, B 2, times the piece's weight; units that compute nothing, messages and
+/// everything that is not a unit take no time. The backward that does the work of an empty F takes that time, too.
+class UnitCosts : public CostModel {
+public:
+  explicit UnitCosts(pipeline::ProgramOp program) : weights(program), empty(program) {}
   double of(int64_t rank, pipeline::LaunchOp launch) const override;
   bool isUnitTime() const override { return true; }
+  std::string str() const override { return weights.str(); }
+
+protected:
+  PieceWeights weights;
+  EmptyUnits empty;
+};
+
+/// One cell for each unit that computes something.
+struct CellCosts : UnitCosts {
+  using UnitCosts::UnitCosts;
+  double of(int64_t rank, pipeline::LaunchOp launch) const override {
+    return launch.getUnit().getPhase() != pipeline::Phase::U && !empty.isEmpty(launch);
+  }
 };
 
 /// A collective as a ring of its members: how many times its bytes pass every link, in how many steps after each other,
@@ -78,9 +126,9 @@ std::unique_ptr<CostModel> makeMeasuredCosts(pipeline::ProgramOp program, llvm::
 /// Writes the costs of all parts of the model, `attn=3,post=2,rest=1`, into the program's attribute `costs`.
 mlir::LogicalResult setPartCosts(pipeline::ProgramOp program, llvm::StringRef costs);
 
-/// How long units take, in units: F, I, W and R 1, B 2; where the program has `costs`, the sum of those of the parts
-/// that the unit runs, B twice that. On slices, an attention costs as much for each slice of
-/// keys.
+/// How long units take, in units: F, I, W and R the weight of their piece, B twice that; where the program has `costs`,
+/// the sum of those of the parts that the unit runs in place of the weight. On slices, an attention costs as much for
+/// each slice of keys.
 class UnitTimes {
 public:
   explicit UnitTimes(pipeline::ProgramOp program);

@@ -48,11 +48,25 @@ private:
     return name.str() + (isOverMesh(kind, ranks) ? kOverMesh : "");
   }
 
-  /// The time of this task on this rank, else on any other, else of any task of its phase on this rank.
+  /// The time of this task on this rank, else on any other; else, in another order of the same schedule, of any task of
+  /// its phase on this rank.
   std::optional<double> find(int64_t rank, LaunchOp launch) const {
-    std::string task = launch.getCallee().str(), phase = stringifyPhase(launch.getUnit().getPhase()).str();
-    for (const auto &key : {std::pair(rank, task), std::pair(int64_t(-1), task), std::pair(rank, "phase " + phase)})
-      if (auto found = tasks.find(key); found != tasks.end())
+    StringRef task = launch.getCallee();
+    if (auto time = find(rank, task))
+      return time;
+    if (isSameSchedule || launch.getUnit().getPhase() == Phase::U)
+      return find(rank, ("phase " + stringifyPhase(launch.getUnit().getPhase())).str());
+    // The whole of two halves: one behind the other, as a schedule that splits backwards has run them.
+    auto [piece, phase] = task.split(".B");
+    if (piece.size() == task.size())
+      return std::nullopt;
+    auto inputs = find(rank, (piece + ".I").str()), weights = find(rank, (piece + ".W" + phase).str());
+    return inputs && weights ? std::optional(*inputs + *weights) : std::nullopt;
+  }
+
+  std::optional<double> find(int64_t rank, StringRef task) const {
+    for (int64_t on : {rank, int64_t(-1)})
+      if (auto found = tasks.find({on, task.str()}); found != tasks.end())
         return found->second.first / found->second.second;
     return std::nullopt;
   }
@@ -84,7 +98,7 @@ private:
   LogicalResult check(ProgramOp program);
 
   StringRef path;
-  bool threads = false;
+  bool threads = false, isSameSchedule = true;
   double dispatch = 0;
   std::map<std::pair<int64_t, std::string>, std::pair<double, double>> tasks; ///< sum and weight
   std::map<std::string, std::map<int64_t, MessageTimes>> messages;            ///< by kind, then bytes
@@ -164,12 +178,15 @@ LogicalResult MeasuredCosts::readNumbers(ProgramOp program, const llvm::json::Ob
   if (!transport || (*transport != "threads" && *transport != "mpi"))
     return program.emitError() << "`" << path << "`: " << refused(root, "transport", "\"threads\" or \"mpi\"");
   threads = *transport == "threads";
+  const llvm::json::Object &made = *root.getObject("made_from");
+  auto schedule = made.getString("schedule");
+  auto own = program.getTrain().getAs<StringAttr>("schedule");
+  isSameSchedule = !schedule || !own || *schedule == own.getValue();
+  int64_t ranks = made.getInteger("ranks").value_or(static_cast<int64_t>(program.getRanks()));
   for (StringRef list : {"tasks", "messages"})
     for (auto [number, value] : llvm::enumerate(*root.getArray(list))) {
       const llvm::json::Object *entry = value.getAsObject();
-      std::string why = !entry            ? "expected an object"
-                        : list == "tasks" ? addTask(*entry, static_cast<int64_t>(program.getRanks()))
-                                          : addMessage(*entry);
+      std::string why = !entry ? "expected an object" : list == "tasks" ? addTask(*entry, ranks) : addMessage(*entry);
       if (!why.empty())
         return program.emitError() << "`" << path << "`, `" << list << "[" << number << "]`: " << why << ", in "
                                    << llvm::formatv("{0}", value).str();
@@ -197,9 +214,12 @@ LogicalResult MeasuredCosts::check(ProgramOp program) {
   for (auto rank : program.getOps<RankOp>()) {
     int64_t number = rank.getRank();
     for (auto launch : rank.getOps<LaunchOp>())
-      if (!find(number, launch))
-        return launch.emitError() << "`" << path << "` has no time of task `" << launch.getCallee() << "`, nor of any "
-                                  << stringifyPhase(launch.getUnit().getPhase()) << " on rank " << number;
+      if (!find(number, launch)) {
+        auto error = launch.emitError() << "`" << path << "` has no time of task `" << launch.getCallee() << "`, ";
+        if (!isSameSchedule)
+          return error << "which the schedule of its run does not have";
+        return error << "nor of any " << stringifyPhase(launch.getUnit().getPhase()) << " on rank " << number;
+      }
     for (auto post : rank.getOps<PostOp>())
       if (std::string kind = kindOf(post.getKind(), post.getPeers()); !messages.count(kind))
         return post.emitError() << "`" << path << "` has no time of a message of kind `" << kind << "`";

@@ -49,7 +49,7 @@ static int64_t ownScratch(Kernel kernel, ArrayRef<int64_t> dims) {
   if (name == "embedding_dw")
     return 4 * dims[0];
   if (name == "cross_entropy" || name == "cross_entropy_loss")
-    return 8 * dims[0];
+    return 8 * dims[0] * (kernel.params().size() > 3 ? 2 : 1); // with a z-loss
   if (name == "route" || name == "route_bwd") {
     int64_t tokens = dims[0], shares = tokens / dims[3] * dims[1];
     if (name == "route_bwd")

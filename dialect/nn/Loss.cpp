@@ -5,40 +5,54 @@
 using namespace mlir;
 using namespace pp::nn;
 
+/// A number of at least 0.
+static LogicalResult checkLimit(Check check, StringRef name, const APFloat &value) {
+  if (!value.isNegative() && value.isFinite())
+    return success();
+  return emitOptionalError(check.loc, "`", check.op, "` expects a `", name, "` of at least 0, got ",
+                           value.convertToDouble());
+}
+
 /// Logits [.., V] and one target for each row; the cap of the logits, 0 for none.
 static LogicalResult checkLogits(Check check, Value z, Value targets, const APFloat &softcap) {
   if (failed(check.numbers("the logits", z)) || failed(check.tokens("the targets", targets)))
     return failure();
-  if (softcap.isNegative() || !softcap.isFinite())
-    return emitOptionalError(check.loc, "`", check.op, "` expects a `softcap` of at least 0, got ",
-                             softcap.convertToDouble());
+  if (failed(checkLimit(check, "softcap", softcap)))
+    return failure();
   return check.equal("the logits' rows", rowsOf(z), "the targets", elementsOf(targets));
+}
+
+/// The loss, and behind it its z-loss if there is one.
+static RankedTensorType lossType(Value like, const APFloat &zLoss) {
+  return inSums(like, SmallVector<int64_t>{zLoss.isZero() ? 1 : 2});
 }
 
 INFER(CrossEntropyOp) {
   Check check{"cross_entropy", loc};
   if (failed(check.operands(a, 2, 2)) || failed(checkLogits(check, a.getZ(), a.getTargets(), a.getSoftcap())) ||
-      failed(check.vocabulary(widthOf(a.getZ()))))
+      failed(check.vocabulary(widthOf(a.getZ()))) || failed(checkLimit(check, "z_loss", a.getZLoss())))
     return failure();
-  types.push_back(inSums(a.getZ(), {1}));
+  types.push_back(lossType(a.getZ(), a.getZLoss()));
   return success();
 }
 
 INFER(CrossEntropyBwdOp) {
   Check check{"cross_entropy_bwd", loc};
-  if (failed(check.operands(a, 2, 2)) || failed(checkLogits(check, a.getZ(), a.getTargets(), a.getSoftcap())))
+  if (failed(check.operands(a, 2, 2)) || failed(checkLogits(check, a.getZ(), a.getTargets(), a.getSoftcap())) ||
+      failed(checkLimit(check, "z_loss", a.getZLoss())))
     return failure();
-  types.assign({a.getZ().getType(), inSums(a.getZ(), {1})});
+  types.assign({a.getZ().getType(), lossType(a.getZ(), a.getZLoss())});
   return success();
 }
 
-/// A cap follows the other numbers, and how far on targets are follows the cap; without both a kernel is called as
-/// ever.
-static SmallVector<double> withCap(SmallVector<double> params, double softcap, double ahead = 0) {
-  if (softcap != 0 || ahead != 0)
+/// A cap follows the other numbers, how far on targets are the cap, and a z-loss that; up to the last that is not 0.
+static SmallVector<double> withCap(SmallVector<double> params, double softcap, double ahead = 0, double zLoss = 0) {
+  if (softcap != 0 || ahead != 0 || zLoss != 0)
     params.push_back(softcap);
-  if (ahead != 0)
+  if (ahead != 0 || zLoss != 0)
     params.push_back(ahead);
+  if (zLoss != 0)
+    params.push_back(zLoss);
   return params;
 }
 template <typename Op> static double aheadOf(Op op) { return op.getCounted() ? static_cast<double>(op.getAhead()) : 0; }
@@ -46,7 +60,8 @@ template <typename Op> static double aheadOf(Op op) { return op.getCounted() ? s
 StringRef CrossEntropyBwdOp::kernelName() { return "cross_entropy"; }
 Dims CrossEntropyBwdOp::dims() { return {rowsOf(getZ()), widthOf(getZ())}; }
 SmallVector<double> CrossEntropyBwdOp::params() {
-  return withCap({getScale().convertToDouble()}, getSoftcap().convertToDouble(), aheadOf(*this));
+  return withCap({getScale().convertToDouble()}, getSoftcap().convertToDouble(), aheadOf(*this),
+                 getZLoss().convertToDouble());
 }
 Flags CrossEntropyBwdOp::flags() { return flagsOf({{"counted", getCounted()}}); }
 double CrossEntropyBwdOp::flops() { return 8.0 * elementsOf(getZ()); }
@@ -101,10 +116,10 @@ INFER(CrossEntropyMergeOp) {
 INFER(CrossEntropyLossOp) {
   Check check{"cross_entropy_loss", loc};
   if (failed(check.operands(a, 2, 2)) || failed(checkStatistics(check, a.getStats())) ||
-      failed(check.tokens("the targets", a.getTargets())) ||
+      failed(check.tokens("the targets", a.getTargets())) || failed(checkLimit(check, "z_loss", a.getZLoss())) ||
       failed(check.equal("the statistics' rows", rowsOf(a.getStats()), "the targets", elementsOf(a.getTargets()))))
     return failure();
-  types.push_back(inSums(a.getStats(), {1}));
+  types.push_back(lossType(a.getStats(), a.getZLoss()));
   return success();
 }
 
@@ -112,6 +127,7 @@ INFER(CrossEntropyDzOp) {
   Check check{"cross_entropy_dz", loc};
   if (failed(check.operands(a, 3, 3)) || failed(checkLogits(check, a.getZ(), a.getTargets(), a.getSoftcap())) ||
       failed(checkShard(check, a.getZ(), a.getFirst(), a.getVocab())) ||
+      failed(checkLimit(check, "z_loss", a.getZLoss())) ||
       failed(check.type("the statistics", a.getStats(), lossStatistics(a.getZ()))))
     return failure();
   types.push_back(a.getZ().getType());
@@ -137,11 +153,14 @@ double CrossEntropyMergeOp::flops() { return 5.0 * rowsOf(getStats()) * static_c
 SmallVector<Run> CrossEntropyMergeOp::lists() { return {{0, static_cast<unsigned>(getParts().size())}}; }
 Dims CrossEntropyLossOp::dims() { return {rowsOf(getStats())}; }
 double CrossEntropyLossOp::flops() { return 0; }
-SmallVector<double> CrossEntropyLossOp::params() { return withCap({getScale().convertToDouble()}, 0, aheadOf(*this)); }
+SmallVector<double> CrossEntropyLossOp::params() {
+  return withCap({getScale().convertToDouble()}, 0, aheadOf(*this), getZLoss().convertToDouble());
+}
 Flags CrossEntropyLossOp::flags() { return flagsOf({{"counted", getCounted()}}); }
 Dims CrossEntropyDzOp::dims() { return shardDims(*this); }
 double CrossEntropyDzOp::flops() { return 3.0 * elementsOf(getZ()); }
 SmallVector<double> CrossEntropyDzOp::params() {
-  return withCap({getScale().convertToDouble()}, getSoftcap().convertToDouble(), aheadOf(*this));
+  return withCap({getScale().convertToDouble()}, getSoftcap().convertToDouble(), aheadOf(*this),
+                 getZLoss().convertToDouble());
 }
 Flags CrossEntropyDzOp::flags() { return flagsOf({{"counted", getCounted()}}); }

@@ -10,15 +10,18 @@ def CrossEntropyOp : Nn_Op<"cross_entropy", [DeclareOpInterfaceMethods<Nn_Differ
     `scale` is the weight of this loss in that of the model, which may be a sum of several. `counted`: the sum is
     divided by how many targets of the step count, which is known when it runs; if each place has the target `ahead`
     places on in its document, by how many of those. A `softcap` of c above 0 makes
-    c tanh(z / c) of the logits first. One that is `further` adds to the gradients and is told apart from the others.
+    c tanh(z / c) of the logits first. A `z_loss` of w above 0 adds w lse(z)^2 of each token to what is trained; their
+    sum, times `scale` and divided as the loss, is the loss's second element. One that is `further` adds to the
+    gradients and is told apart from the others.
   }];
-  let signature = "cross_entropy(z, targets, softcap = 0.0)";
+  let signature = "cross_entropy(z, targets, softcap = 0.0, z_loss = 0.0)";
   let formula = "loss = sum over tokens of log(sum(e^z)) - z[target]";
-  let note = "z are the logits, with a `softcap` of c above 0 first made c tanh(z / c); the last part returns it, or "
-             "`a + 0.3 * b` of several, and further ones behind a comma; training takes the mean "
-             "over all tokens of a step, or with `documents = true` over those that count";
+  let note = "z are the logits, with a `softcap` of c above 0 first made c tanh(z / c); a `z_loss` of w trains w "
+             "log(sum(e^z))^2, too, and is told apart; the last part returns it, or `a + 0.3 * b` of several, and "
+             "further ones behind a comma; training takes the mean over all tokens of a step, or with "
+             "`documents = true` over those that count";
   let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Nn_One:$scale, UnitAttr:$counted, Nn_Offset:$ahead,
-                       Nn_Number:$softcap, UnitAttr:$further);
+                       Nn_Number:$softcap, Nn_Number:$z_loss, UnitAttr:$further);
   let results = (outs Nn_Tensor:$loss);
   let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";
 }
@@ -26,7 +29,7 @@ def CrossEntropyOp : Nn_Op<"cross_entropy", [DeclareOpInterfaceMethods<Nn_Differ
 def CrossEntropyBwdOp : Nn_KernelOp<"cross_entropy_bwd", ["kernelName", "params", "flags"], [Nn_InPlace]> {
   let summary = "loss and gradient of the logits in one pass, both times `scale`";
   let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, F64Attr:$scale, UnitAttr:$counted, Nn_Offset:$ahead,
-                       Nn_Number:$softcap);
+                       Nn_Number:$softcap, Nn_Number:$z_loss);
   let results = (outs Nn_Tensor:$dz, Nn_Tensor:$loss);
   let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
@@ -59,7 +62,8 @@ def CrossEntropyLossOp : Nn_ForwardOp<"cross_entropy_loss", ["params", "flags"]>
     Its derivative makes dz of each shard whose statistics are made in this function; the loss itself is counted where
     this op stands.
   }];
-  let arguments = (ins Nn_Tensor:$stats, Nn_Integers:$targets, Nn_One:$scale, UnitAttr:$counted, Nn_Offset:$ahead);
+  let arguments = (ins Nn_Tensor:$stats, Nn_Integers:$targets, Nn_One:$scale, UnitAttr:$counted, Nn_Offset:$ahead,
+                       Nn_Number:$z_loss);
   let results = (outs Nn_Tensor:$loss);
   let assemblyFormat = "$stats `,` $targets attr-dict `:` functional-type(operands, results)";
 }
@@ -67,7 +71,7 @@ def CrossEntropyLossOp : Nn_ForwardOp<"cross_entropy_loss", ["params", "flags"]>
 def CrossEntropyDzOp : Nn_KernelOp<"cross_entropy_dz", ["params", "flags", "varying"], [Nn_InPlace]> {
   let summary = "gradient of a shard's logits times `scale`, from the statistics of whole rows";
   let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Nn_Tensor:$stats, Nn_Offset:$first, I64Attr:$vocab,
-                       F64Attr:$scale, UnitAttr:$counted, Nn_Offset:$ahead, Nn_Number:$softcap,
+                       F64Attr:$scale, UnitAttr:$counted, Nn_Offset:$ahead, Nn_Number:$softcap, Nn_Number:$z_loss,
                        OptionalAttr<Nn_AxesAttr>:$first_by);
   let results = (outs Nn_Tensor:$dz);
   let assemblyFormat = "$z `,` $targets `,` $stats attr-dict `:` functional-type(operands, results)";

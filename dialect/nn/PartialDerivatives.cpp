@@ -139,7 +139,7 @@ static LogicalResult addLoss(Location loc, Value loss, bool further, Gradients &
 LogicalResult CrossEntropyOp::differentiate(Gradients &gradients) {
   auto scale = gradients.builder.getF64FloatAttr(getScale().convertToDouble() * gradients.lossScale);
   auto backward = gradients.builder.create<CrossEntropyBwdOp>(getLoc(), getZ(), getTargets(), scale, getCountedAttr(),
-                                                              getAheadAttr(), getSoftcapAttr());
+                                                              getAheadAttr(), getSoftcapAttr(), getZLossAttr());
   gradients.add(getLoc(), getZ(), backward.getDz());
   return addLoss(getLoc(), backward.getLoss(), getFurther(), gradients);
 }
@@ -154,7 +154,7 @@ static void differentiateShards(Value stats, CrossEntropyLossOp loss, FloatAttr 
                   gradients.builder.create<CrossEntropyDzOp>(
                       shard.getLoc(), shard.getZ(), shard.getTargets(), loss.getStats(), shard.getFirstAttr(),
                       shard.getVocabAttr(), scale, loss.getCountedAttr(), loss.getAheadAttr(), shard.getSoftcapAttr(),
-                      shard.getFirstByAttr()));
+                      loss.getZLossAttr(), shard.getFirstByAttr()));
   else if (auto piece = stats.getDefiningOp<PieceOp>(); piece && piece.getIndex() == 0) // of what all devices have
     differentiateShards(piece.getX(), loss, scale, gradients);
   else if (auto gather = stats.getDefiningOp<AllGatherOp>())
@@ -166,7 +166,7 @@ LogicalResult CrossEntropyLossOp::differentiate(Gradients &gradients) {
   differentiateShards(getStats(), *this, scale, gradients);
   return addLoss(getLoc(),
                  gradients.builder.create<CrossEntropyLossOp>(getLoc(), getStats(), getTargets(), scale,
-                                                              getCountedAttr(), getAheadAttr()),
+                                                              getCountedAttr(), getAheadAttr(), getZLossAttr()),
                  /*further=*/false, gradients);
 }
 

@@ -48,8 +48,11 @@ public:
       return failure();
     for (auto [site, op] : enumerate(dropouts))
       nn::setDropoutSite(op, {int64_t(site), int64_t(dropouts.size())});
-    auto loss = RankedTensorType::get({1}, pp::nn::sumType(shape.element));
-    if (types->empty() || types->size() > 2 || any_of(*types, [&](mlir::Type type) { return type != loss; }))
+    auto isLoss = [&](mlir::Type type) { // behind it its z-loss, if there is one
+      auto element = pp::nn::sumType(shape.element);
+      return type == RankedTensorType::get({1}, element) || type == RankedTensorType::get({2}, element);
+    };
+    if (types->empty() || types->size() > 2 || !all_of(*types, isLoss))
       return evaluator.fail(model.parts.back().returnAt,
                             "the last part of a model returns the loss alone, got " + str(*types));
     return success();

@@ -88,6 +88,13 @@ LogicalResult ModelLosses::finish(mlir::OpBuilder &builder, Evaluator &evaluator
     if (all_of(terms, isOf) && terms.size() > 1)
       return evaluator.fail(loss.second, "this loss is a part of both losses that the model returns");
   }
+  auto hasZ = [&](const Term &term) {
+    return !losses[term.loss].first.getDefiningOp<nn::CrossEntropyOp>().getZLoss().isZero();
+  };
+  for (ArrayRef<Term> sum : terms)
+    if (auto *without = find_if_not(sum, hasZ); without != sum.end() && any_of(sum, hasZ))
+      return evaluator.fail(losses[without->loss].second,
+                            "this loss has no `z_loss`, and another one that it is added to has one");
   for (auto [number, sum] : enumerate(terms))
     if (!sum.empty())
       returned[number] = total(builder, sum, sequence, number > 0);

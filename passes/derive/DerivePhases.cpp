@@ -162,8 +162,9 @@ void PieceGraph::splitLosses() {
     int64_t vocab = cast<RankedTensorType>(z.getType()).getShape().back();
     auto stats = builder.create<nn::CrossEntropyStatsOp>(whole.getLoc(), z, whole.getTargets(), /*first=*/0, vocab,
                                                          whole.getSoftcap(), nn::AxesAttr());
-    auto loss = builder.create<nn::CrossEntropyLossOp>(whole.getLoc(), stats, whole.getTargets(), whole.getScaleAttr(),
-                                                       whole.getCountedAttr(), whole.getAheadAttr());
+    auto loss =
+        builder.create<nn::CrossEntropyLossOp>(whole.getLoc(), stats, whole.getTargets(), whole.getScaleAttr(),
+                                               whole.getCountedAttr(), whole.getAheadAttr(), whole.getZLossAttr());
     whole.replaceAllUsesWith(loss.getLoss());
     erase(whole);
   }

@@ -294,7 +294,7 @@ LogicalResult PartSplitter::writeLoss(Operation *op, Value z) {
   if (whole)
     result = builder
                  .create<nn::CrossEntropyLossOp>(op->getLoc(), *result, targets, whole.getScaleAttr(),
-                                                 whole.getCountedAttr(), whole.getAheadAttr())
+                                                 whole.getCountedAttr(), whole.getAheadAttr(), whole.getZLossAttr())
                  .getLoss();
   forms[op->getResult(0)] = {{DeviceLayout::of(LayoutKind::full), *result}};
   return success();

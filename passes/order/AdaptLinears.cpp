@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Before: y = linear x, W, b        After: y0 = linear x, W, b
-//                                          u = linear x, A          A [in, rank], uniform in +-1/sqrt(in)
+//                                          u = linear x, A          A [in, rank], uniform in +-1/sqrt(in); with a rate
+//                                                                   of dropout, of dropout x
 //                                          v = scale u, factor      alpha / rank, or alpha / sqrt(rank)
 //                                          w = linear v, B          B [rank, out], zero: at first y is y0
 //                                          y = y0 + w
@@ -30,7 +31,9 @@ class Adapter {
 public:
   explicit Adapter(DictionaryAttr lora)
       : rank(lora.getAs<IntegerAttr>("rank").getInt()), factor(lora.getAs<FloatAttr>("factor").getValueAsDouble()),
-        targets(lora.getAs<ArrayAttr>("targets")) {}
+        targets(lora.getAs<ArrayAttr>("targets")), rate(lora.getAs<FloatAttr>("dropout")) {}
+
+  SmallVector<Operation *> dropouts; ///< that were made, in the order of the model's text
 
   /// How many linears of the part got weights.
   int64_t adapt(func::FuncOp part) {
@@ -47,6 +50,7 @@ private:
   int64_t rank;
   double factor;
   ArrayAttr targets;
+  FloatAttr rate; ///< of dropout; null: none
 
   static nn::WeightAttr weightOf(func::FuncOp part, nn::LinearOp linear) {
     Value w = linear.getW();
@@ -79,11 +83,34 @@ private:
             out = cast<RankedTensorType>(linear.getY().getType()).getShape().back();
     Value a = addWeight(part, linear, weight, "lora_A", {in, rank}, nn::Init::uniform, 1 / std::sqrt(in));
     Value b = addWeight(part, linear, weight, "lora_B", {rank, out}, nn::Init::zero, 0);
-    Value u = builder.create<nn::LinearOp>(loc, linear.getX(), a, Value(), /*transposed=*/false);
+    Value x = linear.getX();
+    if (rate) { // each linear has a mask of its own
+      x = builder.create<nn::DropoutOp>(loc, x, rowsOf(part, x), rate.getValue(), /*offset=*/0, /*site=*/0, /*sites=*/1,
+                                        /*zigzag=*/0);
+      dropouts.push_back(x.getDefiningOp());
+    }
+    Value u = builder.create<nn::LinearOp>(loc, x, a, Value(), /*transposed=*/false);
     Value v = builder.create<nn::ScaleOp>(loc, u, builder.getF64FloatAttr(factor));
     Value w = builder.create<nn::LinearOp>(loc, v, b, Value(), /*transposed=*/false);
     Value y = builder.create<nn::AddOp>(loc, linear.getY(), w);
     linear.getY().replaceAllUsesExcept(y, y.getDefiningOp());
+  }
+
+  /// The data by which masks of dropout are made: what the part has, or from now on reads.
+  static Value rowsOf(func::FuncOp part, Value x) {
+    Builder builder(part.getContext());
+    auto rows = builder.getNamedAttr(nn::kDataAttr, builder.getStringAttr("rows"));
+    unsigned weights = part.getNumArguments(); // data stand before them
+    for (unsigned i = 0; i < part.getNumArguments(); ++i) {
+      if (part.getArgAttr(i, nn::kDataAttr) == rows.getValue())
+        return part.getArgument(i);
+      if (part.getArgAttr(i, nn::kWeightAttr))
+        weights = std::min(weights, i);
+    }
+    auto shape = cast<RankedTensorType>(x.getType()).getShape().take_front(2);
+    part.insertArgument(weights, RankedTensorType::get(shape, builder.getI32Type()), builder.getDictionaryAttr(rows),
+                        part.getLoc());
+    return part.getArgument(weights);
   }
 
   /// The file has it as [out, in].
@@ -107,6 +134,21 @@ private:
   }
 };
 
+/// The masks of adapters are numbered behind those of the model.
+void numberDropouts(ModuleOp module, ArrayRef<Operation *> made) {
+  int64_t own = 0;
+  SmallVector<Operation *> all(made);
+  module.walk([&](Operation *op) {
+    if (auto said = nn::dropoutSiteOf(op); said && !llvm::is_contained(made, op)) {
+      own = said->sites;
+      all.push_back(op);
+    }
+  });
+  for (auto [number, op] : llvm::enumerate(all))
+    nn::setDropoutSite(op, {number < made.size() ? own + static_cast<int64_t>(number) : nn::dropoutSiteOf(op)->site,
+                            own + static_cast<int64_t>(made.size())});
+}
+
 struct AdaptLinears : public pp::impl::AdaptLinearsBase<AdaptLinears> {
   void runOnPrograms() override {
     for (auto program : getOperation().getOps<ProgramOp>()) {
@@ -114,9 +156,11 @@ struct AdaptLinears : public pp::impl::AdaptLinearsBase<AdaptLinears> {
       if (!lora)
         continue;
       int64_t count = 0;
+      Adapter adapter(lora);
       for (auto part : llvm::to_vector(getOperation().getOps<func::FuncOp>()))
         if (!part.empty())
-          count += Adapter(lora).adapt(part);
+          count += adapter.adapt(part);
+      numberDropouts(getOperation(), adapter.dropouts);
       if (count == 0) {
         emitError(program.getLoc()) << "`lora`: no linear of the model has one of its targets";
         return signalPassFailure();

@@ -138,7 +138,8 @@ void VocabularyPart::writeShard(OpBuilder &builder, StringRef name, int64_t k, i
     all.push_back(i == k ? mine.getStats() : other);
   }
   Value merged = builder.create<nn::CrossEntropyMergeOp>(loc, statsType, all);
-  Value sum = builder.create<nn::CrossEntropyLossOp>(loc, loss.getLoss().getType(), merged, targets,
-                                                     loss.getScaleAttr(), loss.getCountedAttr(), loss.getAheadAttr());
+  Value sum =
+      builder.create<nn::CrossEntropyLossOp>(loc, loss.getLoss().getType(), merged, targets, loss.getScaleAttr(),
+                                             loss.getCountedAttr(), loss.getAheadAttr(), loss.getZLossAttr());
   end(builder, made, k + 1 == shards ? ValueRange(sum) : ValueRange());
 }

@@ -51,7 +51,6 @@ private:
     auto [buffer, offset] = find(value);
     return offset == 0 && bytesOf(value) == buffers[buffer].bytes;
   }
-  llvm::SmallVector<mlir::Operation *> readersOf(mlir::Value value) const;
   void copyParts();
   void mergeViews(mlir::Operation &op);
   // PlanWaits.cpp

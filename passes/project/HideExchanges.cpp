@@ -12,6 +12,7 @@
 #include "analysis/costs/Costs.h"
 #include "mlir/IR/SymbolTable.h"
 #include "passes/Passes.h"
+#include "passes/project/PlanBodies.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallBitVector.h"
 
@@ -71,11 +72,19 @@ private:
         before[i].push_back(made->second);
     if (auto inPlace = dyn_cast<nn::InPlace>(ops[i])) // what it writes over was read by all others
       for (nn::Tie tie : inPlace.getRequiredTies())
-        for (Operation *reader : ops[i]->getOperand(tie.operand).getUsers())
-          if (auto other = numbers.find(reader); other != numbers.end() && other->second != i)
-            before[i].push_back(other->second);
+        addReaders(i, ops[i]->getOperand(tie.operand));
     if (times[i].axes)
       messages.push_back(i);
+  }
+
+  /// What reads memory of the value before op i stays before it: through views of the value, and where it is a view.
+  void addReaders(size_t i, Value value) {
+    for (Operation *reader : readersOf(value))
+      if (auto other = numbers.find(reader); other != numbers.end() && other->second < i)
+        before[i].push_back(other->second);
+    if (Operation *op = value.getDefiningOp(); op && op->hasTrait<nn::View>())
+      for (Value operand : op->getOperands())
+        addReaders(i, operand);
   }
 
   /// Marks what the message needs.

@@ -35,6 +35,9 @@ struct BodyGroups {
   static bool isBody(mlir::func::FuncOp function) { return function->hasAttr(pipeline::kInputsAttr); }
 };
 
+/// The ops that read the value's memory, through views too; a view is a reader itself.
+llvm::SmallVector<mlir::Operation *> readersOf(mlir::Value value);
+
 /// Gives every op result of every task body a place (`pipeline.buffers`) and every body its `pipeline.scratch_bytes`.
 mlir::LogicalResult planBodies(mlir::ModuleOp module);
 

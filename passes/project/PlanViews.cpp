@@ -17,8 +17,7 @@ int64_t BodyPlan::bytesOf(Value value) {
   return llvm::alignTo(tensorBytes(cast<RankedTensorType>(value.getType())), kAlignment);
 }
 
-/// The ops that read the value's memory, through views too; a view is a reader itself.
-SmallVector<Operation *> BodyPlan::readersOf(Value value) const {
+SmallVector<Operation *> pp::readersOf(Value value) {
   SmallVector<Operation *> readers(value.getUsers());
   for (size_t i = 0; i < readers.size(); ++i)
     if (readers[i]->hasTrait<nn::View>())

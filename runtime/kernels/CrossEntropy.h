@@ -19,6 +19,9 @@ inline double lossFactor(const PreparedOp &op, const OptimizerScalars &scalars) 
   return op.has(Counted) ? op.params[0] / scalars.divisors[op.ahead()] : op.params[0];
 }
 
+/// The slope of lse + w lse^2.
+inline double slopeOfLse(double w, double lse) { return w > 0 ? 1 + 2 * w * lse : 1; }
+
 /// The cap of logits as loops use it; Capped: logits are cap tanh(z / cap).
 template <bool Capped, class A> struct LogitCap {
   A cap, inverse;
@@ -67,12 +70,20 @@ PP_INLINE void writeSlopes(const E *z, E *dz, int64_t n, Acc<E> largest, LogitCa
   }
 }
 
+/// The loss, and behind it its z-loss if there is one.
+template <class A>
+void writeLoss(const PreparedOp &op, const OptimizerScalars &scalars, double loss, double squares, A *out) {
+  out[0] = A(lossFactor(op, scalars) * loss);
+  if (op.zLoss() > 0)
+    out[1] = A(lossFactor(op, scalars) * op.zLoss() * squares);
+}
+
 /// Three passes over a row while it is in cache: maximum, sum, gradient (written over the logits if dz == z).
 template <class E, bool Capped> pp_status_t lossOfRows(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   const int32_t *targets = in<int32_t>(arguments[1]);
   int64_t vocabulary = op.dims[1];
-  double loss = 0, *losses = out<double>(arguments[5]);
+  double loss = 0, squares = 0, *losses = out<double>(arguments[5]);
   const OptimizerScalars &scalars = *in<OptimizerScalars>(arguments[4]);
   A scale = A(lossFactor(op, scalars) * scalars.lossScale);
   LogitCap<Capped, A> cap(op);
@@ -92,12 +103,15 @@ template <class E, bool Capped> pp_status_t lossOfRows(const PreparedOp &op, voi
     loss += mine;
     if (losses)
       losses[t] = mine;
+    const double lse = double(largest) + double(logarithm(sum));
+    squares += lse * lse;
+    const A grown = A(slopeOfLse(op.zLoss(), lse));
     A share = exponential(logit - largest) / sum;
-    writeSlopes<E, Capped>(z, dz, vocabulary, largest, cap, scale / sum);
-    A slope = scale * (share - A(1));
+    writeSlopes<E, Capped>(z, dz, vocabulary, largest, cap, scale * grown / sum);
+    A slope = scale * (share * grown - A(1));
     put(dz, target, Capped ? slope * cap.slope(logit) : slope);
   }
-  *out<A>(arguments[3]) = A(lossFactor(op, scalars) * loss);
+  writeLoss(op, scalars, loss, squares, out<A>(arguments[3]));
   return PP_OK;
 }
 
@@ -154,17 +168,19 @@ template <class E> pp_status_t cross_entropy_merge(const PreparedOp &op, void *c
 /// dims T.
 template <class E> pp_status_t cross_entropy_loss(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
-  double loss = 0, *losses = out<double>(arguments[4]);
+  double loss = 0, squares = 0, *losses = out<double>(arguments[4]);
   for (int64_t t = 0; t < op.dims[0]; ++t) {
     const A *stats = in<A>(arguments[0]) + 3 * t;
     if (in<int32_t>(arguments[1])[t] < 0)
       continue;
-    const double mine = double(stats[0] - stats[2]) + double(logarithm(stats[1]));
+    const double mine = double(stats[0] - stats[2]) + double(logarithm(stats[1])),
+                 lse = double(stats[0]) + double(logarithm(stats[1]));
     loss += mine;
+    squares += lse * lse;
     if (losses)
       losses[t] = mine;
   }
-  *out<A>(arguments[2]) = A(lossFactor(op, *in<OptimizerScalars>(arguments[3])) * loss);
+  writeLoss(op, *in<OptimizerScalars>(arguments[3]), loss, squares, out<A>(arguments[2]));
   return PP_OK;
 }
 
@@ -185,7 +201,8 @@ template <class E, bool Capped> pp_status_t slopesOfShard(const PreparedOp &op, 
       memset(dz, 0, size_t(n) * sizeof(E));
       continue;
     }
-    A largest = stats[0], factor = scale / stats[1];
+    const double lse = double(stats[0]) + double(logarithm(stats[1]));
+    A largest = stats[0], factor = scale * A(slopeOfLse(op.zLoss(), lse)) / stats[1];
     bool here = target >= first && target < first + n;
     A logit = here ? cap(get(z, target - first)) : 0;
     A share = here ? factor * exponential(logit - largest) : 0;

@@ -40,9 +40,9 @@ enum OpFlag : uint32_t {
 /// sum_squares_all by a size and 1 (decay) or 0 for each tensor. embedding_dw may have a param, the token whose row
 /// takes no gradient; rope may have a factor and up to d/2 frequencies in place of theta; attention and attention_bwd
 /// may have up to three: window, scale, softcap, and with the flag "dropout" have three or four more; cross_entropy,
-/// its stats and dz may end with a softcap, and those that count targets with how far on these are behind it; adamw,
-/// adamw_all, sgd and muon with what the group of the weights multiplies the rate by, and the weight decay; route with
-/// the number of groups of experts, and of those chosen.
+/// its stats and dz may end with a softcap, those with targets with how far on these are behind it, and then a z-loss;
+/// adamw, adamw_all, sgd and muon with what the group of the weights multiplies the rate by, and the weight decay;
+/// route with the number of groups of experts, and of those chosen.
 /// With the flag "packed" q, k and v of an attention are one tensor, the columns of q first, and so are dq, dk, dv; a
 /// rope turns the first heads of each row, and how many pass behind them is one dim more, behind all others; p and q of
 /// a swiglu or glu are one tensor, as are dp and dq, and the columns of p in a row are one dim more.
@@ -182,6 +182,8 @@ struct PreparedOp {
   double shrink() const { return has(Decay) ? groupShrink() : 0; }
   /// Of a loss that counts its targets, how many places on they are.
   int ahead() const { return int(params[2]); }
+  /// What squares of lse are multiplied by; 0: no loss has them.
+  double zLoss() const { return params[3]; }
   /// The cap of the logits of a loss; 0: none.
   double logitCap() const { return params[kernel == Kernel::cross_entropy_stats ? 0 : 1]; }
 };

@@ -86,6 +86,8 @@ std::string checkDims(const PreparedOp &op) {
   if (hasTargets(op.kernel) && !(op.params[2] >= 0 && op.params[2] <= mostAhead))
     return "targets " + std::to_string(int64_t(op.params[2])) + " places further on; expected 0 to " +
            std::to_string(mostAhead);
+  if (hasTargets(op.kernel) && !(op.params[3] >= 0 && std::isfinite(op.params[3])))
+    return "a z-loss of " + std::to_string(op.params[3]) + "; expected at least 0";
   switch (op.kernel) {
   case Kernel::attention:
   case Kernel::attention_bwd:
@@ -157,7 +159,7 @@ bool takesCap(Kernel kernel) {
 bool takesParams(const OpSpec &spec, const KernelFacts &facts, Kernel kernel) {
   size_t count = spec.params.size();
   if (takesCap(kernel) || hasTargets(kernel))
-    return count >= facts.params && count <= facts.params + (hasTargets(kernel) ? 2 : 1);
+    return count >= facts.params && count <= facts.params + (hasTargets(kernel) ? 3 : 1);
   if (facts.name == std::string("embedding_dw") && count == 1)
     return true;
   if (isUpdate(kernel) || kernel == Kernel::route)

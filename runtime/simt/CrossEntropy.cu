@@ -105,10 +105,24 @@ template <class E> struct LossArrays {
   int64_t n, first, vocabulary;
   int64_t exist; ///< columns of the vocabulary; the others are padding
   LossFactor factor;
-  Acc<E> cap; ///< of the logits; 0: none
+  Acc<E> cap;   ///< of the logits; 0: none
+  double zLoss; ///< what squares of lse are multiplied by
   int32_t *failures, mark;
 
   PP_DEVICE Acc<E> slope() const { return Acc<E>(factor.value() * factor.scalars->lossScale); }
+
+  PP_DEVICE void writeLoss(int64_t row, int64_t rows, double loss, double lse) const {
+    losses[row] = loss;
+    if (zLoss > 0)
+      losses[rows + row] = lse * lse;
+  }
+  /// The factor of a row's powers.
+  PP_DEVICE Acc<E> powers(Acc<E> largest, Acc<E> sum) const {
+    if (zLoss <= 0)
+      return slope() / sum;
+    const double lse = double(largest) + double(logarithm(sum));
+    return slope() * Acc<E>(1 + 2 * zLoss * lse) / sum;
+  }
 
   /// The row's target; a wrong one counts as ignored, and is reported.
   PP_DEVICE int64_t target(int64_t row) const {
@@ -128,14 +142,15 @@ template <class E, int W, bool Capped> __global__ void __launch_bounds__(512) lo
   if (target < 0) {
     clearRow<E, W>(dz, a.n);
     if (threadIdx.x == 0)
-      a.losses[row] = 0;
+      a.writeLoss(row, gridDim.x, 0, 0);
     return;
   }
   A logit = logitsOf<Capped, 1>(z + target, a.cap).v[0];
   Softmax<A> all = softmaxOf<E, W, Capped>(z, a.n, a.cap, sharedMemory<A>());
   if (threadIdx.x == 0)
-    a.losses[row] = double(all.largest - logit) + double(logarithm(all.sum));
-  writeGradient<E, W, Capped>(z, dz, a.n, all.largest, a.slope() / all.sum, a.slope(), target, a.cap);
+    a.writeLoss(row, gridDim.x, double(all.largest - logit) + double(logarithm(all.sum)),
+                double(all.largest) + double(logarithm(all.sum)));
+  writeGradient<E, W, Capped>(z, dz, a.n, all.largest, a.powers(all.largest, all.sum), a.slope(), target, a.cap);
 }
 
 template <class A> __global__ void sumLossesKernel(const double *losses, int64_t n, LossFactor factor, A *loss) {
@@ -148,8 +163,16 @@ template <class A> __global__ void sumLossesKernel(const double *losses, int64_t
 }
 
 template <class E> pp_status_t sumLosses(const PreparedOp &op, const double *losses, void *loss) {
-  return launch(op, sumLossesKernel<Acc<E>>, {1}, op.dims[0] > 32 ? 1024 : 32, blockSumEntries * sizeof(double), losses,
-                op.dims[0], lossFactor(op), out<Acc<E>>(loss));
+  const int threads = op.dims[0] > 32 ? 1024 : 32;
+  auto sum = [&](const double *its, LossFactor factor, Acc<E> *to) {
+    return launch(op, sumLossesKernel<Acc<E>>, {1}, threads, blockSumEntries * sizeof(double), its, op.dims[0], factor,
+                  to);
+  };
+  LossFactor factor = lossFactor(op);
+  if (pp_status_t status = sum(losses, factor, out<Acc<E>>(loss)); status != PP_OK || op.zLoss() <= 0)
+    return status;
+  factor.scale *= op.zLoss();
+  return sum(losses + op.dims[0], factor, out<Acc<E>>(loss) + 1);
 }
 
 int rowThreads(int64_t packs) { return packs >= 512 ? 512 : int((packs + 31) / 32 * 32); }
@@ -169,6 +192,7 @@ template <class E> LossArrays<E> arraysOf(const PreparedOp &op, const void *z, c
   a.z = in<E>(z), a.targets = in<int32_t>(targets);
   a.losses = reinterpret_cast<double *>(op.scratch);
   a.cap = Acc<E>(op.logitCap());
+  a.zLoss = op.kernel == Kernel::cross_entropy_stats ? 0 : op.zLoss();
   a.n = a.exist = op.dims[1], a.first = op.dims[2], a.vocabulary = op.dims[3];
   a.failures = op.launches->failures, a.mark = op.number + 1;
   return a;
@@ -245,18 +269,22 @@ template <class E> struct RowLoss {
   using Element = E;
   const Acc<E> *stats;
   const int32_t *targets;
-  double *losses;
+  double *losses, *squares; ///< squares: of lse; null where they are not wanted
   template <int W> PP_DEVICE void at(int64_t t) const {
     const Acc<E> *row = stats + 3 * t;
+    const double lse = double(row[0]) + double(logarithm(row[1]));
     losses[t] = targets[t] < 0 ? 0 : double(row[0] - row[2]) + double(logarithm(row[1]));
+    if (squares)
+      squares[t] = targets[t] < 0 ? 0 : lse * lse;
   }
 };
 /// dims T.
 template <class E> pp_status_t cross_entropy_loss(const PreparedOp &op, void *const *arguments) {
   takeScalars(op, arguments[3]);
   double *losses = reinterpret_cast<double *>(op.scratch);
+  double *squares = op.zLoss() > 0 ? losses + op.dims[0] : nullptr;
   if (pp_status_t status =
-          map(op, RowLoss<E>{in<Acc<E>>(arguments[0]), in<int32_t>(arguments[1]), losses}, op.dims[0], false))
+          map(op, RowLoss<E>{in<Acc<E>>(arguments[0]), in<int32_t>(arguments[1]), losses, squares}, op.dims[0], false))
     return status;
   return sumLosses<E>(op, losses, arguments[2]);
 }
@@ -267,8 +295,8 @@ template <class E, int W, bool Capped> __global__ void __launch_bounds__(512) sh
   if (target < 0)
     clearRow<E, W>(a.dz + row * a.n, a.n);
   else
-    writeGradient<E, W, Capped>(a.z + row * a.n, a.dz + row * a.n, a.exist, stats[0], a.slope() / stats[1], a.slope(),
-                                target - a.first, a.cap);
+    writeGradient<E, W, Capped>(a.z + row * a.n, a.dz + row * a.n, a.exist, stats[0], a.powers(stats[0], stats[1]),
+                                a.slope(), target - a.first, a.cap);
   if (target >= 0)
     clearRow<E, 1>(a.dz + row * a.n + a.exist, a.n - a.exist);
 }
@@ -288,7 +316,8 @@ template <class E> pp_status_t cross_entropy_dz(const PreparedOp &op, void *cons
 } // namespace
 
 int64_t pp::crossEntropyScratch(const PreparedOp &op) {
-  return op.kernel == Kernel::cross_entropy || op.kernel == Kernel::cross_entropy_loss ? 8 * op.dims[0] : 0;
+  const bool sums = op.kernel == Kernel::cross_entropy || op.kernel == Kernel::cross_entropy_loss;
+  return sums ? 8 * op.dims[0] * (op.zLoss() > 0 ? 2 : 1) : 0;
 }
 
 Body pp::crossEntropyBody(Kernel kernel, Type type) {

@@ -102,7 +102,8 @@ void Facts::addData(const std::string &option, const std::string &data) {
   for (size_t i = 0; i < files.size(); ++i) {
     const std::string path = tokenPath(files[i].data),
                       kind = files[i].data.substr(0, files[i].data.size() - path.size());
-    weights += text(files[i].weight, " ");
+    for (const auto &[step, weight] : files[i].weights)
+      weights += step == 1 ? text(weight, " ") : text(weight, "@", step, " ");
     std::string content = contentOf(path);
     if (std::error_code none; kind.empty() && fs::exists(path + ".idx", none)) // a dataset of Megatron
       content = text(contentOf(path + ".idx"), "; ", contentOf(path + ".bin"));
@@ -143,9 +144,14 @@ void Facts::addOptions(const Program &program, const Options &options) {
   for (const auto &[name, value] : options.given)
     if (!written.contains(name) && !read.contains(name) && !own.contains(name))
       add("`--" + name + "`", value.empty() ? "given" : value);
-  for (auto [name, data] :
-       {std::pair("`--data`", &options.data), {"`--source`", &options.source}, {"`--eval`", &options.eval}})
-    addData(name, *data);
+  addData("`--data`", options.data);
+  addData("`--source`", options.source);
+  std::string names;
+  for (const EvalFile &its : options.evals) {
+    addData(its.name.empty() ? "`--eval`" : "`--eval " + its.name + "`", its.data);
+    names += (names.empty() ? "" : ", ") + its.name;
+  }
+  add("the order of `--eval`", names);
   addWeights("`--load`", options.load);
   addWeights("`--adapter`", options.adapter);
   addWeights("`--resume`", options.resume);

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -181,6 +182,7 @@ int runStreams(Emitted &emitted, const Options &options, Driver &driver) {
 } // namespace pp
 
 int main(int argc, char **argv) {
+  signal(SIGXFSZ, SIG_IGN); // a file that may grow no more is an error of who writes it
   int code = pp::mainOf(argc, argv);
   const char *why = fflush(stdout) != 0 ? strerror(errno) : ferror(stdout) ? "a line of it is lost" : nullptr;
   if (why && (code == 0 || code == pp::endedEarly))

@@ -92,7 +92,7 @@ public:
     PP_TRY(oneOf("peft_type", {"LORA"}, nullptr));
     PP_TRY(oneOf("task_type", {nullptr, "CAUSAL_LM"}, nullptr));
     PP_TRY(oneOf("bias", {"none"}, "none"));
-    PP_TRY(oneOf("lora_dropout", {0}, 0));
+    PP_TRY(oneOf("lora_dropout", {lora.dropout}, 0));
     PP_TRY(oneOf("use_rslora", {lora.rslora}, false));
     PP_TRY(checkFirstValues());
     for (const auto &[field, value] : root.items())
@@ -300,7 +300,7 @@ Status adapterConfig(RankMemory &memory, const std::string &base, std::string &o
                {"r", lora.rank},
                {"lora_alpha", lora.alpha},
                {"target_modules", targets},
-               {"lora_dropout", 0.0},
+               {"lora_dropout", lora.dropout},
                {"bias", "none"},
                {"fan_in_fan_out", !isTransposed},
                {"use_rslora", lora.rslora},

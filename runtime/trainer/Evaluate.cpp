@@ -18,16 +18,21 @@ Status Trainer::openEvaluation() {
     PP_TRY(checkForward("logprobs"));
   if (!options.logprobs.empty() && whole.target != "cpu")
     return invalid("`--logprobs` needs a program for the CPU; this one is for `", whole.target, "`");
-  if (options.eval.empty())
-    return {};
-  PP_TRY(checkForward("eval"));
-  if (options.eval == "random")
-    return invalid("`--eval` needs a file: random tokens have no end");
-  if (!options.source.empty())
-    return invalid("`--eval` and `--source`: the encoder's text of the rows of `--eval` is not known");
-  PP_TRY(evalInputs.open(options.eval, "", state.seed, state.asksPacking ? state.packing : std::nullopt, speaks()));
-  evalSteps = evalInputs.readOnce();
+  for (const auto &[name, data] : options.evals) {
+    PP_TRY(checkForward("eval"));
+    if (data == "random")
+      return invalid("`--eval` needs a file: random tokens have no end");
+    if (!options.source.empty())
+      return invalid("`--eval` and `--source`: the encoder's text of the rows of `--eval` is not known");
+    Evaluation &its = evaluations.emplace_back(whole, rank.device, name);
+    PP_TRY(its.inputs.open(data, "", state.seed, state.asksPacking ? state.packing : std::nullopt, speaks()));
+    its.steps = its.inputs.readOnce();
+  }
   return {};
+}
+
+bool Trainer::evaluatesAfter(int64_t step) const {
+  return !evaluations.empty() && (step == lastStep || (options.evalEvery && step % options.evalEvery == 0));
 }
 
 /// Runs step `number` of these rows without learning from them.
@@ -48,18 +53,21 @@ Status Trainer::runForward(int64_t step, StepInputs &from, int64_t number, StepS
   return status;
 }
 
-Status Trainer::evaluate(int64_t step, StepSummary &summary) {
-  double sum = 0;
-  for (int64_t number = 1; number <= evalSteps; ++number) {
-    StepSummary each;
-    PP_TRY(runForward(step, evalInputs, number, each));
-    sum += each.loss * evalInputs.lossDivisor();
-    summary.evalTokens += evalInputs.counted();
-    if (told && step < lastStep)
-      return {}; // the run ends here
+/// One file after the other; none of those that are not read to their end if the run is told to end.
+Status Trainer::evaluate(int64_t step, std::vector<EvalSummary> &summaries) {
+  for (auto &[name, from, steps] : evaluations) {
+    double sum = 0;
+    int64_t tokens = 0;
+    for (int64_t number = 1; number <= steps; ++number) {
+      StepSummary each;
+      PP_TRY(runForward(step, from, number, each));
+      sum += each.loss * from.lossDivisor();
+      tokens += from.counted();
+      if (told && step < lastStep)
+        return {}; // the run ends here
+    }
+    summaries.push_back({name, tokens ? sum / double(tokens) : 0, tokens});
   }
-  summary.evalLoss = summary.evalTokens ? sum / double(summary.evalTokens) : 0;
-  summary.evaluated = true;
   return {};
 }
 

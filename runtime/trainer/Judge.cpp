@@ -27,7 +27,7 @@ bool isRight(const OptimizerScalars &scalars, double norm2) {
 
 /// What is written after the step, or read of its weights, is of weights that are right.
 bool Trainer::mustBeJudged(int64_t step) const {
-  return step == lastStep || (evalSteps && options.evalEvery && step % options.evalEvery == 0) ||
+  return step == lastStep || evaluatesAfter(step) ||
          (!options.save.empty() && options.saveEvery && step % options.saveEvery == 0);
 }
 

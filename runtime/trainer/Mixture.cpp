@@ -2,26 +2,59 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/trainer/Mixture.h"
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
+#include <map>
 #include <numeric>
+#include <set>
 
 namespace pp {
 namespace {
 
 constexpr std::string_view mark = "mix:";
-constexpr size_t mostFiles = 1000;
-constexpr int64_t unit = 1000000; ///< of weights
+constexpr size_t mostFiles = 1000, mostStages = 1000;
+constexpr int64_t unit = 1000000;         ///< of weights
+constexpr int64_t mostSteps = 1000000000; ///< as of --steps
 
-/// A number above 0 with at most six decimals; 0: it is none.
+/// A number with at most six decimals; -1: it is none.
 int64_t weightOf(std::string_view text) {
   const size_t dot = std::min(text.find('.'), text.size());
   std::string_view whole = text.substr(0, dot), part = text.substr(std::min(dot + 1, text.size()));
   constexpr std::string_view digits = "0123456789";
   if (whole.empty() || whole.size() > 6 || part.size() > 6 || (dot < text.size() && part.empty()) ||
       whole.find_first_not_of(digits) != text.npos || part.find_first_not_of(digits) != text.npos)
-    return 0;
+    return -1;
   std::string padded = std::string(part) + std::string(6 - part.size(), '0');
   return std::stoll(std::string(whole)) * unit + std::stoll(padded);
+}
+
+/// A step behind `before`; 0: it is none.
+int64_t stepOf(std::string_view text, int64_t before) {
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
+  return error == std::errc() && end == text.data() + text.size() && step > before && step <= mostSteps ? step : 0;
+}
+
+/// `0.7`, or `0.7,0.2@1001,0@2001`: weights, each but the first with the step from which on it holds.
+Status readWeights(std::string_view text, std::map<int64_t, int64_t> &weights) {
+  const bool changes = text.find(',') != text.npos;
+  for (bool more = true; more;) {
+    const std::string_view each = text.substr(0, text.find(',')), number = each.substr(0, each.find('@'));
+    more = each.size() < text.size();
+    text.remove_prefix(each.size() + more);
+    const int64_t weight = weightOf(number), last = weights.empty() ? 0 : weights.rbegin()->first;
+    if (weight < 0 || (weight == 0 && !changes))
+      return invalid("expected a weight, a number ", changes ? "of at least" : "above", " 0 and below ", unit,
+                     " with at most six decimals, got `", number, "`");
+    if (number.size() == each.size() ? last != 0 : last == 0)
+      return invalid("expected ", last ? "`WEIGHT@STEP` behind the first weight" : "a first weight without a step",
+                     ", got `", each, "`");
+    const int64_t step = last ? stepOf(each.substr(number.size() + 1), last) : 1;
+    if (step == 0)
+      return invalid("expected a step from ", last + 1, " to ", mostSteps, " behind `@`, got `", each, "`");
+    weights[step] = weight;
+  }
+  return {};
 }
 
 /// Of a name that may say how wide tokens are before the path.
@@ -36,7 +69,7 @@ bool isMixture(const std::string &data) { return data.starts_with(mark); }
 
 Status readMixture(const std::string &data, std::vector<MixedFile> &files) {
   if (!isMixture(data)) {
-    files = {{data, 1}};
+    files = {{data, {{1, unit}}}};
     return {};
   }
   const std::string path = data.substr(mark.size());
@@ -44,6 +77,7 @@ Status readMixture(const std::string &data, std::vector<MixedFile> &files) {
   PP_TRY(mapping.open(path, "data "));
   constexpr std::string_view blanks = " \t\r";
   std::string_view rest = mapping.bytes();
+  std::map<std::filesystem::path, int64_t> lineOf; // two readers of a file would read each of its rows twice in turn
   for (int64_t number = 1; !rest.empty(); ++number) {
     std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(line.size() + 1, rest.size()));
@@ -52,14 +86,20 @@ Status readMixture(const std::string &data, std::vector<MixedFile> &files) {
       continue;
     line = line.substr(0, line.find_last_not_of(blanks) + 1);
     const size_t end = std::min(line.find_first_of(blanks), line.size());
-    const std::string weight(line.substr(0, end));
     const std::string name(line.substr(std::min(line.find_first_not_of(blanks, end), line.size())));
-    if (weightOf(weight) == 0)
-      return invalid("`", path, "`, line ", number, ": expected a weight, a number above 0 and below ", unit,
-                     " with at most six decimals, got `", weight, "`");
+    std::map<int64_t, int64_t> weights;
+    if (Status read = readWeights(line.substr(0, end), weights); !read.ok())
+      return invalid("`", path, "`, line ", number, ": ", read.message());
     if (name.empty() || name == "random" || isMixture(name))
       return invalid("`", path, "`, line ", number, ": expected the name of a file after the weight, got `", name, "`");
-    files.push_back({besides(path, name), weightOf(weight)});
+    files.push_back({besides(path, name), std::move(weights)});
+    std::error_code none;
+    const std::filesystem::path spelled = tokenPath(files.back().data);
+    const std::filesystem::path place = std::filesystem::weakly_canonical(spelled, none);
+    const auto [at, isNew] = lineOf.emplace(none ? spelled : place, number);
+    if (!isNew)
+      return invalid("`", path, "`, line ", number, ": line ", at->second, " names `", name,
+                     "`, too; one line with the sum of both weights reads it once");
     if (files.size() > mostFiles)
       return invalid("`", path, "` has more than ", mostFiles, " files");
   }
@@ -70,16 +110,36 @@ Status readMixture(const std::string &data, std::vector<MixedFile> &files) {
 Status Mixture::open(const std::string &data, int64_t vocab, uint64_t seed, bool check) {
   std::vector<MixedFile> files;
   PP_TRY(readMixture(data, files));
-  int64_t factor = 0;
-  for (const MixedFile &file : files)
-    factor = std::gcd(factor, file.weight);
-  total = 0;
+  PP_TRY(openStages(data, files));
   for (const MixedFile &file : files) {
     Source &source = sources.emplace_back();
     source.data = file.data;
-    source.weight = file.weight / factor;
-    total += source.weight;
     PP_TRY(source.tokens.open(file.data, vocab, seed, check));
+  }
+  return {};
+}
+
+Status Mixture::openStages(const std::string &data, const std::vector<MixedFile> &files) {
+  std::set<int64_t> steps;
+  for (const MixedFile &file : files)
+    for (const auto &[step, weight] : file.weights)
+      steps.insert(step);
+  if (steps.size() > mostStages)
+    return invalid("`", data.substr(mark.size()), "`: weights change at ", steps.size() - 1,
+                   " steps; expected at most ", mostStages - 1);
+  for (int64_t step : steps) {
+    Stage &its = stages.emplace_back();
+    its.step = step;
+    its.row = step == 1 ? 0 : INT64_MAX;
+    int64_t factor = 0;
+    for (const MixedFile &file : files) {
+      its.weights.push_back(std::prev(file.weights.upper_bound(step))->second);
+      factor = std::gcd(factor, its.weights.back());
+    }
+    if (factor == 0)
+      return invalid("`", data.substr(mark.size()), "`: all weights are 0 from step ", step, " on");
+    for (int64_t &weight : its.weights)
+      its.total += weight /= factor;
   }
   return {};
 }
@@ -105,9 +165,14 @@ std::vector<Rows::Place> Mixture::placesAt(int64_t n) {
   return out;
 }
 
-void Mixture::startAt(const std::vector<Rows::Place> &its) {
+void Mixture::startAt(const std::vector<Rows::Place> &its, int64_t step, int64_t rowsPerStep) {
   for (size_t i = 0; i < sources.size(); ++i) // where a run has other files, they are read from their begins
     sources[i].rows.startAt(i < its.size() ? its[i] : Rows::Place());
+  for (Stage &stage : stages) {
+    stage.row = std::max<int64_t>(stage.step - 1 - step, 0) * rowsPerStep;
+    stage.drawn.clear();
+  }
+  stages.front().drawn.assign(sources.size(), 0);
   places.clear();
   restart(0);
   first = 0;
@@ -132,54 +197,102 @@ std::string Mixture::fingerprint(bool withDocuments) const {
   if (isOne())
     return tokens().fingerprint(withDocuments);
   std::string out = "a mixture";
-  for (const Source &source : sources)
-    out += text(&source == &sources.front() ? ": " : "; ", source.weight, " of ", total, " rows from ",
-                source.tokens.fingerprint(withDocuments));
+  for (size_t i = 0; i < sources.size(); ++i)
+    out += text(i == 0 ? ": " : "; ", shareOf(i), " from ", sources[i].tokens.fingerprint(withDocuments));
   return out;
+}
+
+std::string Mixture::shareOf(size_t source) const {
+  std::string out;
+  for (const Stage &its : stages)
+    out += text(its.step == 1 ? "" : text(", from step ", its.step, " on "), its.weights[source], " of ", its.total,
+                " rows");
+  return stages.size() > 1 ? out + "," : out;
 }
 
 std::string Mixture::describe(int64_t rowsPerStep) {
   std::string out;
-  for (Source &source : sources) {
-    char line[160];
-    const double share = double(source.weight) / double(total);
-    snprintf(line, sizeof line,
-             "data: %5.1f %% of the rows are from %lld tokens, read once every %.1f steps: ", 100 * share,
-             static_cast<long long>(source.tokens.count()),
-             double(source.rows.rowsPerEpoch()) / (share * double(rowsPerStep)));
-    out += line + source.data + "\n";
-  }
+  for (const Stage &its : stages)
+    for (size_t i = 0; i < sources.size(); ++i) {
+      Source &source = sources[i];
+      if (its.weights[i] == 0)
+        continue;
+      char line[160];
+      const double share = double(its.weights[i]) / double(its.total);
+      snprintf(line, sizeof line,
+               "%5.1f %% of the rows are from %lld tokens, read once every %.1f steps: ", 100 * share,
+               static_cast<long long>(source.tokens.count()),
+               double(source.rows.rowsPerEpoch()) / (share * double(rowsPerStep)));
+      out += text("data: ", its.step == 1 ? "" : text("from step ", its.step, " on "), line, source.data, "\n");
+    }
   return out;
 }
 
-/// Begins with the last row up to this one at which all files have exactly their shares.
+/// The last one that begins at this row or before.
+size_t Mixture::stageOf(int64_t row) const {
+  auto after = [](int64_t row, const Stage &its) { return row < its.row; };
+  return size_t(std::upper_bound(stages.begin() + 1, stages.end(), row, after) - stages.begin()) - 1;
+}
+
+/// The next row is the first one of this stage; the one before it is known.
+void Mixture::enter(size_t its) {
+  stage = its;
+  next = stages[its].row;
+  for (size_t i = 0; i < sources.size(); ++i)
+    sources[i].credit = 0, sources[i].drawn = stages[its].drawn[i];
+}
+
+/// Begins with the last row up to this one at which all files have exactly their shares of its stage.
 void Mixture::restart(int64_t row) {
-  next = row / total * total;
-  for (Source &source : sources) {
-    source.credit = 0;
-    source.drawn = row / total * source.weight;
+  const size_t wanted = stageOf(row);
+  for (size_t its = 0;; ++its) {
+    enter(its);
+    const Stage &now = stages[its];
+    const int64_t periods = ((its < wanted ? stages[its + 1].row : row) - now.row) / now.total;
+    next += periods * now.total;
+    for (size_t i = 0; i < sources.size(); ++i)
+      sources[i].drawn += periods * now.weights[i];
+    if (its == wanted)
+      return;
+    Stage &then = stages[its + 1];
+    if (!then.drawn.empty())
+      continue;
+    for (; next < then.row; ++next)
+      draw();
+    for (const Source &source : sources)
+      then.drawn.push_back(source.drawn);
   }
+}
+
+/// The source of the next row, which it has then drawn.
+size_t Mixture::draw() {
+  const Stage &its = stages[stage];
+  for (size_t i = 0; i < sources.size(); ++i)
+    sources[i].credit += its.weights[i];
+  // max_element has the first of equal ones.
+  auto most = std::max_element(sources.begin(), sources.end(),
+                               [](const Source &a, const Source &b) { return a.credit < b.credit; });
+  most->credit -= its.total;
+  ++most->drawn;
+  return size_t(most - sources.begin());
 }
 
 void Mixture::cover(int64_t begin, int64_t end) {
   if (isOne())
     return rows().cover(begin, end);
-  if (begin < first || begin / total > next / total) {
+  const Stage &its = stages[stage];
+  if (begin < first || stageOf(begin) != stage || (begin - its.row) / its.total > (next - its.row) / its.total) {
     places.clear();
     restart(begin);
   }
   for (; !places.empty() && first < begin; ++first)
     places.pop_front();
   for (; next < end; ++next) {
-    for (Source &source : sources)
-      source.credit += source.weight;
-    // max_element has the first of equal ones.
-    auto most = std::max_element(sources.begin(), sources.end(),
-                                 [](const Source &a, const Source &b) { return a.credit < b.credit; });
-    most->credit -= total;
+    if (stageOf(next) != stage)
+      restart(next);
+    const size_t source = draw();
     if (next >= begin)
-      places.push_back({size_t(most - sources.begin()), most->drawn});
-    ++most->drawn;
+      places.push_back({source, sources[source].drawn - 1});
   }
   first = next - int64_t(places.size());
   for (size_t number = 0; number < sources.size(); ++number) {

@@ -5,17 +5,19 @@
 //
 // The next row is from the file that is farthest behind its weight, of equal ones the first. So after any number of
 // rows each file has its share to within a row or so, and nothing is random: a run that resumes needs the row's number.
+// Weights may change at steps: each stage between two such steps begins as a run does, but files go on.
 #ifndef PP_RUNTIME_TRAINER_MIXTURE_H
 #define PP_RUNTIME_TRAINER_MIXTURE_H
 
 #include "runtime/files/Rows.h"
+#include <map>
 
 namespace pp {
 
-/// A line of a mixture: what `--data` could name, and its weight in millionths.
+/// A line of a mixture: what `--data` could name, and its weights in millionths, each by the first step that has it.
 struct MixedFile {
   std::string data;
-  int64_t weight;
+  std::map<int64_t, int64_t> weights;
 };
 
 /// `mix:FILE`.
@@ -35,14 +37,14 @@ public:
   /// The first file, which is all of it where `isOne`.
   [[nodiscard]] const Tokens &tokens() const { return sources.front().tokens; }
   [[nodiscard]] Rows &rows() { return sources.front().rows; }
-  /// Each file's next row at row `n` of the run; and a run that begins there, in the order in which weights begin.
+  /// Each file's next row at row `n` of the run; and a run of so many rows a step that begins there behind `step`.
   [[nodiscard]] std::vector<Rows::Place> placesAt(int64_t n);
-  void startAt(const std::vector<Rows::Place> &places);
+  void startAt(const std::vector<Rows::Place> &places, int64_t step, int64_t rowsPerStep);
   [[nodiscard]] bool hasCounted() const;
   /// Whether all files have documents; some do and some do not: false, and an error where `isAsked`.
   Status findDocuments(bool isAsked, bool &all) const;
   [[nodiscard]] std::string fingerprint(bool withDocuments) const;
-  /// A line for each file: its tokens, its share of the rows, and after how many steps it has been read once.
+  /// A line for each file and stage: its tokens, its share of the rows, and after how many steps it has been read once.
   [[nodiscard]] std::string describe(int64_t rowsPerStep);
 
   /// As of Rows.
@@ -54,21 +56,34 @@ public:
 private:
   struct Source {
     std::string data;
-    int64_t weight = 1; ///< without what all weights have as a factor
     Tokens tokens;
     Rows rows;
     int64_t credit = 0,
-            drawn = 0; ///< weight times the rows of the run, less total times `drawn`; its rows before `next`
+            drawn = 0; ///< weight times rows of the stage, less total times those drawn; its rows before `next`
+  };
+  /// Steps with the same weights.
+  struct Stage {
+    int64_t step;                 ///< the first one
+    std::vector<int64_t> weights; ///< of the sources, without what all of them have as a factor
+    int64_t total = 0;            ///< of the weights: after so many rows all begins again
+    int64_t row = 0;              ///< the first row
+    std::vector<int64_t> drawn;   ///< rows of each source before that; empty: not known yet
   };
   struct Place {
     size_t source;
     int64_t row;
   };
   [[nodiscard]] Place placeOf(int64_t n) const { return isOne() ? Place{0, n} : places[size_t(n - first)]; }
+  Status openStages(const std::string &data, const std::vector<MixedFile> &files);
+  [[nodiscard]] size_t stageOf(int64_t row) const;
+  void enter(size_t its);
   void restart(int64_t row);
+  [[nodiscard]] std::string shareOf(size_t source) const;
+  size_t draw();
 
   std::deque<Source> sources;
-  int64_t total = 1; ///< of the weights: after so many rows all begins again
+  std::vector<Stage> stages;
+  size_t stage = 0; ///< of `next`
   std::deque<Place> places;
   int64_t first = 0, next = 0; ///< the rows of the run whose places are known
 };

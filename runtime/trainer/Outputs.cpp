@@ -29,14 +29,17 @@ std::vector<Named> inputsOf(const Options &options) {
     if (!path.empty())
       inputs.push_back({option, path});
   };
-  for (auto [option, data] : {std::pair("data", &options.data), {"source", &options.source}, {"eval", &options.eval}}) {
-    if (*data == "random" && option != std::string("eval"))
+  std::vector<Named> data = {{"data", options.data}, {"source", options.source}};
+  for (const EvalFile &its : options.evals)
+    data.push_back({"eval", its.data});
+  for (const auto &[option, name] : data) {
+    if (name == "random" && option != std::string("eval"))
       continue;
     std::vector<MixedFile> files; // a list that cannot be read is reported when the data are opened
-    if (!readMixture(*data, files).ok())
+    if (!readMixture(name, files).ok())
       files.clear();
-    if (isMixture(*data))
-      files.push_back({data->substr(data->find(':') + 1), 1});
+    if (isMixture(name))
+      files.push_back({name.substr(name.find(':') + 1), {}});
     for (const MixedFile &file : files) {
       add(option, tokenPath(file.data));
       for (const char *end : {".idx", ".bin"}) // of Megatron's datasets

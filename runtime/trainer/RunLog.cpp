@@ -33,6 +33,22 @@ std::string groupRates(const OptimizerSpec &optimizer, double lr) {
 
 double perplexity(double loss) { return std::exp(std::min(loss, largestExponent)); }
 
+void printEvals(int64_t steps, const std::vector<EvalSummary> &evals) {
+  for (const EvalSummary &its : evals)
+    printf("eval %-*s  loss %.5f  ppl %.3f  %lld targets\n", 2 * int(std::to_string(steps).size()) + 1,
+           its.name.c_str(), its.loss, perplexity(its.loss), static_cast<long long>(its.tokens));
+  fflush(stdout);
+}
+
+using Tagged = std::vector<std::pair<std::string, double>>;
+
+/// Adds the losses to what TensorBoard shows.
+Tagged withEvals(Tagged values, const std::vector<EvalSummary> &evals) {
+  for (const EvalSummary &its : evals)
+    values.push_back({its.name.empty() ? "eval/loss" : text("eval/", its.name, "/loss"), its.loss});
+  return values;
+}
+
 /// `42 s`, `12 min`, `3.5 h`: of a time that is only guessed.
 std::string roughly(double seconds) {
   char out[32];
@@ -72,28 +88,37 @@ Status RunLog::say(int64_t step, int64_t steps, int64_t last, const StepSummary 
   double left = sorted[sorted.size() / 2] * double(last - step);
   print(step, steps, left, summary);
   if (log)
-    PP_TRY(writeLine(step, left, summary));
+    PP_TRY(write(step, lineOf(left, summary), summary.evals));
   if (!events.isOpen())
     return {};
-  std::vector<std::pair<std::string, double>> values = {{"train/loss", summary.loss}, {"train/lr", summary.lr}};
+  Tagged values = {{"train/loss", summary.loss}, {"train/lr", summary.lr}};
   if (summary.hasNorm)
     values.push_back({"train/grad_norm", summary.norm});
   if (summary.hasFurther)
     values.push_back({"train/mtp", summary.further});
+  if (summary.hasZLoss)
+    values.push_back({"train/z_loss", summary.zLoss});
   if (summary.hasExperts)
     values.insert(values.end(), {{"train/balance", summary.balance}, {"train/z", summary.z}});
   values.push_back({"train/tokens_per_s", whole.tokensPerStep / summary.seconds});
-  if (summary.evaluated)
-    values.push_back({"eval/loss", summary.evalLoss});
-  return events.add(step, values);
+  return events.add(step, withEvals(values, summary.evals));
+}
+
+Status RunLog::sayFirst(int64_t steps, const std::vector<EvalSummary> &evals) {
+  printEvals(steps, evals);
+  if (log)
+    PP_TRY(write(0, "", evals));
+  return events.isOpen() ? events.add(0, withEvals({}, evals)) : Status();
 }
 
 void RunLog::print(int64_t step, int64_t steps, double left, const StepSummary &summary) const {
-  char norm[32] = "-", peak[32] = "", further[32] = "";
+  char norm[32] = "-", peak[32] = "", further[32] = "", zLoss[32] = "";
   if (summary.hasNorm)
     snprintf(norm, sizeof norm, summary.skipped ? "overflow" : "%.4f", summary.norm);
   if (summary.hasFurther)
     snprintf(further, sizeof further, "  mtp %.5f", summary.further);
+  if (summary.hasZLoss)
+    snprintf(zLoss, sizeof zLoss, "  z loss %.5f", summary.zLoss);
   std::string routed;
   if (summary.hasExperts) {
     char numbers[64];
@@ -111,37 +136,41 @@ void RunLog::print(int64_t step, int64_t steps, double left, const StepSummary &
     scale += scale.empty() ? "  skipped" : ", skipped";
   constexpr double worthSaying = 10;
   std::string rest = left >= worthSaying ? "  " + roughly(left) + " left" : "";
-  printf("step %*lld/%lld  loss %.5f%s%s  grad norm %s  lr %.3e%s  %.0f tokens/s  %.2f GFLOP/s%s%s\n",
+  printf("step %*lld/%lld  loss %.5f%s%s%s  grad norm %s  lr %.3e%s  %.0f tokens/s  %.2f GFLOP/s%s%s\n",
          int(std::to_string(steps).size()), static_cast<long long>(step), static_cast<long long>(steps), summary.loss,
-         further, routed.c_str(), norm, summary.lr, scale.c_str(), whole.tokensPerStep / summary.seconds,
+         further, zLoss, routed.c_str(), norm, summary.lr, scale.c_str(), whole.tokensPerStep / summary.seconds,
          whole.flopsPerStep / summary.seconds * 1e-9, peak, rest.c_str());
-  if (summary.evaluated)
-    printf("eval %*s  loss %.5f  ppl %.3f  %lld targets\n", 2 * int(std::to_string(steps).size()) + 1, "",
-           summary.evalLoss, perplexity(summary.evalLoss), static_cast<long long>(summary.evalTokens));
-  fflush(stdout);
+  printEvals(steps, summary.evals);
 }
 
-Status RunLog::writeLine(int64_t step, double left, const StepSummary &summary) {
-  std::string line = text(
-      "{\"step\": ", step, ", \"loss\": ", exact(summary.loss), ", \"ppl\": ", exact(perplexity(summary.loss)),
-      summary.hasFurther ? text(", \"mtp\": ", exact(summary.further)) : "",
-      summary.hasExperts ? text(", \"balance\": ", exact(summary.balance), ", \"z\": ", exact(summary.z),
-                                ", \"rows\": {\"min\": ", summary.fewestRows, ", \"mean\": ", exact(summary.meanRows),
-                                ", \"max\": ", summary.mostRows, "}, \"dropped\": ", exact(summary.dropped))
-                         : "",
-      ", \"grad_norm\": ", exactOrNull(summary.hasNorm, summary.norm), ", \"lr\": ", exact(summary.lr),
-      groupRates(whole.optimizer, summary.lr),
-      whole.scalesLoss() ? text(", \"loss_scale\": ", exact(summary.lossScale)) : "",
-      summary.hasNorm ? text(", \"skipped\": ", summary.skipped ? "true" : "false") : "",
-      ", \"tokens\": ", summary.tokens, ", \"tokens_per_s\": ", exact(whole.tokensPerStep / summary.seconds),
-      ", \"flop_per_s\": ", exact(whole.flopsPerStep / summary.seconds),
-      ", \"mfu\": ", exactOrNull(options.peakFlops.has_value(), share(summary.seconds)),
-      ", \"seconds\": ", exact(summary.seconds), ", \"eta_s\": ", exact(left),
-      summary.evaluated ? text(", \"eval_loss\": ", exactOrNull(true, summary.evalLoss),
-                               ", \"eval_ppl\": ", exactOrNull(true, perplexity(summary.evalLoss)),
-                               ", \"eval_tokens\": ", summary.evalTokens)
-                        : "",
-      "}\n");
+/// The fields of a step in its line of JSON, apart from its number and its evaluations.
+std::string RunLog::lineOf(double left, const StepSummary &summary) const {
+  return text(", \"loss\": ", exact(summary.loss), ", \"ppl\": ", exact(perplexity(summary.loss)),
+              summary.hasFurther ? text(", \"mtp\": ", exact(summary.further)) : "",
+              summary.hasZLoss ? text(", \"z_loss\": ", exact(summary.zLoss)) : "",
+              summary.hasExperts
+                  ? text(", \"balance\": ", exact(summary.balance), ", \"z\": ", exact(summary.z),
+                         ", \"rows\": {\"min\": ", summary.fewestRows, ", \"mean\": ", exact(summary.meanRows),
+                         ", \"max\": ", summary.mostRows, "}, \"dropped\": ", exact(summary.dropped))
+                  : "",
+              ", \"grad_norm\": ", exactOrNull(summary.hasNorm, summary.norm), ", \"lr\": ", exact(summary.lr),
+              groupRates(whole.optimizer, summary.lr),
+              whole.scalesLoss() ? text(", \"loss_scale\": ", exact(summary.lossScale)) : "",
+              summary.hasNorm ? text(", \"skipped\": ", summary.skipped ? "true" : "false") : "",
+              ", \"tokens\": ", summary.tokens, ", \"tokens_per_s\": ", exact(whole.tokensPerStep / summary.seconds),
+              ", \"flop_per_s\": ", exact(whole.flopsPerStep / summary.seconds),
+              ", \"mfu\": ", exactOrNull(options.peakFlops.has_value(), share(summary.seconds)),
+              ", \"seconds\": ", exact(summary.seconds), ", \"eta_s\": ", exact(left));
+}
+
+Status RunLog::write(int64_t step, const std::string &fields, const std::vector<EvalSummary> &evals) {
+  std::string line = text("{\"step\": ", step, fields);
+  for (const EvalSummary &its : evals) {
+    const std::string key = text(", \"eval_", its.name, its.name.empty() ? "" : "_");
+    line += text(key, "loss\": ", exactOrNull(true, its.loss), key, "ppl\": ", exactOrNull(true, perplexity(its.loss)),
+                 key, "tokens\": ", its.tokens);
+  }
+  line += "}\n";
   if (fwrite(line.data(), 1, line.size(), log) != line.size() || fflush(log) != 0)
     return refused("cannot write `", options.log, "` of --log: ", strerror(errno));
   return {};

@@ -10,18 +10,25 @@
 
 namespace pp {
 
+/// The loss over the rows of a file.
+struct EvalSummary {
+  std::string name; ///< empty: it has none
+  double loss = 0;
+  int64_t tokens = 0; ///< targets that count
+};
+
 /// What one step did.
 struct StepSummary {
   double loss = 0, norm = 0, lr = 0, seconds = 0, lossScale = 1;
   int64_t tokens = 0;           ///< targets that count
   std::vector<int64_t> targets; ///< of each update of a step that trains
-  double evalLoss = 0;
-  int64_t evalTokens = 0;
+  std::vector<EvalSummary> evals;
   double further = 0;                      ///< the loss that is told apart
+  double zLoss = 0;                        ///< that is trained beside them
   double balance = 0, z = 0, meanRows = 0; ///< of routers, and rows of their experts
   double dropped = 0;                      ///< share of choices that had no row
   int64_t fewestRows = 0, mostRows = 0;
-  bool hasExperts = false, hasFurther = false, hasNorm = false, skipped = false, evaluated = false;
+  bool hasExperts = false, hasFurther = false, hasZLoss = false, hasNorm = false, skipped = false;
 };
 
 class RunLog {
@@ -35,12 +42,15 @@ public:
   Status open();
   /// Says what step `step` of `steps` did; the run ends after `last`.
   Status say(int64_t step, int64_t steps, int64_t last, const StepSummary &summary);
+  /// The losses before step 1 of `steps`.
+  Status sayFirst(int64_t steps, const std::vector<EvalSummary> &evals);
 
 private:
   /// Which share of their peak FLOP/s all ranks have used; negative: the peak is not known.
   [[nodiscard]] double share(double seconds) const;
   void print(int64_t step, int64_t steps, double left, const StepSummary &summary) const;
-  Status writeLine(int64_t step, double left, const StepSummary &summary);
+  [[nodiscard]] std::string lineOf(double left, const StepSummary &summary) const;
+  Status write(int64_t step, const std::string &fields, const std::vector<EvalSummary> &evals);
 
   const Program &whole;
   const Options &options;

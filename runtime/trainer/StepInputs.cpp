@@ -44,11 +44,11 @@ Status StepInputs::shuffle(uint64_t seed) {
 }
 
 Status StepInputs::goOn(int64_t number, const std::optional<StepShape> &was, ShapeBegin &before) {
-  auto start = [&] {
-    data.startAt(before.data);
+  auto start = [&](int64_t rowsPerStep) {
+    data.startAt(before.data, before.step, rowsPerStep);
     sourceRows.startAt(before.source);
   };
-  start();
+  start(was ? was->rows : whole.sequencesPerStep());
   if (was) {
     const int64_t row = (number - before.step) * was->rows;
     PP_TRY(data.cut(was->sequence, packed, whole.pad));
@@ -59,7 +59,7 @@ Status StepInputs::goOn(int64_t number, const std::optional<StepShape> &was, Sha
     PP_TRY(data.cut(whole.sequence, packed, whole.pad));
     if (hasSource)
       PP_TRY(sourceRows.open(source, "--source", whole.sequence, Packing::Stream));
-    start();
+    start(whole.sequencesPerStep());
   }
   began = before;
   return {};

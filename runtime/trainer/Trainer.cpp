@@ -27,7 +27,7 @@ constexpr int64_t mostSkipped = 8; ///< in a row, where no scale of the loss bec
 
 Trainer::Trainer(Emitted &emitted, const Options &options, Transport &transport, Device &device, int32_t its)
     : emitted(emitted), options(options), transport(transport), device(device), whole(emitted.program()),
-      runLog(whole, options), inputs(whole, its), evalInputs(whole, its) {
+      runLog(whole, options), inputs(whole, its) {
   rank.rank = whole.mesh.rankOf(its);
   rank.ranks = whole.ranks;
   rank.device = its;
@@ -99,7 +99,7 @@ Status Trainer::makeReady() {
   device.bind(rank);
   PP_TRY(fillArena());
   PP_TRY(openAudit());
-  sums.resize(2 * whole.microbatches + 4 * whole.devices() + 7);
+  sums.resize(3 * whole.microbatches + 4 * whole.devices() + 8);
   if (!options.profile.empty() && lastStep - state.step <= profileWarmUp)
     return invalid("`--profile` leaves out the first ", profileWarmUp, " steps; this run has ", lastStep - state.step);
   if (options.isTimed()) {
@@ -336,6 +336,12 @@ Status Trainer::fillArena() {
 
 Status Trainer::train() {
   PP_TRY(printHeader());
+  if (options.evalFirst && state.step == 0) {
+    std::vector<EvalSummary> evals;
+    PP_TRY(evaluate(0, evals));
+    if (speaks())
+      PP_TRY(runLog.sayFirst(state.steps, evals));
+  }
   for (int64_t step = state.step + 1; step <= lastStep; ++step) {
     StepSummary summary;
     PP_TRY(trainStep(step, summary));
@@ -351,8 +357,8 @@ Status Trainer::train() {
         continue;
     }
     endEarly(step, true);
-    if (evalSteps && !early && (step == lastStep || (options.evalEvery && step % options.evalEvery == 0)))
-      PP_TRY(evaluate(step, summary));
+    if (evaluatesAfter(step) && !early)
+      PP_TRY(evaluate(step, summary.evals));
     endEarly(step, true);
     const bool last = step == lastStep;
     if (speaks())
@@ -561,15 +567,18 @@ Status Trainer::adaptScale(int64_t step, bool skipped, double scale) {
   return {};
 }
 
-/// What of this rank's step counts: its losses, each with a further one or none, and the norm.
+/// What of this rank's step counts: its losses, each with a further one or none and their z-losses, and the norm.
 void Trainer::seekResults() {
   results.clear();
   // Devices along `tensor` have the same losses, and the first counts them.
   const bool counts = whole.mesh.coordinate(rank.device, Axis::Tensor) == 0;
-  for (const LossSpec &loss : rank.forward ? program->forward->losses : program->losses)
-    for (int64_t offset : {loss.offset, loss.further})
+  for (const LossSpec &loss : rank.forward ? program->forward->losses : program->losses) {
+    std::vector<int64_t> offsets = {loss.offset, loss.further};
+    offsets.insert(offsets.end(), loss.z.begin(), loss.z.end());
+    for (int64_t offset : offsets)
       if (counts && offset >= 0)
         results.push_back({offset, nullptr, elementBytes(loss.type)});
+  }
   if (program->normOffset >= 0 && !rank.forward && !isLate())
     results.push_back({program->normOffset, nullptr, sizeof(double)});
   resultAt.resize(results.size());
@@ -582,7 +591,8 @@ void Trainer::seekResults() {
 void Trainer::collect(const StepInputs &from) {
   std::fill(sums.begin(), sums.end(), 0.0);
   sums.back() = toldBy() ? 1 : 0;
-  double *norms = sums.data() + whole.microbatches, *further = norms + 2 * whole.devices();
+  double *norms = sums.data() + whole.microbatches, *further = norms + 2 * whole.devices(),
+         *z = further + whole.microbatches;
   auto next = results.begin();
   auto read = [&] {
     double wide = 0;
@@ -595,16 +605,20 @@ void Trainer::collect(const StepInputs &from) {
   if (whole.mesh.coordinate(rank.device, Axis::Tensor) == 0)
     for (const LossSpec &loss : rank.forward ? program->forward->losses : program->losses) {
       sums[loss.microbatch] += read();
-      if (loss.further < 0)
-        continue;
-      further[loss.microbatch] += read();
-      sums[sums.size() - 2] = 1;
+      if (loss.further >= 0) {
+        further[loss.microbatch] += read();
+        sums[sums.size() - 2] = 1;
+      }
+      for (size_t i = 0; i < loss.z.size(); ++i) {
+        z[loss.microbatch] += read();
+        sums[sums.size() - 3] = 1;
+      }
     }
   if (next != results.end()) {
     norms[2 * rank.device] = read();
     norms[2 * rank.device + 1] = 1;
   }
-  double *routed = further + whole.microbatches, *ends = routed + 5;
+  double *routed = z + whole.microbatches, *ends = routed + 5;
   // Devices of `tensor` route alike.
   if (rank.routed.rows > 0 && whole.mesh.coordinate(rank.device, Axis::Tensor) == 0) {
     routed[0] = rank.routed.balance / double(from.filled());
@@ -620,7 +634,7 @@ void Trainer::collect(const StepInputs &from) {
 /// Of what all ranks have collected.
 Status Trainer::summarize(StepSummary &summary) {
   const double *norms = sums.data() + whole.microbatches, *further = norms + 2 * whole.devices(),
-               *routed = further + whole.microbatches;
+               *z = further + whole.microbatches, *routed = z + whole.microbatches;
   PP_TRY(transport.sum(sums));
   sumRouters(routed, summary);
   // A loss is divided by the targets of its update, that of the step by the targets of all updates.
@@ -630,7 +644,9 @@ Status Trainer::summarize(StepSummary &summary) {
     const double parts = its > 0 ? targets / its : 1; // of even ones as many as there are updates, exactly
     summary.loss += sums[i] / parts;
     summary.further += further[i] / parts;
+    summary.zLoss += z[i] / parts;
   }
+  summary.hasZLoss = sums[sums.size() - 3] > 0;
   summary.hasFurther = sums[sums.size() - 2] > 0;
   told |= sums.back() > 0;
   for (int32_t other = whole.devices() - 1; other >= 0; --other)

@@ -63,7 +63,8 @@ private:
   Status beginAudit(int64_t step);
   Status endAudit(int64_t step);
   Status openEvaluation();
-  Status evaluate(int64_t step, StepSummary &summary);
+  [[nodiscard]] bool evaluatesAfter(int64_t step) const;
+  Status evaluate(int64_t step, std::vector<EvalSummary> &summaries);
   Status runForward(int64_t step, StepInputs &from, int64_t number, StepSummary &summary);
   Status checkForward(const char *option);
   Status writeLogprobs();
@@ -114,16 +115,22 @@ private:
   const RankProgram *program = nullptr;
   pp_rank_t rank;
   std::unique_ptr<Kernels> kernels;
-  std::unique_ptr<Audit> audit;  ///< of --audit
-  Trace trace, evalTrace;        ///< of training; of evaluation, which nobody reads
-  StepInputs inputs, evalInputs; ///< of training; of --eval
-  int64_t evalSteps = 0;
+  std::unique_ptr<Audit> audit; ///< of --audit
+  Trace trace, evalTrace;       ///< of training; of evaluation, which nobody reads
+  StepInputs inputs;            ///< of training
+  struct Evaluation {
+    Evaluation(const Program &whole, int32_t device, std::string name) : name(std::move(name)), inputs(whole, device) {}
+    std::string name;
+    StepInputs inputs;
+    int64_t steps = 0; ///< read all rows once
+  };
+  std::deque<Evaluation> evaluations; ///< of --eval
   RunState state;
   int64_t lastStep = 0;                ///< of this run; before state.steps with --stop-at
   int64_t skippedBefore = 0;           ///< this run: steps whose gradients were not finite
   int64_t received = 0, stepBytes = 0; ///< bytes of messages so far, and of one step
-  /// Losses by microbatch, each device's norm, further losses, what routers did, whether there are further losses, and
-  /// whether a rank was told to end.
+  /// Losses by microbatch, each device's norm, further losses, z-losses, what routers did, whether there are z-losses
+  /// and further losses, and whether a rank was told to end.
   std::vector<double> sums;
   std::vector<StepCopy> results;             ///< of a step: losses and the norm
   std::vector<std::array<char, 8>> resultAt; ///< what they are

@@ -704,6 +704,15 @@ func.func @cap(%z: tensor<2x8x16xf32>, %t: tensor<2x8xi32>) {
 
 // -----
 
+func.func @z(%stats: tensor<2x8x3xf32>, %t: tensor<2x8xi32>) {
+  // expected-error@+2 {{`cross_entropy_loss` expects a `z_loss` of at least 0, got -1}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %l = nn.cross_entropy_loss %stats, %t {z_loss = -1.0} : (tensor<2x8x3xf32>, tensor<2x8xi32>) -> tensor<1xf32>
+  return
+}
+
+// -----
+
 func.func @gather(%x: tensor<2x8xf32>) {
   // expected-error@+2 {{`all_gather` expects a dimension of x, which has 2, and at least 1 member, got dimension 2 and 4 members}}
   // expected-error@+1 {{failed to infer returned types}}

@@ -78,6 +78,9 @@ func.func @forward(%tokens: tensor<2x8xi32>, %table: tensor<32x16xf32>, %rows: t
   %loss = nn.cross_entropy %z, %tokens : (tensor<2x8x32xf32>, tensor<2x8xi32>) -> tensor<1xf32>
   // CHECK: nn.cross_entropy %{{.*}}, %{{.*}} {softcap = 3.000000e+01 : f64} : (tensor<2x8x32xf32>, tensor<2x8xi32>) -> tensor<1xf32>
   %capped = nn.cross_entropy %z, %tokens {softcap = 30.0} : (tensor<2x8x32xf32>, tensor<2x8xi32>) -> tensor<1xf32>
+  // A z-loss lies behind the loss.
+  // CHECK: nn.cross_entropy %{{.*}}, %{{.*}} {z_loss = 1.250000e-01 : f64} : (tensor<2x8x32xf32>, tensor<2x8xi32>) -> tensor<2xf32>
+  %both = nn.cross_entropy %z, %tokens {z_loss = 0.125} : (tensor<2x8x32xf32>, tensor<2x8xi32>) -> tensor<2xf32>
   return
 }
 

@@ -47,7 +47,7 @@ void addSource(llvm::SourceMgr &sources, std::string_view bytes) {
 /// What is done with programs that are proved.
 void useRanks(mlir::ModuleOp module) {
   for (auto program : module.getOps<ProgramOp>())
-    (void)simulate(program, UnitCosts());
+    (void)simulate(program, UnitCosts(program));
   loadLoweringDialects(*module.getContext());
   llvm::LLVMContext context;
   std::unique_ptr<llvm::Module> lowered;

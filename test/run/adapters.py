@@ -257,7 +257,7 @@ def check_schedule(runner, tally, model, schedule, start, alone, transport):
     ours = runner.train(program, 4, "ours", "--steps", "4", "--adapter", start, transport=transport)
     fresh = runner.train(program, 4, "start", "--steps", "1", "--lr", "0", transport=transport)
     worst, where = difference(ours[0], alone[0])
-    drift = max(abs(a - b) / abs(b) for a, b in zip(ours[1], alone[1]))
+    drift = harness.drift(ours[1], alone[1])
     trained, moved = difference(*(tensors_of(os.path.join(saved, TENSORS)) for saved in (ours[2], alone[2])))
     same = tensors_of(os.path.join(fresh[2], TENSORS)) == runner.first[model]
     if schedule == "pipedream_2bw":  # its units read older weights
@@ -265,6 +265,35 @@ def check_schedule(runner, tally, model, schedule, start, alone, transport):
     good = same and worst <= TOLERANCE["f64"] and drift <= 10 * TOLERANCE["f64"] and trained <= TRAINED["f64"]
     tally.check(good, f"{model} {schedule:28} {transport:8} gradients {worst:.1e} losses {drift:.1e} trained "
                       f"{trained:.1e}, fresh adapters the same {same}" + ("" if good else f" in {where}, {moved}"))
+
+
+def check_dropout(runner, tally, start):
+    """Dropout of what A reads: no part of a model whose B is 0, nor of evaluation; one mask whatever the schedule."""
+    more = {"lora.dropout": 0.4}
+    without, single = runner.build("llama", "single"), runner.build("llama", "single", **more)
+    plain, fresh = (runner.train(program, 1, "dropped", "--steps", "1", "--lr", "0") for program in (without, single))
+    b = "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight"
+    tally.check(plain[1] == fresh[1] and plain[0][b] != fresh[0][b], "dropout: where B is 0, the loss is the same")
+    with open(os.path.join(fresh[2], CONFIG)) as file:
+        tally.check(json.load(file)["lora_dropout"] == 0.4, "dropout: the folder says so")
+    done = harness.call([single, "--in-process", "--data", runner.text, "--adapter", start], expect=1)
+    tally.check("has `lora_dropout` 0.0, this program computes adapters with 0.4" in done.stderr, "dropout: compared")
+    start = changed_config(start, dict(lora_dropout=0.4))
+    short = os.path.join(runner.folder, "short.txt")
+    with open(runner.text, "rb") as text, open(short, "wb") as file:
+        file.write(text.read(1500))
+    alone = runner.train(single, 1, "alone", "--steps", "2", "--adapter", start, "--eval", short)
+    runner.train(without, 1, "alone", "--steps", "1", "--lr", "0", "--eval", short, "--adapter",
+                 changed_config(alone[2], dict(lora_dropout=0)))
+    losses = [harness.read_log(program + ".alone.jsonl")[-1]["eval_loss"] for program in (single, without)]
+    tally.check(losses[0] == losses[1], f"dropout: evaluation drops nothing, {losses}")
+    check_differences(runner, tally, single, "llama with dropout", start,
+                      runner.train(single, 1, "slopes", "--steps", "1", "--adapter", start)[0])
+    for schedule in ("1f1b_recompute", "zb_v", "weipipe_interleave", "slimpipe"):
+        ours = runner.train(runner.build("llama", schedule, **more), 4, "dropped", "--steps", "2", "--adapter", start)
+        worst, where = difference(ours[0], alone[0])
+        tally.check(worst <= TOLERANCE["f64"] and abs(ours[1][1] - alone[1][1]) <= 1e-11,
+                    f"dropout: {schedule} has the gradients of one rank, within {worst:.1e} in {where}")
 
 
 def main():
@@ -290,6 +319,7 @@ def main():
         check_memory(runner, tally, model, starts[model][0])
         first = runner.train(runner.build(model, "single"), 1, "start", "--steps", "1", "--lr", "0")
         runner.first[model] = tensors_of(os.path.join(first[2], TENSORS))
+    check_dropout(runner, tally, starts["llama"][0])
     for number, schedule in enumerate(arguments.schedules.split(",")):
         model = list(LORA)[number % 3 == 2 and "ring" not in schedule]
         transport = "threads" if arguments.without_mpi or number % 2 else "mpi"

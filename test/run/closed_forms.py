@@ -14,14 +14,14 @@ SIZES = dict(hidden=4, heads=1, kv_heads=1, ffn=4, vocab=4, sequence=2, microbat
 
 class Form:
     """None: no closed form. `idle` is the longest wait inside a rank's span by p, `top` the most stashes on any rank,
-    `costs` what the simulator counts in."""
+    `last` the work of the last rank where it is not that of the others, `costs` what the simulator counts in."""
 
     def __init__(self, schedule, microbatches, makespan, span, barrier=lambda p, m: 0, defines={}, ranks=range(2, 17),
-                 layers=lambda p: p, work=lambda m: 3 * m, idle=None, top=None, costs="units", **peaks):
+                 layers=lambda p: p, work=lambda m: 3 * m, last=None, idle=None, top=None, costs="units", **peaks):
         self.schedule, self.microbatches, self.defines = schedule, microbatches, defines
         self.ranks, self.layers = ranks, layers
         self.makespan, self.span, self.barrier, self.work, self.peaks = makespan, span, barrier, work, peaks
-        self.idle, self.top, self.costs = idle, top, costs
+        self.last, self.idle, self.top, self.costs = last or work, idle, top, costs
 
     def sizes(self):
         return [(p, m) for p in self.ranks for m in self.microbatches(p)]
@@ -32,7 +32,9 @@ class Form:
         pairs = []
         if makespan is not None:
             pairs += [("makespan", makespan, stats["makespan"]), ("step", makespan, stats["step"])]
-            pairs.append(("bubble", float(fractions.Fraction(makespan - work, makespan)), round(stats["bubble"], 12)))
+            idle = p * makespan - (p - 1) * work - self.last(m)
+            bubble = float(fractions.Fraction(idle, p * makespan))
+            pairs.append(("bubble", round(bubble, 12), round(stats["bubble"], 12)))
         if self.barrier:
             pairs.append(("cost of the barrier", self.barrier(p, m), stats["barrier_cost"]))
         if self.idle:
@@ -40,8 +42,9 @@ class Form:
         if self.top:
             pairs.append(("stash", self.top(p), max(rank["peak_values"]["stash"] for rank in ranks)))
         for r, rank in enumerate(ranks):
-            idle = stats["makespan"] - work
-            pairs += [(f"rank {r}: busy", work, rank["busy"]), (f"rank {r}: idle", idle, rank["idle"]),
+            its = self.last(m) if r == p - 1 else work
+            idle = stats["makespan"] - its
+            pairs += [(f"rank {r}: busy", its, rank["busy"]), (f"rank {r}: idle", idle, rank["idle"]),
                       (f"rank {r}: span", self.span(p, m, r), rank["span"]),
                       (f"rank {r}: idle by cause", idle, sum(rank["idle_by_cause"].values()))]
             pairs += [(f"rank {r}: {role}", peak(p, m, r), rank["peak_values"][role])
@@ -101,13 +104,13 @@ FORMS = (
            lambda p, m, r: 3 * (m + p - 1 - r),
            defines=dict(batches=b, clip=0), stash=lambda p, m, r: min(m, p - r), weight=lambda p, m, r: 2)
       for b in (1, 2, 4)),
-    # All stages run F again, of one unit. The last rank has the loss in B, so its light F makes nothing and reads
-    # nothing: its first R starts when the F before it ends, at p - 1. From there on R B F without a pause, 4m less one
-    # F at the start; every rank before it ends 2 later, for its R runs while it waits for the gradient. Before R a unit
-    # leaves only its input.
-    Form("1f1b_recompute", lambda p: (1, p, 2 * p + 1), lambda p, m: 4 * m - 1 + 3 * (p - 1),
-         lambda p, m, r: 4 * m - 2 + p if r == p - 1 else 4 * m - 1 + 3 * (p - 1 - r), work=lambda m: 4 * m,
-         stash=lambda p, m, r: 1),
+    # All stages run F again, of one unit. The last rank has the loss in B, so its F makes nothing and takes no time: it
+    # works R and B, 3m without a pause for up to three microbatches, and then waits for the F of the rank before it,
+    # which needs 4 a microbatch. Every rank before it ends 2 later, for its R runs while it waits for the gradient.
+    # Before R a unit leaves only its input.
+    Form("1f1b_recompute", lambda p: (1, p, 2 * p + 1), lambda p, m: max(3 * m + 3 * p - 3, 4 * m + 3 * p - 5),
+         lambda p, m, r: max(3 * m, 4 * m - 3) if r == p - 1 else max(3 * m + 2, 4 * m) + 3 * (p - 1 - r) - 2,
+         work=lambda m: 4 * m, last=lambda m: 3 * m, stash=lambda p, m, r: 1),
     # Megatron-LM's layouts: a layer a stage, the loss with the last, is 1F1B, and with two stages a rank its
     # interleaved form.
     Form("megatron", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
@@ -115,10 +118,10 @@ FORMS = (
     Form("megatron", lambda p: (p, 2 * p), lambda p, m: 3 * (2 * m + p - 1), lambda p, m, r: None,
          layers=lambda p: 2 * p, defines=lambda p: dict(layout="E" + "t|" * (2 * p - 1) + "tL"), work=lambda m: 6 * m,
          stash=lambda p, m, r: min(2 * m, 2 * (p - 1 - r) + p + 1)),
-    # The loss on a rank of its own, in B: as above its F waits for nothing, and its first B starts at p - 1; from there
-    # on B F without a pause, and every rank before it ends 2 later.
-    Form("megatron", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1) - 1,
-         lambda p, m, r: 3 * m + p - 2 if r == p - 1 else 3 * (m + p - 1 - r) - 1, layers=lambda p: p - 1,
+    # The loss on a rank of its own: its F computes nothing, and its B, which does the work of both, takes 3. That is
+    # 1F1B again, for there the last rank runs B right behind F.
+    Form("megatron", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
+         layers=lambda p: p - 1,
          defines=lambda p: dict(layout="E" + "t|" * (p - 1) + "L"), stash=lambda p, m, r: min(m, p - r)),
     # WeiPipe (PPoPP 2025), Interleave: rank r starts r after rank 0 and, in turns that are all backward by then, ends
     # 2 (p-1-r) before rank p-1. Two weights and their successors, one gradient and its (section 7 of the specification;

@@ -200,6 +200,16 @@ def drawn(weights, count):
     return out
 
 
+def staged(stages, count):
+    """The same where weights change: (first row, weights). Each stage begins as a run does, and files go on."""
+    out, seen = [], [0] * len(stages[0][1])
+    for (begin, weights), (end, _) in zip(stages, [*stages[1:], (count, None)]):
+        its = drawn(weights, end - begin)
+        out += [(source, seen[source] + row) for source, row in its]
+        seen = [before + sum(source == i for source, _ in its) for i, before in enumerate(seen)]
+    return out
+
+
 def check_shape(compiler, folder, text):
     """Other sequences and more of them: a stream goes on at its next token, a shuffled epoch without as many rows as
     have been read; of a mixture each file does so."""
@@ -221,8 +231,11 @@ def check_shape(compiler, folder, text):
             begins = [12 * shuffled(seed, epoch + (i >= every), i % every, every) for i in range(read // 12, 2 * every)]
         return [list(part[begin:begin + 12]) for begin in begins]
 
+    changes = "mix:" + write(folder, "changes.mix", b"3,1@3,2@6\tshape0.txt\n2,1@5\tshape1.txt\n")
+    before_of = {mix: [(0, ("3", "2"))], changes: [(0, ("3", "2")), (6, ("1", "2"))]}
+    behind_of = {mix: [(0, ("3", "2"))], changes: [(0, ("1", "2")), (4, ("1", "1")), (8, ("2", "1"))]}
     for path, seed, steps in ((text, None, 2), (text, None, 9), (text, 5, 2), (text, 5, 9), (mix, None, 3),
-                              (mix, 5, 3)):
+                              (mix, 5, 3), (changes, None, 3), (changes, 5, 3)):
         shuffle = ["--seed", "5", *([] if seed is None else ["--shuffle"])]
         harness.call([short, "--in-process", "--data", path, *shuffle, "--steps", "12", "--stop-at", str(steps),
                       "--save", saved])
@@ -233,14 +246,46 @@ def check_shape(compiler, folder, text):
         if path == text:
             expected = rest(body, seed, 3 * steps)
         else:
-            before = drawn(("3", "2"), 3 * steps)
+            before = staged(before_of[path], 3 * steps)
             files = [rest(part, seed and seed + i, sum(source == i for source, _ in before))
                      for i, part in enumerate((body[:70], body[70:]))]
-            expected = [files[source][row] for source, row in drawn(("3", "2"), 8)]
+            expected = [files[source][row] for source, row in staged(behind_of[path], 12)]
         count = min(len(got), len(expected))
         assert shape[0] == 4 * (12 - steps) and count >= 8 and got[:count] == expected[:count], (path, seed, steps)
     done = harness.call([longer, "--in-process", "--data", text, "--resume", saved], expect=1)
     assert "with `--changed shape` the run goes on" in done.stderr, done.stderr
+
+
+def check_stages(one, two, folder, alone, listed):
+    """Weights that change at steps: which rows are read, with one and with four a step; and a run that resumes."""
+    columns, sizes = ("0.5,0.2@5,0@9", "0.3,0.6@7", "0,0.4@5"), [len(each) for each in alone]
+    stages = [(1, ("0.5", "0.3", "0")), (5, ("0.2", "0.3", "0.4")), (7, ("0.2", "0.6", "0.4")),
+              (9, ("0", "0.6", "0.4"))]
+    mix = listed("stages", columns)
+    for program, rows, steps in ((one, 1, 30), (two, 4, 12)):
+        order = staged([((step - 1) * rows, weights) for step, weights in stages], rows * steps)
+        assert all(source != 2 for source, _ in order[:4 * rows]) and all(source for source, _ in order[8 * rows:])
+        out = os.path.join(folder, "stages.batches")
+        harness.call([program, "--in-process", "--data", mix, "--steps", str(steps), "--batches", out])
+        values = harness.read_safetensors(out)["tokens"][1]
+        got = [list(values[i:i + 8]) for i in range(0, len(values), 8)]
+        texts = []
+        for i in range(3):
+            with open(os.path.join(folder, f"parts/{i}.txt"), "rb") as file:
+                texts.append(list(file.read()))
+        assert got == [texts[i][row % sizes[i] * 8:row % sizes[i] * 8 + 8] for i, row in order], (rows, order)
+    whole, part = os.path.join(folder, "staged"), os.path.join(folder, "staged.part")
+    common = [two, "--in-process", "--data", mix, "--shuffle", "--steps", "12"]
+    done = harness.call([*common, "--save", whole])
+    assert "data: from step 9 on  60.0 % of the rows are from" in done.stdout, done.stdout
+    harness.call([*common, "--stop-at", "6", "--save", part])
+    later = listed("later", (columns[0], "0.3,0.6@8", columns[2]))
+    done = harness.call([two, "--in-process", "--data", later, "--resume", part], expect=1)
+    assert "from step 8 on 1 of 6 rows" in done.stderr and "--changed data" in done.stderr, done.stderr
+    harness.call([two, "--in-process", "--data", mix, "--resume", part, "--save", part])
+    saved = [open(os.path.join(path, "model.safetensors"), "rb") for path in (whole, part)]
+    with saved[0], saved[1]:
+        assert saved[0].read() == saved[1].read(), "a resumed mixture whose weights change"
 
 
 def check_mixture(compiler, folder, text):
@@ -289,10 +334,18 @@ def check_mixture(compiler, folder, text):
     saved = [open(os.path.join(path, "model.safetensors"), "rb") for path in (whole, part)]
     with saved[0], saved[1]:
         assert saved[0].read() == saved[1].read(), "a resumed mixture"
+    check_stages(one, two, folder, alone, listed)
     for body, expected in (("", "names no file"), ("0 0.txt", "line 1: expected a weight"),
+                           ("1 0.txt\n1,-2@3 1.txt", "line 2: expected a weight, a number of at least 0"),
+                           ("1, 0.txt", "got ``"), ("1,2 0.txt", "expected `WEIGHT@STEP` behind the first weight, got"),
+                           ("1@2,2@3 0.txt", "expected a first weight without a step, got `1@2`"),
+                           ("1,2@5,1@5 0.txt", "expected a step from 6 to 1000000000 behind `@`, got `1@5`"),
+                           ("1,2@1 0.txt", "expected a step from 2 to"), ("1,2@x 0.txt", "got `2@x`"),
+                           ("1,0@4 0.txt\n2,0@3 1.txt", "all weights are 0 from step 4 on"),
                            ("1.0000001 0.txt", "line 1: expected a weight"), ("1", "expected the name of a file"),
                            ("1 0.txt\n-1 1.txt", "line 2: expected a weight"), ("1 random", "got `random`"),
-                           ("1 mix:list", "got `mix:list`")):
+                           ("1 mix:list", "got `mix:list`"),
+                           ("1 0.txt\n2 ../parts/0.txt", "line 2: line 1 names `../parts/0.txt`, too")):
         wrong = "mix:" + write(folder, "parts/wrong", body.encode())
         done = harness.call([one, "--in-process", "--data", wrong], expect=1)
         assert expected in done.stderr and done.stderr.count("\n") == 1, f"{body}: {done.stderr}"

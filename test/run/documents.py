@@ -197,7 +197,7 @@ def check_schedule(compiler, folder, path, reference, values):
         for tensor, (_, values) in mine.items():
             wanted = others[tensor][1]
             most = max(map(abs, wanted))
-            error = max(abs(a - b) for a, b in zip(values, wanted))
+            error = harness.apart(values, wanted)
             assert error <= limit * most + 1e-15, f"{tensor}: {error} of {most}"
 
 
@@ -295,7 +295,7 @@ def check_alone(compiler, folder, tally):
         alone, expected = step("alone", schedule="single", sequence=16, **model)
         together, got = step(f"together{number}", sequence=48, **values | ranks)
         drift = abs(alone["loss"] - together["loss"]) / alone["loss"]
-        worst = max(max(abs(a - b) for a, b in zip(got[name], expected[name])) / max(map(abs, expected[name]))
+        worst = max(harness.apart(got[name], expected[name]) / max(map(abs, expected[name]))
                     for name in expected)
         said = " ".join(f"{name} {value}" for name, value in values.items())
         same = got.keys() == expected.keys() and alone["tokens"] == together["tokens"]
@@ -323,7 +323,7 @@ def check_further(compiler, folder, text, tally):
 
     def compare(said, mine, others):
         drift = max(abs(mine[0][name] - others[0][name]) for name in ("loss", "mtp"))
-        worst = max(max(abs(a - b) for a, b in zip(mine[1][name], others[1][name])) / max(map(abs, others[1][name]))
+        worst = max(harness.apart(mine[1][name], others[1][name]) / max(map(abs, others[1][name]))
                     for name in others[1])
         tally.check(drift < 1e-12 and worst < 1e-10, f"{said}: losses off by {drift:.1e}, gradients by {worst:.1e}")
 

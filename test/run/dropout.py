@@ -54,7 +54,7 @@ class Dropped:
 
 def distance(gradients, others):
     """Over the largest number of each tensor."""
-    return max(max(abs(a - b) for a, b in zip(values, others[name][1])) / max(map(abs, others[name][1]))
+    return max(harness.apart(values, others[name][1]) / max(map(abs, others[name][1]))
                for name, (_, values) in gradients.items())
 
 
@@ -66,7 +66,7 @@ def check_equal(tally, runs):
         if first is None:
             first, wanted = losses, gradients
             continue
-        error, off = max(abs(a - b) for a, b in zip(losses, first)), distance(gradients, wanted)
+        error, off = harness.apart(losses, first), distance(gradients, wanted)
         tally.check(error <= 1e-12 * first[0] and off <= 1e-10, f"{values}: losses {error:.1e}, gradients {off:.1e}")
     return first
 

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: evaluates.py PP_COMPILE FOLDER [--quick]     some of the schedules
-import csv, filecmp, math, os, sys
-import data, documents, harness
+import csv, filecmp, glob, math, os, sys
+import data, documents, harness, logs
 
 SIZES = dict(model="llama", layers=8, hidden=16, heads=4, kv_heads=4, ffn=24, vocab=256, sequence=16, microbatch=2,
              microbatches=8, precision="f64")
@@ -53,9 +53,9 @@ def check_numbers(compiler, folder, path, held):
         many = compiled(compiler, folder, kind + "_many", options, schedule="1f1b", ranks=4, layers=4)
         rows = row_losses(one, folder, file)
         expected = math.fsum(loss * count for loss, count in rows) / sum(count for _, count in rows)
-        lines, _ = run(many, file, "--lr", "0", "--steps", "3", "--eval", file, "--eval-every", "2")
-        assert [line["step"] for line in lines if "eval_loss" in line] == [2, 3], "every second step and the last one"
-        for line in lines[1:]:
+        lines, _ = run(many, file, "--lr", "0", "--steps", "3", "--eval", file, "--eval-every", "2", "--eval-first")
+        assert [line["step"] for line in lines if "eval_loss" in line] == [0, 2, 3], "first, every second, and last"
+        for line in (lines[0], *lines[2:]):
             assert abs(line["eval_loss"] - expected) < 1e-12 * expected, f"{kind}: {line['eval_loss']}, {expected}"
             assert line["eval_tokens"] == sum(count for _, count in rows), f"{kind}: {line['eval_tokens']} targets"
             assert abs(line["eval_ppl"] - math.exp(expected)) < 1e-9 * math.exp(expected)
@@ -65,11 +65,40 @@ def check_schedule(compiler, folder, path, held, schedule, reference):
     program = compiled(compiler, folder, schedule, ["-D", "data.documents=true"], schedule=schedule, ranks=4)
     plain, saved = run(program, path, "--steps", "3")
     os.rename(saved, saved + ".plain")
-    lines, saved = run(program, path, "--steps", "3", "--eval", held, "--eval-every", "1")
+    lines, saved = run(program, path, "--steps", "3", "--eval", held, "--eval-every", "1", "--eval-first")
     assert same(saved, saved + ".plain"), "weights and optimizer are the same bits with --eval"
-    assert [line["loss"] for line in lines] == [line["loss"] for line in plain], "losses are the same bits with --eval"
-    for line, expected in zip(lines, reference):
+    assert [line["loss"] for line in lines[1:]] == [line["loss"] for line in plain], "losses are the same bits, too"
+    for line, expected in zip(lines, reference, strict=True):
         assert abs(line["eval_loss"] - expected) < 1e-10 * expected, f"{line['eval_loss']}, on one rank {expected}"
+
+
+def check_files(compiler, folder, path, held):
+    """Several files have the losses that they have alone, from before step 1 on; so has a run that resumes."""
+    program = compiled(compiler, folder, "files", ["-D", "data.documents=true"], schedule="1f1b", ranks=4, layers=4)
+    every = ("--steps", "4", "--eval-every", "2", "--eval-first")
+    alone = [run(program, path, *every, "--eval", file)[0] for file in (held, path)]
+    events = os.path.join(folder, "events")
+    harness.call(["rm", "-rf", events])
+    both = ("--eval", "held=" + held, "--eval", f"all.1={path}")
+    lines, saved = run(program, path, *every, *both, "--tensorboard", events)
+    keys = [f"eval_{name}_{key}" for name in ("held", "all.1") for key in ("loss", "ppl", "tokens")]
+    assert list(lines[0]) == ["step", *keys] and [line["step"] for line in lines if keys[0] in line] == [0, 2, 4], lines
+    for name, others in zip(("held", "all.1"), alone):
+        for key in ("loss", "ppl", "tokens"):
+            assert [line.get(f"eval_{name}_{key}") for line in lines] == [line.get("eval_" + key) for line in others]
+    seen = logs.read_events(glob.glob(os.path.join(events, "*"))[0])
+    for line in lines[::2]:
+        for name in ("held", "all.1"):
+            assert math.isclose(seen[line["step"]][f"eval/{name}/loss"], line[f"eval_{name}_loss"], rel_tol=1e-6)
+    assert len(seen[0]) == 2, seen[0]
+    half = saved + ".half"
+    log = ("--log", program + ".resumed.jsonl")
+    launched = [*harness.launch(program, 1, "threads"), "--data", path, *log, "--save", half, *both]
+    harness.call([*launched, *every, "--stop-at", "2"])
+    harness.call([*launched, *every[2:], "--resume", half])
+    assert same(saved, half)
+    assert [[line.get(key) for key in ("step", "loss", *keys)] for line in harness.read_log(log[1])] == [
+        [line.get(key) for key in ("step", "loss", *keys)] for line in lines], "the log of a run that was not cut"
 
 
 def check_forward(compiler, folder, held, schedule, ranks, microbatches):
@@ -116,13 +145,13 @@ def check_versions(compiler, folder, text):
 def check_streams(compiler, folder, path, held, schedule):
     """On a device with streams, where both steps are captured as graphs after their first time."""
     program = os.path.join(folder, schedule)
-    options = ("--steps", "3", "--eval", held, "--eval-every", "1")
+    options = ("--steps", "3", "--eval", held, "--eval-every", "1", "--eval-first")
     expected, saved = run(program, path, *options)
     os.rename(saved, saved + ".threads.plain")
     lines, saved = run(program, path, *options, ranks=4, transport="streams/5")
     assert same(saved, saved + ".threads.plain"), "weights and optimizer are the same bits"
     for line, other in zip(lines, expected):
-        assert (line["loss"], line["eval_loss"]) == (other["loss"], other["eval_loss"]), (line, other)
+        assert (line.get("loss"), line["eval_loss"]) == (other.get("loss"), other["eval_loss"]), (line, other)
 
 
 def check_logprobs(compiler, folder, held, schedule, losses):
@@ -138,7 +167,7 @@ def check_logprobs(compiler, folder, held, schedule, losses):
     mean = -math.fsum(logprobs) / count
     assert lines[0]["eval_tokens"] == count and abs(mean - lines[0]["eval_loss"]) < 1e-6 * mean, (mean, lines[0])
     if losses:
-        assert max(abs(a - b) for a, b in zip(losses, logprobs)) < 1e-5, "of each token as on one rank"
+        assert harness.apart(losses, logprobs) < 1e-5, "of each token as on one rank"
     return logprobs
 
 
@@ -149,7 +178,13 @@ def check_refused(compiler, folder, path):
         (program, ["--logprobs", os.path.join(folder, "x")], "has no forward step"),
         (single, ["--data", "random", "--logprobs", os.path.join(folder, "x")], "has no effect"),
         (program, ["--eval", path], "compile it without --forward=false"),
-        (single, ["--eval", "random"], "random tokens have no end"), (single, ["--eval-every", "2"], "needs `--eval"),
+        (single, ["--eval", "random"], "random tokens have no end"),
+        (single, ["--eval-every", "2"], "`--eval-every` needs `--eval FILE`"),
+        (single, ["--eval-first"], "`--eval-first` needs `--eval FILE`"), (single, ["--eval", "a="], "got `a=`"),
+        (single, ["--eval", path, "--eval", "a=" + path], f"`--eval {path}`: of several files each needs a name"),
+        (single, ["--eval", "a=" + path, "--eval", "a=./b=1"], f"`{path}` and `./b=1` have one name, `a`"),
+        (single, ["--eval", "a=" + path, "--eval", "b=mix:" + path], "only `--data` reads a mixture"),
+        (single, ["--eval", "a=" + path, "--log", path], "would be written over what `--data` names"),
         (single, ["--eval", path, "--trace", os.path.join(folder, "trace")], "give one"),
         (single, ["--eval", os.path.join(folder, "none")], "cannot read data")):
         trained = [] if "--data" in options else ["--data", path]
@@ -178,8 +213,9 @@ def main():
     held = documents.write_dataset(folder, "held.safetensors", *documents.random_documents(2, 23, 30))
     tally = harness.Tally()
     tally.attempt("check_numbers", check_numbers, compiler, folder, text, held)
+    tally.attempt("check_files", check_files, compiler, folder, path, held)
     single = compiled(compiler, folder, "single", ["-D", "data.documents=true"], schedule="single")
-    lines, _ = run(single, path, "--steps", "3", "--eval", held, "--eval-every", "1")
+    lines, _ = run(single, path, "--steps", "3", "--eval", held, "--eval-every", "1", "--eval-first")
     reference = [line["eval_loss"] for line in lines]
     for schedule in QUICK if quick else SCHEDULES:
         tally.attempt(schedule, check_schedule, compiler, folder, path, held, schedule, reference)

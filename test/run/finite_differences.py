@@ -22,7 +22,7 @@ def judge(compiler, folder, tally, model, train=harness.TRAIN, step=STEP, **size
         harness.write_safetensors(base, weights)
         harness.call([program, "--in-process", "--data", text, "--steps", "1", "--load", base, "--log", log, *more])
         line = harness.read_log(log)[0]
-        return line["loss"] + sum(line.get(name, 0) for name in ("mtp", "balance", "z"))
+        return line["loss"] + sum(line.get(name, 0) for name in ("mtp", "z_loss", "balance", "z"))
 
     harness.call([program, "--in-process", "--data", text, "--steps", "1", "--grads", grads])
     shapes = {name: shape for name, (shape, _) in harness.read_safetensors(grads).items()}
@@ -57,9 +57,10 @@ CASES = {
     "llama": ("llama", {}),
     "gpt2": ("gpt2", {}),
     "windows": ("llama", {"model.windows": "[4, 2]"}),
-    "gates": ("llama", {"model.plus": 1, "model.activation": "gelu", "model.embed_scale": 3}),
+    "gates": ("llama", {"model.z_loss": 0.05, "model.plus": 1, "model.activation": "gelu", "model.embed_scale": 3}),
     "gemma": ("gemma", {"model.windows": "[4, 0]", "model.head_norms": "true", "model.score_cap": 2,
-                        "model.logit_cap": 3, "model.score_scale": 0.3, "model.local_rope": "[1.5, 0.7, 0.1]"}),
+                        "model.logit_cap": 3, "model.z_loss": 0.3, "model.score_scale": 0.3,
+                        "model.local_rope": "[1.5, 0.7, 0.1]"}),
     "olmo": ("olmo", {"model.windows": "[0, 3]"}),
     "sinks": ("llama", {"model.sinks": "true", "model.windows": "[3, 0]"}),
     "fused": ("llama", {"model.fused": "true", "model.turns": "[1, 0]", "model.rope": "[1.5, 0.7]"}),
@@ -76,7 +77,7 @@ CASES = {
                              "mesh.expert": 2, "model.capacity": 1}),
     "many_readers": ("many_readers", {}),
     "two_makers": ("two_makers", {}),
-    "further": ("llama_mtp", {}),
+    "further": ("llama_mtp", {"model.z_loss": 0.1}),
 }
 
 

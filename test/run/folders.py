@@ -615,8 +615,8 @@ class Folders:
             raw = read_shard(os.path.join(out, "model.safetensors"))["model.embed_tokens.weight"][2]
             moved[program] = struct.unpack(f"<{len(raw) // (8 if program == wide else 4)}{kind}", raw)
         old = struct.unpack("<4096f", made["model.embed_tokens.weight"][2])
-        far = max(abs(a - b) for a, b in zip(moved[wide], moved[self.llama]))
-        most = max(abs(a - b) for a, b in zip(moved[wide], old))
+        far = harness.apart(moved[wide], moved[self.llama])
+        most = harness.apart(moved[wide], old)
         alike = abs(norms[self.llama] / norms[wide] - 1) < 1e-3
         self.tally.check(norms[wide] > 1e20 and alike and far < 1e-2 * most,
                          f"norms {norms.values()}, a step of {most} differs by {far}")

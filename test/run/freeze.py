@@ -52,7 +52,7 @@ def judge(runner, tally, sizes, schedule, words, mode, start, alone):
     left = {name: values for name, values in full.items() if not is_frozen(name, words)}
     stays = all(weights[name] == start[name] for name in start if is_frozen(name, words))
     worst, where = difference(gradients, alone[0])
-    drift = max(abs(a - b) / abs(b) for a, b in zip(losses, alone[1]))
+    drift = harness.drift(losses, alone[1])
     trained, moved = difference(weights, alone[2])
     precision = sizes["precision"]
     if schedule == "pipedream_2bw":  # its units read older weights than those of `single`

@@ -1,11 +1,12 @@
 """What the execution tests share: compiling from examples/train.pipe, running, reading and writing safetensors."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-import argparse, array, json, os, re, struct, subprocess
+import argparse, array, json, math, operator, os, re, struct, subprocess
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TRAIN = os.path.join(ROOT, "examples", "train.pipe")
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                   OMPI_MCA_mpi_yield_when_idle="1", OMPI_MCA_btl_vader_single_copy_mechanism="none")
+                   OMPI_MCA_mpi_yield_when_idle="1", OMPI_MCA_btl_vader_single_copy_mechanism="none",
+                   OMPI_MCA_pml="ob1", PMIX_MCA_gds="hash", HWLOC_COMPONENTS="-linuxio,-pci,-opencl,-gl")
 # Another library of the runtime than the one that users' programs are linked with: `libpp-runtime-testing.a` has a
 # device with streams that is this CPU, others also have other kernels.
 RUNTIME = ["--runtime", os.environ["PP_TEST_RUNTIME"]] if "PP_TEST_RUNTIME" in os.environ else []
@@ -31,6 +32,20 @@ def call(command, expect=0, timeout=600, **more):
     if expect is not None and done.returncode != expect:
         raise RuntimeError(f"{' '.join(command)}\nended with {done.returncode}\n{done.stdout}{done.stderr}")
     return done
+
+
+def apart(ours, theirs):
+    """The largest difference between two lists of numbers; infinite where they differ in length or one holds a NaN,
+    which `max` sees in the first place alone."""
+    if len(ours) != len(theirs) or math.isnan(sum(ours) + sum(theirs)):
+        return math.inf
+    return max(map(abs, map(operator.sub, ours, theirs)), default=0.0)
+
+
+def drift(ours, theirs):
+    """The largest difference of two lists of losses or norms, each relative to theirs."""
+    ratios = [a / b for a, b in zip(ours, theirs)]
+    return apart(ratios, [1.0] * max(len(ours), len(theirs)))
 
 
 def draws(**options):

@@ -38,6 +38,8 @@ def main():
     for name in ("bin/pp-compile", "bin/pp-translate", "bin/pp-tokenize", "bin/pp-run", "lib/pp/libpp-runtime.a",
                  "share/pp/stdlib/1f1b.pipe", "share/man/man1/pp-compile.1", "share/man/man1/pp-run.1",
                  "share/pp/examples/quickstart.pipe", "share/doc/pp-compiler/LANGUAGE.md",
+                 "share/doc/pp-compiler/README.md", "share/doc/pp-compiler/tutorial.md",
+                 "share/doc/pp-compiler/OPTIONS.md",
                  "share/bash-completion/completions/pp-compile"):
         tally.check(os.path.getsize(os.path.join(moved, name)) > 0, name)
     tally.check(not [path for path in files if "pp-opt" in path or "fuzz" in path], "no tool for tests alone")

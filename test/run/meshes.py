@@ -266,7 +266,7 @@ class Meshes:
         for transport, sends in modes:
             gradients, losses, weights = self.runner.run(program, devices, transport, sends)
             worst, where = difference(gradients, wanted[0])
-            drift = max(abs(a - b) / abs(b) for a, b in zip(losses, wanted[1]))
+            drift = harness.drift(losses, wanted[1])
             trained, moved = difference(weights, wanted[2])
             norms = self.norms(program, transport, sends)
             first = first or (gradients, losses, weights, norms)
@@ -448,7 +448,7 @@ class Meshes:
             saved = self.path(f"saved_{first}_{second}")
             run(first, "--steps", "4", "--stop-at", "2", "--save", saved)
             rest = run(second, "--resume", saved)[2:]  # the log goes on
-            error = max(abs(a - b) / b for a, b in zip(whole[2:], rest, strict=True))
+            error = harness.drift(whole[2:], rest)
             self.tally.check(error <= (0 if first == second else 1e-12),
                              f"{first}, saved and resumed as {second}: losses {error:.1e}")
 
@@ -497,7 +497,7 @@ class Meshes:
                           "--logprobs", program + ".logprobs"])
             found.append(harness.read_safetensors(program + ".logprobs"))
         for ours in found[1:]:
-            error = max(abs(a - b) for a, b in zip(ours["logprobs"][1], found[0]["logprobs"][1], strict=True))
+            error = harness.apart(ours["logprobs"][1], found[0]["logprobs"][1])
             self.tally.check(error <= 1e-6 and ours["tokens"] == found[0]["tokens"], f"logprobs: {error:.1e}")
 
     def rounded(self):
@@ -572,10 +572,11 @@ class Meshes:
 
 
 def modes(several, number):
-    """Transports and sends of the case with this number: in one process, and another one, or all others."""
-    others = [("mpi", "rendezvous"), (f"streams/{number}", "rendezvous"), ("mpi", "buffered")]
-    others = [mode for mode in others if harness.RUNTIME or mode[0] == "mpi"]
-    return [("threads", "rendezvous")] + (others if several else [others[number % len(others)]])
+    """Transports and sends of the case with this number: all, or one by turns, and in every third case another one."""
+    every = [("threads", "rendezvous"), ("mpi", "rendezvous"), (f"streams/{number}", "rendezvous"), ("mpi", "buffered")]
+    every = [mode for mode in every if harness.RUNTIME or not mode[0].startswith("streams")]
+    first = number % len(every)
+    return every if several else (every + every)[first:first + (1 if number % 3 else 2)]
 
 
 def main():

@@ -117,7 +117,7 @@ def check_formula(compiler, folder, kind, case):
             expected = {name: weights[name][1]} | {f"{name}.{key}": its for key, its in states[name].items()}
             for key, its in expected.items():
                 found = (saved if key == name else kept)[key][1]
-                far = max(abs(a - b) for a, b in zip(found, its)) / max(max(map(abs, its)), 1e-12)
+                far = harness.apart(found, its) / max(max(map(abs, its)), 1e-12)
                 assert far < 1e-11, f"step {step}: {key} is {far:.1e} away"
         assert set(kept) == {f"{name}.{key}" for name in states for key in states[name]}, "another state"
 
@@ -144,7 +144,7 @@ def check_schedules(compiler, folder, kind, schedules):
     """The same losses on other schedules, to rounding."""
     losses = [check_resume(compiler, folder, kind, "f32", schedule) for schedule in schedules]
     for schedule, others in zip(schedules, losses):
-        far = max(abs(a - b) for a, b in zip(losses[0], others))
+        far = harness.apart(losses[0], others)
         assert far < 2e-5, f"{schedule}: a loss is {far:.1e} from that of {schedules[0]}"
 
 

@@ -70,7 +70,7 @@ def difference(one, other):
              for name in ("loss", "balance", "z", "grad_norm", "dropped")]
     for name, values in others.items():
         most = max(map(abs, values)) or 1
-        worst.append((max(abs(a - b) for a, b in zip(gradients[name], values)) / most, name))
+        worst.append((harness.apart(gradients[name], values) / most, name))
     return max(worst)
 
 

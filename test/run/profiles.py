@@ -58,16 +58,23 @@ def check(tally, compiler, folder, text, schedule, transport):
 
 
 def check_others(tally, compiler, path):
-    """A profile and a trace of another program are refused, with what differs; the program itself is accepted above."""
-    for changed, said in ((dict(schedule="gpipe"), 'its `schedule` is "one_f_one_b", expected "gpipe"'),
-                          (dict(ranks=1), "its `ranks` is 2, expected 1"),
-                          (dict(microbatches=5), "its `microbatches` is 4, expected 5"),
-                          (dict(sequence=32), "its `sequence` is 64, expected 32"),
-                          (dict(ffn=192), "its tasks work on tensors of other sizes, or are others"),
-                          (dict(precision="bf16"), 'its `precision` is "f32", expected "bf16"')):
+    """A profile and a trace of another program are refused, with what differs; the program itself is accepted above. A
+    profile may be of another schedule of the same stages."""
+    for changed, said, profile in ((dict(schedule="gpipe"), 'its `schedule` is "one_f_one_b", expected "gpipe"', ""),
+                                   (dict(ranks=1), "its `ranks` is 2, expected 1",
+                                    "its task `s0.B` works on tensors of other sizes"),
+                                   (dict(microbatches=5), "its `microbatches` is 4, expected 5", ""),
+                                   (dict(sequence=32), *["its `sequence` is 64, expected 32"] * 2),
+                                   (dict(ffn=192), "its tasks work on tensors of other sizes, or are others",
+                                    "works on tensors of other sizes"),
+                                   (dict(precision="bf16"), *['its `precision` is "f32", expected "bf16"'] * 2)):
         values = SIZES | dict(schedule="1f1b") | changed
         defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
-        for options in (["--emit=stats", "--costs", path + ".json"], ["--compare", path + ".trace"]):
+        for options, said in ((["--emit=stats", "--costs", path + ".json"], profile),
+                              (["--compare", path + ".trace"], said)):
+            if not said:
+                harness.call([compiler, harness.TRAIN, *defines, *options])
+                continue
             done = harness.call([compiler, harness.TRAIN, *defines, *options], expect=1)
             tally.check(said in done.stderr and not done.stdout,
                         f"{options[-2]} of another program, {changed}: {done.stderr.splitlines()[0]}")
@@ -105,7 +112,33 @@ def check_plan(tally, compiler, folder, text):
     steps = [json.loads(planned("--emit=stats", *costs, *plan).stdout)["step"] for plan in ([], ["--plan"])]
     tally.check(steps == [39, 36], f"{path}: as written and planned {steps}, expected 39 and 36")
     said = planned("--emit=stats", "--plan", *costs, expect=1, ffn=192).stderr
-    tally.check("its tasks work on tensors of other sizes, or are others" in said, f"{path} of another program: {said}")
+    tally.check("works on tensors of other sizes" in said, f"{path} of another program: {said}")
+
+
+def check_schedules(tally, compiler, folder, text):
+    """Times of one schedule's tasks are those of another's. They are set to F, I and W 1, whole backwards 2, all else
+    nothing: then 1F1B and gpipe take 3 (m + p - 1). The last rank of `zb_h1` runs halves, whose sum its B takes."""
+    path = os.path.join(folder, "schedules")
+    program = harness.compile_train(compiler, path, SIZES | dict(schedule="zb_h1"))
+    harness.call([*harness.launch(program, 2, "threads"), "--data", text, "--steps", str(STEPS), "--profile",
+                  path + ".json"])
+    with open(path + ".json") as file:
+        profile = json.load(file)
+    for task in profile["tasks"]:
+        task["mean"] = {"F": 1, "B": 2, "I": 1, "W": 1}.get(task["phase"], 0)
+    for message in profile["messages"]:
+        message |= dict(post=0, last_post=0, arrival=0)
+    with open(path + ".json", "w") as file:
+        json.dump(profile | dict(dispatch=0), file)
+    found = {}
+    for schedule, microbatches in (("1f1b", 4), ("1f1b", 9), ("gpipe", 4)):
+        values = SIZES | dict(schedule=schedule, microbatches=microbatches)
+        defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
+        stats = harness.call([compiler, harness.TRAIN, *defines, "--emit=stats", "--costs", path + ".json"]).stdout
+        found[schedule, microbatches] = json.loads(stats)["makespan"]
+    tally.check("I" in {task["phase"] for task in profile["tasks"]} and
+                all(abs(time - 3 * (m + 1)) < 1e-9 for (_, m), time in found.items()),
+                f"{path}: other schedules by the times of zb_h1: {found}")
 
 
 def check_mesh(tally, compiler, folder, text, transport):
@@ -169,6 +202,7 @@ def main():
     check_others(tally, compiler, path)
     check(tally, compiler, folder, text, "zb_h1", "mpi")
     check_plan(tally, compiler, folder, text)
+    check_schedules(tally, compiler, folder, text)
     for transport in ("threads", "mpi"):
         check_mesh(tally, compiler, folder, text, transport)
     done = harness.call([*run, "--steps", "2", "--profile", path + ".few"], expect=1)

@@ -141,6 +141,77 @@ def use(browser, tally, name, ranks, makespan):
     tally.check(spent < 1000, f"{name}: a frame takes {spent:.1f} ms")
 
 
+def open_page(browser, page):
+    browser.call("Page.navigate", url="file://" + page)
+    until = time.time() + 60
+    while not browser.evaluate("document.readyState === 'complete' && location.protocol === 'file:'"):
+        if time.time() > until:
+            raise TimeoutError(f"{page} is not loaded")
+        time.sleep(0.05)
+    browser.frame()
+
+
+# Of each row of the table of times: its name, the share and the time that are written, and the widths in its bar.
+TIMES = ("[...document.querySelectorAll('#time tr')].slice(1).map((row) => [row.cells[0].textContent.trim(), "
+         "row.cells[2].textContent, row.cells[3].textContent, Object.fromEntries([..."
+         "row.querySelectorAll('.share div')].map((one) => [one.title.split(':')[0], parseFloat(one.style.width)]))])")
+
+
+def times(browser, compiler, folder, tally):
+    """Where time goes: of two units that run in turn both have their half, and a plan is measured by its own step."""
+    page = os.path.abspath(os.path.join(folder, "in-turn.html"))
+    values = dict(schedule="1f1b_overlap", microbatches=4, layers=4, hidden=4096, heads=32, ffn=11008, vocab=32000,
+                  sequence=2048, precision="bf16", **{"mesh.tensor": 2})
+    defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
+    harness.call([compiler, harness.TRAIN, *defines, "--cluster=h100_sxm", "--emit=report", "-o", page])
+    open_page(browser, page)
+    for rank, busy, _, shares in browser.evaluate(TIMES):
+        spans = browser.evaluate(f"(({{phase, start, end}}) => phase.map((p, i) => [p, start[i], end[i]]))"
+                                 f"(data.ranks[{rank}])")
+        # By instants: each goes to the unit that runs alone, or in halves to the two that run.
+        owned = {"F": 0, "B": 0}
+        marks = sorted({time for _, start, end in spans for time in (start, end)})
+        for low, high in zip(marks, marks[1:]):
+            running = [phase for phase, start, end in spans if start <= low and high <= end and phase != "U"]
+            for phase in running:
+                owned[phase] += (high - low) / len(running)
+        whole = browser.evaluate("data.step")
+        tally.check(all(abs(shares[name] - 100 * owned[name[0]] / whole) < 0.01
+                        for name in ("F forward", "B backward")), f"in turn, rank {rank}: {owned} is {shares}")
+    tally.check(any("lane" in rank for rank in browser.evaluate("data.ranks")), "there are units in turn")
+
+    program, trace = (os.path.join(folder, name) for name in ("compared", "compared.json"))
+    small = dict(schedule="1f1b", ranks=2, microbatches=4, layers=2, hidden=16, heads=2, ffn=16, vocab=32, sequence=8)
+    defines = [word for key, value in small.items() for word in ("-D", f"{key}={value}")]
+    harness.call([compiler, harness.TRAIN, *defines, *harness.RUNTIME, "-o", program])
+    harness.call([program, "--in-process", "--data", "random", "--steps", "3", "--trace", trace])
+    harness.call([compiler, harness.TRAIN, *defines, "--emit=report", f"--compare={trace}", "-o", page])
+    open_page(browser, page)
+    # 1F1B with p = 2 and m = 4 works 12 of 15 units, however long the step was that was measured.
+    planned = [row for row in browser.evaluate(TIMES) if row[0].endswith("planned")]
+    tally.check(len(planned) == 2 and all(row[1:3] == ["80.0 %", "3"] for row in planned), f"planned: {planned}")
+
+
+def links(browser, compiler, folder, tally):
+    """A link's bar is the share of the step in which it is busy."""
+    page = os.path.abspath(os.path.join(folder, "links.html"))
+    defines = [word for key, value in dict(schedule="1f1b", microbatches=4, layers=4).items()
+               for word in ("-D", f"{key}={value}")]
+    harness.call([compiler, harness.TRAIN, *defines, "--cluster=a800_nvlink_10gbe", "--emit=report", "-o", page])
+    open_page(browser, page)
+    widths = browser.evaluate("[...document.querySelectorAll('#links .share div')]"
+                              ".map((e) => parseFloat(e.style.width))")
+    expected = browser.evaluate("data.stats.links.map((link) => 100 * link.busy / data.stats.step)")
+    tally.check(widths and all(abs(a - b) < 1e-3 for a, b in zip(widths, expected)), f"links: {widths} {expected}")
+    # On paper all of it is there: no part of a page scrolls, and the width is that of the paper.
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    cut = browser.evaluate("[...document.querySelectorAll('.scroll')]"
+                           ".filter((e) => e.scrollHeight > e.clientHeight + 1).length"
+                           " + (document.documentElement.scrollWidth > innerWidth)")
+    tally.check(cut == 0, "nothing is cut on paper")
+    browser.call("Emulation.setEmulatedMedia", media="")
+
+
 def main():
     compiler, folder = sys.argv[1:3]
     executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -161,13 +232,7 @@ def main():
             browser.call("Emulation.setDeviceMetricsOverride", width=1400, height=1000, deviceScaleFactor=1,
                          mobile=False)
             browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
-            browser.call("Page.navigate", url="file://" + page)
-            until = time.time() + 60
-            while not browser.evaluate("document.readyState === 'complete' && location.protocol === 'file:'"):
-                if time.time() > until:
-                    raise TimeoutError(f"{page} is not loaded")
-                time.sleep(0.05)
-            browser.frame()
+            open_page(browser, page)
             use(browser, tally, name, ranks, stats["makespan"])
             for theme in ("light", "dark"):
                 browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
@@ -186,6 +251,10 @@ def main():
                         f"{name}: {len(proved) - 1} proofs are told")
             found = browser.complaints()
             tally.check(not found, f"{name}: no complaint, nothing fetched {found[:2] or ''}")
+        times(browser, compiler, folder, tally)
+        links(browser, compiler, folder, tally)
+        found = browser.complaints()
+        tally.check(not found, f"no complaint about those pages {found[:2] or ''}")
     finally:
         browser.process.kill()
         browser.process.wait()

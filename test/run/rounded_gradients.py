@@ -40,7 +40,7 @@ def main():
         for schedule, ranks in schedules:
             ours, our_losses = run(compiler, folder, text, schedule, ranks, precision, model, precision)
             worst, where = difference(ours, grads)
-            drift = max(abs(a - b) / b for a, b in zip(our_losses, losses))
+            drift = harness.drift(our_losses, losses)
             good = 1e-4 / finer < worst <= (M + 1) / 256 / finer and our_losses[0] == losses[0] and drift < 1e-3
             tally.check(good, f"{precision} {model} {schedule} on {ranks}: gradients {worst:.1e} ({where}), losses "
                               f"{drift:.1e}")

@@ -33,7 +33,7 @@ def judge(tally, start, model, precision, cases):
     one = dict(schedule="single", ranks=1, model=model, gradients="f32")
     right, right_losses = start(**one, precision="f32")
     compare = lambda grads, losses: (*difference(grads, right),
-                                     max(abs(a - b) / b for a, b in zip(losses, right_losses)))
+                                     harness.drift(losses, right_losses))
     bound, _, drift_bound = compare(*start(**one, precision=precision))
     for schedule, ranks, more in cases:
         case, name = dict(schedule=schedule, ranks=ranks, model=model, precision=precision,

@@ -49,7 +49,7 @@ def main():
         for transport, sends in ways:
             gradients, losses, _ = runner.run(program, p, transport, sends, 2)
             worst, where = difference(gradients, references[key][0])
-            drift = max(abs(a - b) / abs(b) for a, b in zip(losses, references[key][1]))
+            drift = harness.drift(losses, references[key][1])
             tally.check(worst <= TOLERANCE["f64"] and drift <= TOLERANCE["f64"],
                         f"p = {p}, n = {n}, m = {m}, v = {v}, {depth} a stage, "
                         f"{' '.join(f'{k}={x}' for k, x in options.items())}, "

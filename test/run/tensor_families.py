@@ -36,7 +36,7 @@ def difference(ours, theirs):
     """Relative to the largest of a tensor; a gradient that is all rounding, as a key's bias has it, to 1e-3."""
     if ours.keys() != theirs.keys():
         return math.inf, "names"
-    return max((max(abs(a - b) for a, b in zip(ours[name][1], theirs[name][1], strict=True)) /
+    return max((harness.apart(ours[name][1], theirs[name][1]) /
                 max(1e-3, max(map(abs, theirs[name][1]))), name) for name in theirs)
 
 

@@ -8,12 +8,12 @@ using namespace pp::test;
 
 namespace {
 
-/// Of logits with a cap, if it is above 0.
-Values lossReference(Values z, const std::vector<int32_t> &targets, double scale, double cap = 0) {
+/// Of logits with a cap, if it is above 0; and the z-loss, if there is one.
+Values lossReference(Values z, const std::vector<int32_t> &targets, double scale, double cap = 0, double zLoss = 0) {
   for (double &logit : z)
     logit = cap > 0 ? cap * std::tanh(logit / cap) : logit;
   size_t rows = targets.size(), vocabulary = z.size() / rows;
-  double loss = 0;
+  double loss = 0, squares = 0;
   for (size_t t = 0; t < rows; ++t) {
     if (targets[t] < 0)
       continue;
@@ -22,32 +22,42 @@ Values lossReference(Values z, const std::vector<int32_t> &targets, double scale
       largest = std::max(largest, z[t * vocabulary + i]);
     for (size_t i = 0; i < vocabulary; ++i)
       sum += std::exp(z[t * vocabulary + i] - largest);
-    loss += scale * (largest + std::log(sum) - z[t * vocabulary + size_t(targets[t])]);
+    const double lse = largest + std::log(sum);
+    loss += scale * (lse - z[t * vocabulary + size_t(targets[t])]);
+    squares += scale * zLoss * lse * lse;
   }
-  return {loss};
+  return zLoss > 0 ? Values{loss, squares} : Values{loss};
 }
 
 } // namespace
 
 TEST(KernelsCrossEntropy, WholeRows) {
   for (Type type : allTypes)
-    for (auto [vocabulary, cap] :
-         {std::pair<int64_t, double>{3, 0}, {50, 0}, {3, 2}, {50, 30}, {50, 1e6}, {50, 1e-3}}) {
+    for (auto [vocabulary, cap, zLoss] : {std::tuple<int64_t, double, double>{3, 0, 0},
+                                          {50, 0, 0},
+                                          {3, 2, 0},
+                                          {50, 30, 0},
+                                          {50, 1e6, 0},
+                                          {50, 1e-3, 0},
+                                          {50, 0, 0.25},
+                                          {50, 30, 0.001}}) {
       std::vector<int32_t> targets = {2, 0, -1, 1};
       Values z = rounded(type, random(targets.size() * size_t(vocabulary), 1, 3));
       z[0] += 60; // far apart logits
       z = rounded(type, z);
       SCOPED_TRACE(std::string(nameOf(type)) + " cap " + std::to_string(cap));
       double scale = 0.25;
-      std::vector<double> params = cap > 0 ? Values{scale, cap} : Values{scale};
-      Array dz(type, z), loss(accOf(type), 1); // dz over z
+      std::vector<double> params = zLoss > 0 ? Values{scale, cap, 0, zLoss}
+                                   : cap > 0 ? Values{scale, cap}
+                                             : Values{scale};
+      Array dz(type, z), loss(accOf(type), zLoss > 0 ? 2 : 1); // dz over z
       OneOp("cross_entropy", type, {int64_t(targets.size()), vocabulary}, params)(pp_cross_entropy, dz, targets, dz,
                                                                                   loss);
-      expectNear(loss.get(), lossReference(z, targets, scale, cap), toleranceOf(accOf(type)) / 10, "loss");
+      expectNear(loss.get(), lossReference(z, targets, scale, cap, zLoss), toleranceOf(accOf(type)) / 10, "loss");
       if (cap == 1e-3) // far above it all, where differences see a step
         continue;
-      auto of = [&, cap = cap](const Values &v) { return lossReference(v, targets, scale, cap); };
-      expectNear(dz.get(), finiteDifferences(of, z, {1}), std::max(1e-8, toleranceOf(type)), "dz");
+      auto of = [&, cap = cap, zLoss = zLoss](const Values &v) { return lossReference(v, targets, scale, cap, zLoss); };
+      expectNear(dz.get(), finiteDifferences(of, z, {1, 1}), std::max(1e-8, toleranceOf(type)), "dz");
     }
 }
 
@@ -110,12 +120,16 @@ struct ShardedLoss {
   Type type;
   std::vector<int64_t> widths;
   std::vector<int32_t> targets;
-  double scale, cap = 0;
+  double scale, cap = 0, zLoss = 0;
   /// Those of a kernel, and the cap if there is one.
   Values params(Values others) const {
     if (cap > 0)
       others.push_back(cap);
     return others;
+  }
+  /// Of the loss and of dz.
+  Values slopes(double cap) const {
+    return zLoss > 0 ? Values{scale, cap, 0, zLoss} : cap > 0 ? Values{scale, cap} : Values{scale};
   }
   int64_t vocabulary() const { return std::accumulate(widths.begin(), widths.end(), int64_t(0)); }
   int64_t tokens() const { return int64_t(targets.size()); }
@@ -156,15 +170,15 @@ void compareShards(const ShardedLoss &n, uint32_t seed) {
   Values z = random(size_t(n.tokens() * n.vocabulary()), seed, 3);
   z[seed % z.size()] += 60; // one shard far above the others
   z = rounded(n.type, z);
-  Array stats(accOf(n.type), n.merged(z)), loss(accOf(n.type), 1);
-  OneOp("cross_entropy_loss", n.type, {n.tokens()}, {n.scale})(pp_cross_entropy_loss, stats, n.targets, loss);
+  Array stats(accOf(n.type), n.merged(z)), loss(accOf(n.type), n.zLoss > 0 ? 2 : 1);
+  OneOp("cross_entropy_loss", n.type, {n.tokens()}, n.slopes(0))(pp_cross_entropy_loss, stats, n.targets, loss);
   double tolerance = toleranceOf(accOf(n.type));
-  expectNear(loss.get(), lossReference(z, n.targets, n.scale, n.cap), tolerance / 10, "loss");
-  auto of = [&](const Values &v) { return lossReference(v, n.targets, n.scale, n.cap); };
-  Values expected = finiteDifferences(of, z, {1});
+  expectNear(loss.get(), lossReference(z, n.targets, n.scale, n.cap, n.zLoss), tolerance / 10, "loss");
+  auto of = [&](const Values &v) { return lossReference(v, n.targets, n.scale, n.cap, n.zLoss); };
+  Values expected = finiteDifferences(of, z, {1, 1});
   for (int64_t first = 0; int64_t width : n.widths) {
     Array dz(n.type, n.columns(z, first, width)); // dz over z
-    OneOp op("cross_entropy_dz", n.type, n.dims(first, width), n.params({n.scale}));
+    OneOp op("cross_entropy_dz", n.type, n.dims(first, width), n.slopes(n.cap));
     op(pp_cross_entropy_dz, dz, n.targets, stats, dz);
     expectNear(dz.get(), n.columns(expected, first, width), std::max(1e-8, toleranceOf(n.type)),
                "dz from column " + std::to_string(first));
@@ -187,6 +201,8 @@ TEST(KernelsCrossEntropy, ShardsOfTheVocabulary) {
       n.targets = {0, last, -1, pick(0, last), pick(0, last), pick(0, last)};
       compareShards(n, seed);
       n.cap = seed % 2 ? 2 : 30;
+      compareShards(n, seed);
+      n.cap = seed % 2 ? 0 : 30, n.zLoss = 0.001 * seed;
       compareShards(n, seed);
     }
 }

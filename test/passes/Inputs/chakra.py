@@ -1,4 +1,4 @@
-"""Prints Chakra execution traces as text, and checks that they can run: no cycle, sends have receives."""
+"""Prints Chakra execution traces as text, and checks that ASTRA-sim can run them: its rules, no cycle, no lone send."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: chakra.py PREFIX DEVICES
@@ -146,8 +146,8 @@ def load(prefix, count):
 
 def library(compiler, source, prefix, *values):
     with open(source) as file:
-        choices = re.search(r"schedule choose .*?\n  }", file.read(), re.S)[0]
-    names = re.findall(r'^    ((?:"\w+",? *)+) \w+\(', choices, re.M)
+        choice = re.search(r"schedule choose .*?\n  }", file.read(), re.S)[0]
+    names = re.findall(r'^    ((?:"\w+",? *)+) \w+\(', choice, re.M)
     defines = [word for value in values for word in ("-D", value)]
     for name in (re.findall(r"\w+", its)[0] for its in names):
         path = f"{prefix}.{name}"

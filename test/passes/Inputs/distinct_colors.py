@@ -8,7 +8,7 @@ import re, sys
 def main():
     with open(sys.argv[1]) as file:
         text = file.read()
-    of_class = dict(re.findall(r"\.([A-Z]\d+) \{ fill: (#\w+); \}", text))
+    of_class = dict(re.findall(r"\.([A-Z]\d+|part\d+) \{ fill: (#\w+); \}", text))
     seen = {}
     for by_class, fill, words in re.findall(r'<rect (?:class="(\w+)"|fill="(#\w+)") [^>]*width="12" '
                                             r'height="12"/>\n<text[^>]*>([^<]*)',

@@ -1,0 +1,136 @@
+// Runs pp-compile again and again: once at first, then whenever one of the files that it read has changed.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   watching process          compiling process, once for each change
+//   --watch ..  ------------> --watched=LIST ..
+//   waits for a change        writes the output, and the names of the files that it read to LIST
+//   of what LIST names <----- ends
+//   changes OUT.watch.js      a page that is open sees that, and loads itself again
+//
+// A page in a browser may not read files, but it may load a script from beside it.
+#include "tools/watch/Watch.h"
+#include "tools/Forms.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/Program.h"
+#include "llvm/Support/Signals.h"
+#include <chrono>
+#include <map>
+#include <set>
+#include <thread>
+
+using namespace mlir;
+using namespace pp;
+namespace cl = llvm::cl;
+using llvm::StringRef;
+
+static cl::opt<bool> watchOption("watch", cl::desc("compile again whenever the file or one of its imports changes"),
+                                 cl::cat(compileOptions()));
+static std::set<std::string> &filesRead() {
+  static std::set<std::string> files;
+  return files;
+}
+
+bool pp::wantsWatch() { return watchOption; }
+
+void pp::noteFiles(const llvm::SourceMgr &manager) {
+  for (unsigned buffer = 1; buffer <= manager.getNumBuffers(); ++buffer)
+    filesRead().insert(manager.getMemoryBuffer(buffer)->getBufferIdentifier().str());
+}
+
+void pp::tellFiles() {
+  if (watchedList().empty())
+    return;
+  std::error_code error;
+  llvm::raw_fd_ostream os(watchedList(), error);
+  for (const std::string &file : filesRead())
+    os << file << "\n";
+}
+
+namespace {
+/// What is seen of a file: its identity changes where an editor writes a new one in its place.
+using Sight = std::tuple<uint64_t, int64_t, uint64_t>;
+
+class Watcher {
+public:
+  Watcher(llvm::ArrayRef<const char *> command, StringRef input, StringRef list) : list(list) {
+    files.insert(input.str());
+    path = llvm::sys::fs::getMainExecutable(command.front(), reinterpret_cast<void *>(&pp::wantsWatch));
+    words = {path};
+    for (const char *word : command.drop_front())
+      if (StringRef name = StringRef(word).ltrim('-').split('=').first; name != "watch" || word[0] != '-')
+        words.push_back(word);
+    words.push_back("--watched=" + this->list);
+    if (requestedForm() == Form::Report && isOutputNamed()) {
+      script = watchScript();
+      llvm::sys::RemoveFileOnSignal(script);
+    }
+  }
+
+  int run() {
+    for (int64_t round = 1;; ++round) {
+      std::map<std::string, Sight> before = look(); // what changes while it is read is read again
+      int64_t start = std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+      llvm::SmallVector<StringRef> arguments(words.begin(), words.end());
+      std::string why;
+      int status = llvm::sys::ExecuteAndWait(path, arguments, std::nullopt, {}, 0, 0, &why);
+      if (status < 0)
+        return exitCode(refuse("--watch: " + why));
+      if (!readList()) // no change of a file mends the command line
+        return status;
+      for (const auto &[file, sight] : look()) // of those that are new in the list
+        before.insert({file, std::get<1>(sight) < start ? sight : Sight()});
+      tellPages(round);
+      llvm::errs() << "watching " << files.size() << (files.size() == 1 ? " file" : " files") << "; ^C ends\n";
+      while (look() == before)
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      std::this_thread::sleep_for(std::chrono::milliseconds(50)); // an editor may write in pieces
+    }
+  }
+
+private:
+  std::map<std::string, Sight> look() const {
+    std::map<std::string, Sight> seen;
+    for (const std::string &file : files) {
+      llvm::sys::fs::file_status status;
+      bool exists = !llvm::sys::fs::status(file, status) && status.type() == llvm::sys::fs::file_type::regular_file;
+      seen[file] = exists ? Sight{status.getUniqueID().getFile(),
+                                  status.getLastModificationTime().time_since_epoch().count(), status.getSize()}
+                          : Sight();
+    }
+    return seen;
+  }
+
+  /// A compilation with errors may have read fewer files: those of before are watched, too. False if it read none.
+  bool readList() {
+    auto text = llvm::MemoryBuffer::getFile(list);
+    SmallVector<StringRef> names;
+    if (text)
+      (*text)->getBuffer().split(names, '\n', -1, /*KeepEmpty=*/false);
+    for (StringRef file : names)
+      files.insert(file.str());
+    return !names.empty();
+  }
+
+  void tellPages(int64_t round) const {
+    std::error_code error;
+    if (!script.empty())
+      llvm::raw_fd_ostream(script, error) << "watched(" << round << ");\n";
+  }
+
+  std::string list, path, script;
+  std::vector<std::string> words;
+  std::set<std::string> files;
+};
+} // namespace
+
+int pp::watch(llvm::ArrayRef<const char *> command, StringRef input) {
+  if (input == "-")
+    return exitCode(usage("--watch waits for a file to change; standard input is none"));
+  llvm::SmallString<128> list;
+  if (std::error_code error = llvm::sys::fs::createTemporaryFile("pp-watch", "txt", list))
+    return exitCode(refuse("--watch: cannot make a temporary file: " + error.message()));
+  llvm::sys::RemoveFileOnSignal(list);
+  int code = Watcher(command, input, list).run();
+  llvm::sys::fs::remove(list);
+  return code;
+}
