@@ -121,6 +121,31 @@ private:
   StringMap<std::vector<const Schedule *>> schedules; ///< by the path of their file
   StringMap<SMLoc> names;
 };
+
+/// Holds back what is said of a program, and then says it in the order of the text.
+class InOrderOfText {
+public:
+  explicit InOrderOfText(mlir::MLIRContext *context) : engine(context->getDiagEngine()) {
+    handler = engine.registerHandler([this](mlir::Diagnostic &said) {
+      auto place = said.getLocation()->findInstanceOf<mlir::FileLineColLoc>();
+      auto file = files.try_emplace(place ? place.getFilename().getValue() : "", files.size()).first;
+      held.emplace_back(std::array<size_t, 3>{file->second, place ? place.getLine() : 0, place ? place.getColumn() : 0},
+                        std::move(said));
+    });
+  }
+  ~InOrderOfText() {
+    engine.eraseHandler(handler);
+    stable_sort(held, [](const auto &a, const auto &b) { return a.first < b.first; });
+    for (auto &[_, said] : held)
+      engine.emit(std::move(said));
+  }
+
+private:
+  mlir::DiagnosticEngine &engine;
+  mlir::DiagnosticEngine::HandlerID handler;
+  StringMap<size_t> files; ///< those of which something is said, in this order
+  std::vector<std::pair<std::array<size_t, 3>, mlir::Diagnostic>> held;
+};
 } // namespace
 
 std::pair<std::string, std::string> pp::scheduleFile(StringRef given) {
@@ -152,6 +177,7 @@ static LogicalResult loadSchedule(Loader &loader, Source &source, StringRef give
 mlir::OwningOpRef<mlir::ModuleOp> pp::importPipe(SourceMgr &manager, mlir::MLIRContext *context,
                                                  const FrontendOptions &options) {
   context->loadDialect<mlir::func::FuncDialect, pp::nn::NnDialect, pp::pipeline::PipelineDialect>();
+  InOrderOfText inOrder(context);
   Source source(manager, context);
   source.libraryFolder = options.stdlibDir;
   CommandLine commandLine(source, options);

@@ -18,12 +18,15 @@ class ArgumentEvaluator : public Evaluator {
 public:
   using Evaluator::Evaluator;
   int64_t layers = 0;
+  bool isUnknown = false;                  ///< so is all of them, because what says it is wrong
   std::optional<int64_t> ranksPerNode = 0; ///< nothing: a node has no whole ranks
   const Schedule *schedule = nullptr;      ///< whose parameters `scope` binds, one after the other
   Scope *scope = nullptr;
 
 private:
   std::optional<FailureOr<Value>> predefined(StringRef name, SMLoc at) override {
+    if (isUnknown && (name == "layers" || name == "nodes"))
+      return failure();
     if (name == "layers" && layers)
       return Value(layers);
     const Value *ranks = name == "nodes" ? this->ranks() : nullptr;
@@ -70,28 +73,16 @@ public:
     SMLoc drawnAt = commandLine.schedule.isValid() ? commandLine.schedule : schedule->name.at;
     source.setUser(model->name.at, modelCall ? modelCall->at : drawnAt);
     source.setUser(schedule->name.at, scheduleCall ? scheduleCall->at : drawnAt);
-    if (failed(bindParameters(evaluator, calleeOf(*model), modelCall, trainScope, overrides, modelScope)))
-      return failure();
-    noteModelSizes();
-    if (!model->layerVariables.empty()) {
-      if (failed(expandLayers(source, evaluator, *model, modelScope, expanded)))
-        return failure();
-      model = &expanded.model;
-    }
-    FailureOr<ModelOutline> outline = outlineModel(evaluator, *model, modelScope);
-    if (failed(outline))
-      return failure();
-    evaluator.layers = outline->layers;
-    if (failed(mesh.read(train ? train->options : ArrayRef<Option>(), overrides, trainScope, *outline)) ||
-        failed(readCluster()))
-      return failure();
+    FailureOr<ModelOutline> outline = bindModel();
+    bool isRead = succeeded(outline) &&
+                  succeeded(mesh.read(train ? train->options : ArrayRef<Option>(), overrides, trainScope, *outline)) &&
+                  succeeded(readCluster());
+    evaluator.isUnknown = !isRead;
     evaluator.schedule = schedule;
     evaluator.scope = &scheduleScope;
     FailureOr<std::vector<Override>> given = withSizes();
-    if (failed(given) ||
-        failed(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope, *given, scheduleScope)))
-      return failure();
-    bool isRead = true;
+    isRead &= succeeded(given) && succeeded(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope,
+                                                           *given, scheduleScope));
     for (auto [option, _] : settings.all())
       isRead &= succeeded(readSettings(option));
     isRead &= succeeded(trained.read(find("freeze"), find("lora"), overrides, trainScope));
@@ -293,6 +284,21 @@ private:
     }
     given.insert(given.end(), overrides.begin(), overrides.end());
     return given;
+  }
+
+  FailureOr<ModelOutline> bindModel() {
+    if (failed(bindParameters(evaluator, calleeOf(*model), modelCall, trainScope, overrides, modelScope)))
+      return failure();
+    noteModelSizes();
+    if (!model->layerVariables.empty()) {
+      if (failed(expandLayers(source, evaluator, *model, modelScope, expanded)))
+        return failure();
+      model = &expanded.model;
+    }
+    FailureOr<ModelOutline> outline = outlineModel(evaluator, *model, modelScope);
+    if (succeeded(outline))
+      evaluator.layers = outline->layers;
+    return outline;
   }
 
   //===-- What --check asks for ---------------------------------------------------------------------------------===//

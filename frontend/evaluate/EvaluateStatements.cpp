@@ -47,9 +47,9 @@ LogicalResult Evaluator::fail(SMLoc at, const Twine &message, SMLoc noteAt, cons
 }
 
 LogicalResult Evaluator::stop(SMLoc at, const Twine &message, SMLoc noteAt, const Twine &note) {
-  LogicalResult told = fail(at, message, noteAt, note);
+  (void)fail(at, message, noteAt, note);
   isOver = true;
-  return told;
+  return failure();
 }
 
 //===-- Statements ----------------------------------------------------------------------------------------------===//
@@ -258,13 +258,23 @@ LogicalResult Evaluator::runRequire(const RequireStatement *require, Scope &scop
 
 //===-- Loops ---------------------------------------------------------------------------------------------------===//
 
+/// The body of a loop whose list or count is wrong: errors that do not depend on it are told, too. Always failure.
+LogicalResult Evaluator::runUnknown(Block body, ArrayRef<Name> names, Scope &scope) {
+  Scope inner(&scope);
+  for (Name name : names)
+    inner.bindings.push_back({name, Value(), false, nullptr, {}, /*isWrong=*/true});
+  if (goesOn && !isOver && !expressionDepth)
+    (void)runBlock(body, inner);
+  return failure();
+}
+
 FailureOr<Evaluator::Flow> Evaluator::runFor(const ForStatement *loop, Scope &scope) {
   const Generator &generator = loop->generator;
   FailureOr<Value> list = evaluate(generator.list, scope);
+  if (succeeded(list) && !list->asList())
+    list = fail(generator.list->at, "expected a list after `in`, got " + list->type() + " " + list->text());
   if (failed(list))
-    return failure();
-  if (!list->asList())
-    return fail(generator.list->at, "expected a list after `in`, got " + list->type() + " " + list->text());
+    return runUnknown(loop->body, generator.names, scope);
   size_t outer = loops.size();
   for (const Value &item : *list->asList()) {
     Scope inner(&scope);
@@ -285,10 +295,10 @@ FailureOr<Evaluator::Flow> Evaluator::runFor(const ForStatement *loop, Scope &sc
 
 FailureOr<Evaluator::Flow> Evaluator::runRepeat(const RepeatStatement *loop, Scope &scope) {
   FailureOr<int64_t> count = evaluateInt(loop->count, scope, "after `repeat`");
+  if (succeeded(count) && *count < 0)
+    count = fail(loop->count->at, "`repeat` expects a count of at least 0, got " + Twine(*count));
   if (failed(count))
-    return failure();
-  if (*count < 0)
-    return fail(loop->count->at, "`repeat` expects a count of at least 0, got " + Twine(*count));
+    return runUnknown(loop->body, {}, scope);
   for (int64_t i = 0; i < *count; ++i) {
     Scope inner(&scope);
     if (failed(spend(loop->at)))

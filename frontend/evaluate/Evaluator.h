@@ -66,6 +66,7 @@ protected:
 
   /// `fail`, and nothing is run after it.
   mlir::LogicalResult stop(SMLoc at, const llvm::Twine &message, SMLoc noteAt = {}, const llvm::Twine &note = "");
+  mlir::LogicalResult runUnknown(Block body, ArrayRef<Name> names, Scope &scope);
   mlir::LogicalResult spend(SMLoc at, int64_t count = 1);
   /// Lists of `more` items in all are about to be made.
   mlir::LogicalResult reserve(SMLoc at, int64_t more);
