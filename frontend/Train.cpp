@@ -642,8 +642,7 @@ private:
     if ((!options.aloneMicrobatches && failed(recompute(elaborator))) ||
         failed(elaborator.elaborate(*schedule, scheduleScope)) || failed(isBuilt))
       return failure();
-    elaborator.emitPieces();
-    if (failed(trained.check(module, model->name.text)))
+    if (failed(elaborator.emitPieces()) || failed(trained.check(module, model->name.text)))
       return failure();
     for (const Setting &setting : settings.optimizer)
       for (StringRef text : setting.texts)

@@ -53,7 +53,7 @@ public:
   /// Emits the actions of a schedule; `parameters` holds the schedule's. All errors are told before it fails.
   mlir::LogicalResult elaborate(const Schedule &schedule, Scope &parameters);
   /// The pieces of a schedule that was elaborated; the model's functions are there.
-  void emitPieces();
+  mlir::LogicalResult emitPieces();
   /// `recompute` of the training program.
   mlir::LogicalResult recompute(const RecomputeStatement *statement, Scope &scope);
   /// The same of the command line: parts of the model, or `stage` for all that pieces do.
@@ -168,6 +168,9 @@ private:
                                                 const Piece &piece);
   mlir::LogicalResult checkVerb(const MoveStatement *statement, const Thing &thing, pipeline::Role role,
                                 pipeline::PlaceAttr from, pipeline::PlaceAttr to);
+
+  mlir::LogicalResult checkKeys();
+  mlir::LogicalResult checkKeysOf(StringRef part, const Piece &piece);
 
   const ModelOutline &model;
   ScheduleSizes sizes;

@@ -551,7 +551,7 @@ SmallVector<mlir::Attribute> Elaborator::entriesOf(unsigned number) {
   return entries;
 }
 
-void Elaborator::emitPieces() {
+LogicalResult Elaborator::emitPieces() {
   mlir::MLIRContext *context = builder.getContext();
   builder.setInsertionPointToStart(program);
   SmallVector<unsigned> order = piecesInModelOrder();
@@ -569,6 +569,7 @@ void Elaborator::emitPieces() {
     if (!piece.recomputed && !piece.again.empty())
       op.setRecomputeAttr(recomputedOf(piece));
   }
+  return checkKeys();
 }
 
 /// Whether the function returns what it takes, and does nothing else.
