@@ -87,9 +87,10 @@ public:
       isRead &= succeeded(readSettings(option));
     isRead &= succeeded(trained.read(find("freeze"), find("lora"), overrides, trainScope));
     if (failed(readPrecisions()) || !isRead ||
-        (options.precision.empty() && failed(settings.checkOptimizer(evaluator, precision))) ||
-        (options.aloneMicrobatches && failed(runAlone())))
+        (options.precision.empty() && failed(settings.checkOptimizer(evaluator, precision))))
       return failure();
+    if (options.aloneMicrobatches)
+      runAlone();
     return elaborate(*outline);
   }
 
@@ -310,14 +311,12 @@ private:
   }
 
   // The plainest step of the same training: nothing is recomputed or cut.
-  LogicalResult runAlone() {
-    if (failed(find(declared.schedules, "schedule", {"single", declared.begin}, schedule)))
-      return failure();
+  void runAlone() {
+    schedule = declared.single;
     scheduleScope.bindings.clear();
     scheduleScope.bind(schedule->parameters.front().name, Value(options.aloneMicrobatches));
     settings.mlp[0].value = 1;
     settings.data[0].value *= static_cast<double>(mesh.replicas()); // the rows of all replicas
-    return success();
   }
 
   //===-- The command line --------------------------------------------------------------------------------------===//
