@@ -54,7 +54,7 @@ code, out, err = check(harness.TRAIN, *define(mlp_chunks=8, layers=4))
 tally.check(code == 0 and re.search(r"data\.(sequence|microbatch) \d+ -> ", out) and "right" in out,
             f"tokens for every chunk of an MLP: {(out or err).splitlines()[-1]}")
 
-# A schedule alone, with the model that it would be drawn with. It may have the name of the one that it is compared with.
+# A schedule alone, with the model that it would be drawn with; it may have the name of the one it is compared with.
 path = os.path.join(folder, "single.pipe")
 with open(path, "w") as file:
     file.write("schedule single(ranks p, microbatches m) {\n  stage s of p at s\n  for i in microbatches {\n"
