@@ -30,10 +30,10 @@ mlir::Location Evaluator::location(SMLoc at) {
 }
 
 LogicalResult Evaluator::fail(SMLoc at, const Twine &message, SMLoc noteAt, const Twine &note) {
-  if (isOver || !told.insert(at.getPointer()).second)
+  SMLoc user = source.userOf(at);
+  if (isOver || !told.insert(user.getPointer()).second)
     return failure();
   isOver = told.size() == kMostErrors;
-  SMLoc user = source.userOf(at);
   mlir::Location where = location(at);
   std::string text = message.str();
   if (std::string values = pipeline::loopValues(where); !values.empty())

@@ -46,7 +46,8 @@ public:
   /// File-level functions, which come last when a name is looked up.
   Scope globals{nullptr};
 
-  /// Says `message` at `at` with the calls and loop values that led there; once at each place. Always failure.
+  /// Says `message` at `at` with the calls and loop values that led there; once at each place of the user's. Always
+  /// failure.
   mlir::LogicalResult fail(SMLoc at, const llvm::Twine &message, SMLoc noteAt = {}, const llvm::Twine &note = "");
   /// `at` with the calls and loop values that led there.
   mlir::Location location(SMLoc at);

@@ -28,6 +28,9 @@ LogicalResult Elaborator::moveThing(const MoveStatement *statement, const Thing 
   FailureOr<CoordAttr> coord = coordinates(thing.role.text, thing.role.at, thing.coordinates, scope, wholePiece, piece);
   if (failed(coord))
     return failure();
+  if (role == Role::stash && piece->recomputed)
+    return fail(thing.role.at, "`" + thing.text + "` cannot move: all of " + str(*piece) +
+                                   " is recomputed in front of its backward, so `F` leaves no stash");
   if (!from) {
     FailureOr<PlaceAttr> found = sourceOf(statement, thing, role, *piece);
     if (failed(found))
