@@ -9,6 +9,7 @@
 #include "mlir/IR/Verifier.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
+#include "llvm/Support/SaveAndRestore.h"
 
 using namespace llvm;
 using namespace pp;
@@ -24,9 +25,11 @@ public:
     FailureOr<File> file = parse(source, text);
     if (failed(file))
       return failure();
+    bool isRead = true;
     for (const Name &import : file->imports)
-      if (failed(loadImport(import, directoryOf(buffer))))
-        return failure();
+      isRead &= succeeded(loadImport(import, directoryOf(buffer)));
+    if (!isRead)
+      return failure();
     schedules[source.manager.getMemoryBuffer(buffer)->getBufferIdentifier()] = file->schedules;
     return declare(*file);
   }
@@ -49,6 +52,12 @@ public:
     LogicalResult loaded = load(buffer);
     open.pop_back();
     return loaded;
+  }
+
+  /// A library file that the program does not import: names of the program's own go before.
+  LogicalResult loadUnasked(StringRef path) {
+    SaveAndRestore unasked(isUnasked, true);
+    return loadImport({path, declared.begin}, "");
   }
 
   /// Whether the clusters that the command line and the training programs name are declared.
@@ -95,6 +104,8 @@ private:
   template <typename T> LogicalResult add(std::vector<const T *> &into, const std::vector<const T *> &from) {
     for (const T *one : from) {
       auto [first, isNew] = names.insert({one->name.text, one->name.at});
+      if (!isNew && isUnasked)
+        continue;
       if (!isNew) {
         mlir::InFlightDiagnostic error = source.error(one->name.at) << "`" << one->name.text << "` is defined twice";
         error.attachNote(source.location(first->second)) << "first defined here";
@@ -118,6 +129,32 @@ private:
   std::vector<std::string> open;
   StringMap<std::vector<const Schedule *>> schedules; ///< by the path of their file
   StringMap<SMLoc> names;
+  bool isUnasked = false; ///< what is read now
+};
+
+/// Holds back what is said of a program, and then says it in the order of the text.
+class InOrderOfText {
+public:
+  explicit InOrderOfText(mlir::MLIRContext *context) : engine(context->getDiagEngine()) {
+    handler = engine.registerHandler([this](mlir::Diagnostic &said) {
+      auto place = said.getLocation()->findInstanceOf<mlir::FileLineColLoc>();
+      auto file = files.try_emplace(place ? place.getFilename().getValue() : "", files.size()).first;
+      held.emplace_back(std::array<size_t, 3>{file->second, place ? place.getLine() : 0, place ? place.getColumn() : 0},
+                        std::move(said));
+    });
+  }
+  ~InOrderOfText() {
+    engine.eraseHandler(handler);
+    stable_sort(held, [](const auto &a, const auto &b) { return a.first < b.first; });
+    for (auto &[_, said] : held)
+      engine.emit(std::move(said));
+  }
+
+private:
+  mlir::DiagnosticEngine &engine;
+  mlir::DiagnosticEngine::HandlerID handler;
+  StringMap<size_t> files; ///< those of which something is said, in this order
+  std::vector<std::pair<std::array<size_t, 3>, mlir::Diagnostic>> held;
 };
 } // namespace
 
@@ -150,6 +187,7 @@ static LogicalResult loadSchedule(Loader &loader, Source &source, StringRef give
 mlir::OwningOpRef<mlir::ModuleOp> pp::importPipe(SourceMgr &manager, mlir::MLIRContext *context,
                                                  const FrontendOptions &options) {
   context->loadDialect<mlir::func::FuncDialect, pp::nn::NnDialect, pp::pipeline::PipelineDialect>();
+  InOrderOfText inOrder(context);
   Source source(manager, context);
   source.libraryFolder = options.stdlibDir;
   CommandLine commandLine(source, options);
@@ -160,15 +198,15 @@ mlir::OwningOpRef<mlir::ModuleOp> pp::importPipe(SourceMgr &manager, mlir::MLIRC
     return nullptr;
   bool isFile = !scheduleFile(options.schedule).first.empty();
   bool drawn = loader.declared.trains.empty() || (!options.schedule.empty() && !isFile);
-  if (drawn && loader.declared.models.empty() &&
-      failed(loader.loadImport({"std/models/llama.pipe", loader.declared.begin}, "")))
+  if (drawn && loader.declared.models.empty() && failed(loader.loadUnasked("std/models/llama.pipe")))
     return nullptr;
-  if (options.aloneMicrobatches && failed(loader.loadImport({"std/single.pipe", loader.declared.begin}, "")))
+  if (options.aloneMicrobatches && failed(loader.loadUnasked("std/single.pipe")))
     return nullptr;
+  if (options.aloneMicrobatches)
+    loader.declared.single = loader.schedulesOf("std/single.pipe").front();
   if (isFile && failed(loadSchedule(loader, source, options.schedule, commandLine.schedule)))
     return nullptr;
-  if (!loader.hasClusters(options.cluster) &&
-      failed(loader.loadImport({"std/clusters.pipe", loader.declared.begin}, "")))
+  if (!loader.hasClusters(options.cluster) && failed(loader.loadUnasked("std/clusters.pipe")))
     return nullptr;
   mlir::OwningOpRef<mlir::ModuleOp> module = mlir::ModuleOp::create(source.location(loader.declared.begin));
   if (failed(elaborateProgram(source, loader.declared, options, commandLine, *module)) || failed(mlir::verify(*module)))

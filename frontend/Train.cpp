@@ -18,12 +18,15 @@ class ArgumentEvaluator : public Evaluator {
 public:
   using Evaluator::Evaluator;
   int64_t layers = 0;
+  bool isUnknown = false;                  ///< so is all of them, because what says it is wrong
   std::optional<int64_t> ranksPerNode = 0; ///< nothing: a node has no whole ranks
   const Schedule *schedule = nullptr;      ///< whose parameters `scope` binds, one after the other
   Scope *scope = nullptr;
 
 private:
   std::optional<FailureOr<Value>> predefined(StringRef name, SMLoc at) override {
+    if (isUnknown && (name == "layers" || name == "nodes"))
+      return failure();
     if (name == "layers" && layers)
       return Value(layers);
     const Value *ranks = name == "nodes" ? this->ranks() : nullptr;
@@ -70,34 +73,24 @@ public:
     SMLoc drawnAt = commandLine.schedule.isValid() ? commandLine.schedule : schedule->name.at;
     source.setUser(model->name.at, modelCall ? modelCall->at : drawnAt);
     source.setUser(schedule->name.at, scheduleCall ? scheduleCall->at : drawnAt);
-    if (failed(bindParameters(evaluator, calleeOf(*model), modelCall, trainScope, overrides, modelScope)))
-      return failure();
-    noteModelSizes();
-    if (!model->layerVariables.empty()) {
-      if (failed(expandLayers(source, evaluator, *model, modelScope, expanded)))
-        return failure();
-      model = &expanded.model;
-    }
-    FailureOr<ModelOutline> outline = outlineModel(evaluator, *model, modelScope);
-    if (failed(outline))
-      return failure();
-    evaluator.layers = outline->layers;
-    if (failed(mesh.read(train ? train->options : ArrayRef<Option>(), overrides, trainScope, *outline)) ||
-        failed(readCluster()))
-      return failure();
+    FailureOr<ModelOutline> outline = bindModel();
+    bool isRead = succeeded(outline) &&
+                  succeeded(mesh.read(train ? train->options : ArrayRef<Option>(), overrides, trainScope, *outline)) &&
+                  succeeded(readCluster());
+    evaluator.isUnknown = !isRead;
     evaluator.schedule = schedule;
     evaluator.scope = &scheduleScope;
     FailureOr<std::vector<Override>> given = withSizes();
-    if (failed(given) ||
-        failed(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope, *given, scheduleScope)))
-      return failure();
+    isRead &= succeeded(given) && succeeded(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope,
+                                                           *given, scheduleScope));
     for (auto [option, _] : settings.all())
-      if (failed(readSettings(option)))
-        return failure();
-    if (failed(trained.read(find("freeze"), find("lora"), overrides, trainScope)) || failed(readPrecisions()) ||
-        (options.precision.empty() && failed(settings.checkOptimizer(evaluator, precision))) ||
-        (options.aloneMicrobatches && failed(runAlone())))
+      isRead &= succeeded(readSettings(option));
+    isRead &= succeeded(trained.read(find("freeze"), find("lora"), overrides, trainScope));
+    if (failed(readPrecisions()) || !isRead ||
+        (options.precision.empty() && failed(settings.checkOptimizer(evaluator, precision))))
       return failure();
+    if (options.aloneMicrobatches)
+      runAlone();
     return elaborate(*outline);
   }
 
@@ -137,16 +130,18 @@ private:
       return failure();
     static const StringRef known[] = {"model",     "schedule", "data",   "mlp",  "optimizer", "precision",
                                       "gradients", "cluster",  "freeze", "lora", "mesh"};
+    bool isKnown = true;
     for (const Option &option : train->options) {
+      const Option *first = find(option.name.text);
       if (!is_contained(known, option.name.text))
-        return evaluator.fail(option.name.at,
-                              "`train` has no option `" + option.name.text + "`" + didYouMean(option.name.text, known),
-                              option.name.at, thereAre(known));
-      if (const Option *first = find(option.name.text); first != &option && option.parts.empty())
-        return evaluator.fail(option.name.at, "option `" + option.name.text + "` is given twice", first->name.at,
-                              "first given here");
+        isKnown = succeeded(evaluator.fail(
+            option.name.at, "`train` has no option `" + option.name.text + "`" + didYouMean(option.name.text, known),
+            option.name.at, thereAre(known)));
+      else if (first != &option && option.parts.empty())
+        isKnown = succeeded(evaluator.fail(option.name.at, "option `" + option.name.text + "` is given twice",
+                                           first->name.at, "first given here"));
     }
-    return success();
+    return success(isKnown);
   }
 
   const Option *find(StringRef name) {
@@ -292,6 +287,21 @@ private:
     return given;
   }
 
+  FailureOr<ModelOutline> bindModel() {
+    if (failed(bindParameters(evaluator, calleeOf(*model), modelCall, trainScope, overrides, modelScope)))
+      return failure();
+    noteModelSizes();
+    if (!model->layerVariables.empty()) {
+      if (failed(expandLayers(source, evaluator, *model, modelScope, expanded)))
+        return failure();
+      model = &expanded.model;
+    }
+    FailureOr<ModelOutline> outline = outlineModel(evaluator, *model, modelScope);
+    if (succeeded(outline))
+      evaluator.layers = outline->layers;
+    return outline;
+  }
+
   //===-- What --check asks for ---------------------------------------------------------------------------------===//
 
   void noteModelSizes() {
@@ -301,14 +311,12 @@ private:
   }
 
   // The plainest step of the same training: nothing is recomputed or cut.
-  LogicalResult runAlone() {
-    if (failed(find(declared.schedules, "schedule", {"single", declared.begin}, schedule)))
-      return failure();
+  void runAlone() {
+    schedule = declared.single;
     scheduleScope.bindings.clear();
     scheduleScope.bind(schedule->parameters.front().name, Value(options.aloneMicrobatches));
     settings.mlp[0].value = 1;
     settings.data[0].value *= static_cast<double>(mesh.replicas()); // the rows of all replicas
-    return success();
   }
 
   //===-- The command line --------------------------------------------------------------------------------------===//
@@ -343,9 +351,11 @@ private:
   LogicalResult resolveOverrides() {
     if (failed(chooseOptimizer()))
       return failure();
+    bool isKnown = true;
     for (Override &given : overrides)
-      if (given.owner.empty() && failed(resolve(given)))
-        return failure();
+      isKnown &= !given.owner.empty() || succeeded(resolve(given));
+    if (!isKnown)
+      return failure();
     for (const Override &given : overrides)
       if (options.scheduleDefines && given.owner == "schedule")
         options.scheduleDefines->push_back(given.name);
@@ -445,7 +455,7 @@ private:
                                                 "<sequences>, sequence = <tokens>`");
     ArrayRef<Name> labels = written ? written->labels : ArrayRef<Name>();
     ArrayRef<Expr *> values = written ? written->values : ArrayRef<Expr *>();
-    bool isOther = false; // the command line chose another optimizer
+    bool isOther = false, isRead = true; // the command line chose another optimizer
     if (written && option == "optimizer") {
       labels = written->value->labels;
       values = written->value->operands;
@@ -462,14 +472,13 @@ private:
       if (isOther && !settings.has(option, label.text))
         continue;
       FailureOr<Value> number = evaluator.evaluate(value, trainScope);
-      if (failed(number) || failed(settings.check(evaluator, label.at, option, label.text)) ||
-          failed(settings.set(evaluator, originOf(value, trainScope), option, label.text, *number)))
-        return failure();
+      isRead &= succeeded(number) && succeeded(settings.check(evaluator, label.at, option, label.text)) &&
+                succeeded(settings.set(evaluator, originOf(value, trainScope), option, label.text, *number));
     }
     for (const Override &given : overrides)
-      if (given.owner == option && failed(settings.set(evaluator, given.valueAt, option, given.parameter, given.value)))
-        return failure();
-    return success();
+      if (given.owner == option)
+        isRead &= succeeded(settings.set(evaluator, given.valueAt, option, given.parameter, given.value));
+    return success(isRead);
   }
 
   /// `precision bf16`, of weights and activations; `gradients bf16`, that of weights' gradients between tasks.
@@ -596,8 +605,7 @@ private:
     BatchShape shape{int64_t(settings.data[0].value), int64_t(settings.data[1].value), element,
                      settings.data[2].value != 0};
     builder.setInsertionPointToEnd(module.getBody());
-    if (failed(buildModel(source, evaluator, *model, modelScope, shape, outline, builder)))
-      return failure();
+    LogicalResult isBuilt = buildModel(source, evaluator, *model, modelScope, shape, outline, builder);
     ScheduleSizes sizes;
     FailureOr<SmallVector<int64_t>> lengths = countSlices();
     if (failed(lengths))
@@ -615,12 +623,12 @@ private:
         failed(checkRoom(evaluator, clusterOutline, sizes.ranks, mesh.devicesOfRank(), precision, clusterAt)))
       return failure();
     sizes.ranksPerNode = evaluator.ranksPerNode;
-    auto program = builder.create<pipeline::ProgramOp>(source.location(schedule->name.at),
-                                                       train ? train->name.text : schedule->name.text, sizes.ranks,
-                                                       sizes.microbatches, sizes.slices, trainAttr(outline.layers));
+    auto program = builder.create<pipeline::ProgramOp>(
+        source.location(schedule->name.at), train ? train->name.text : schedule->name.text, sizes.ranks,
+        sizes.microbatches, sizes.slices, succeeded(isBuilt) ? trainAttr(outline.layers) : mlir::DictionaryAttr());
     if (cluster)
       program.setClusterAttr(clusterOutline.attribute);
-    if (!options.aloneMicrobatches)
+    if (succeeded(isBuilt) && !options.aloneMicrobatches)
       if (pipeline::MeshAttr made = mesh.attribute(sizes.ranks, source.context)) {
         program.setMeshAttr(made);
         if (failed(mesh.markParts(module)))
@@ -631,7 +639,9 @@ private:
     Elaborator elaborator(source, options.budget, outline, sizes, &program.getBody().emplaceBlock());
     elaborator.globals.bindings = evaluator.globals.bindings;
     if ((!options.aloneMicrobatches && failed(recompute(elaborator))) ||
-        failed(elaborator.elaborate(*schedule, scheduleScope)) || failed(trained.check(module, model->name.text)))
+        failed(elaborator.elaborate(*schedule, scheduleScope)) || failed(isBuilt))
+      return failure();
+    if (failed(elaborator.emitPieces()) || failed(trained.check(module, model->name.text)))
       return failure();
     for (const Setting &setting : settings.optimizer)
       for (StringRef text : setting.texts)

@@ -18,6 +18,7 @@ struct Declarations {
   std::vector<const Train *> trains;
   std::vector<const Cluster *> clusters;
   const Schedule *chosen = nullptr; // by --schedule=FILE.pipe:NAME, in place of what `train` names
+  const Schedule *single = nullptr; // the library's, where the program runs alone
   SMLoc begin;                      // of the main file
 };
 

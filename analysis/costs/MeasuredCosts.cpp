@@ -48,20 +48,18 @@ private:
     return name.str() + (isOverMesh(kind, ranks) ? kOverMesh : "");
   }
 
-  /// The time of this task on this rank, else on any other; else, in another order of the same schedule, of any task of
-  /// its phase on this rank.
+  /// The time of this task on this rank, else on any other; else, of a whole backward, of its two halves; else, in
+  /// another order of the same schedule, of any task of its phase on this rank.
   std::optional<double> find(int64_t rank, LaunchOp launch) const {
     StringRef task = launch.getCallee();
     if (auto time = find(rank, task))
       return time;
-    if (isSameSchedule || launch.getUnit().getPhase() == Phase::U)
-      return find(rank, ("phase " + stringifyPhase(launch.getUnit().getPhase())).str());
-    // The whole of two halves: one behind the other, as a schedule that splits backwards has run them.
-    auto [piece, phase] = task.split(".B");
-    if (piece.size() == task.size())
-      return std::nullopt;
-    auto inputs = find(rank, (piece + ".I").str()), weights = find(rank, (piece + ".W" + phase).str());
-    return inputs && weights ? std::optional(*inputs + *weights) : std::nullopt;
+    auto [piece, rest] = task.split(".B");
+    auto inputs = find(rank, (piece + ".I").str()), weights = find(rank, (piece + ".W" + rest).str());
+    if (piece.size() < task.size() && inputs && weights)
+      return *inputs + *weights;
+    Phase phase = launch.getUnit().getPhase();
+    return isSameSchedule || phase == Phase::U ? find(rank, ("phase " + stringifyPhase(phase)).str()) : std::nullopt;
   }
 
   std::optional<double> find(int64_t rank, StringRef task) const {

@@ -27,7 +27,9 @@ LogicalResult Evaluator::unknown(StringRef name, SMLoc at, Scope &scope) {
       for (Binding &binding : around->bindings)
         names.push_back(binding.name.text);
   addNames(names);
-  return fail(at, "`" + name + "` is not defined" + didYouMean(name, names));
+  bool isUnit = name.size() == 1 && StringRef("fbiwru").contains(name.front());
+  return fail(at, "`" + name + "` is not defined" +
+                      (isUnit ? "; units have capital letters: `" + name.upper() + "(..)`" : didYouMean(name, names)));
 }
 
 FailureOr<Value> Evaluator::variable(const Expr *expr, Scope &scope) {
@@ -41,6 +43,8 @@ FailureOr<Value> Evaluator::variable(const Expr *expr, Scope &scope) {
   }
   if (!found)
     return unknown(expr->name, expr->at, scope);
+  if (found->isWrong)
+    return failure();
   if (found->function)
     return fail(expr->at, "`" + expr->name + "` is a function; call it as `" + expr->name + "(..)`", found->name.at,
                 "`" + expr->name + "` is declared here");
@@ -54,6 +58,8 @@ FailureOr<Value> Evaluator::call(const Expr *expr, Scope &scope, bool asStatemen
     Binding *found = around->find(expr->name);
     if (!found)
       continue;
+    if (found->isWrong)
+      return failure();
     if (!found->function)
       return fail(expr->at,
                   "`" + expr->name + "` is " + found->value.type() + " " + found->value.text() + ", not a function",
@@ -80,7 +86,7 @@ FailureOr<Value> Evaluator::callFunction(const Function *function, Scope *around
                     Twine(got),
                 function->name.at, declared);
   if (callers.size() == 100)
-    return fail(expr->at, "`" + name + "` calls itself 100 deep; the limit is 100", function->name.at, declared);
+    return stop(expr->at, "`" + name + "` calls itself 100 deep; the limit is 100", function->name.at, declared);
   Scope inner(around, function);
   for (auto [parameter, operand] : zip(function->parameters, expr->operands)) {
     FailureOr<Value> value = evaluate(operand, scope);

@@ -12,7 +12,7 @@ using namespace pp;
 
 LogicalResult Evaluator::spend(SMLoc at, int64_t count) {
   if (count > budget.steps - steps)
-    return fail(at, "the schedule has taken " + Twine(budget.steps) +
+    return stop(at, "the schedule has taken " + Twine(budget.steps) +
                         " evaluation steps, the limit (`--max-steps`); is there a loop without an end?");
   steps += count;
   return reserve(at, 0);
@@ -21,7 +21,7 @@ LogicalResult Evaluator::spend(SMLoc at, int64_t count) {
 LogicalResult Evaluator::reserve(SMLoc at, int64_t more) {
   if (more <= (budget.bytes - Value::listBytes - actionBytes) / int64_t(sizeof(Value)))
     return success();
-  return fail(at, "the lists and actions of the schedule take more than " + Twine(budget.bytes / 1'000'000) +
+  return stop(at, "the lists and actions of the schedule take more than " + Twine(budget.bytes / 1'000'000) +
                       " MB here, the limit (`--max-megabytes`)");
 }
 
@@ -52,7 +52,7 @@ FailureOr<int> Evaluator::order(SMLoc at, const Twine &word, const Value &a, con
 
 LogicalResult Evaluator::spendAction(SMLoc at, int64_t bytes) {
   if (actions == budget.actions)
-    return fail(at, "the schedule has emitted " + Twine(budget.actions) +
+    return stop(at, "the schedule has emitted " + Twine(budget.actions) +
                         " actions, the limit (`--max-actions`); is there a loop without an end?");
   ++actions;
   actionBytes += bytes;
@@ -67,7 +67,7 @@ LogicalResult Evaluator::checkCount(SMLoc at, const Twine &what, int64_t count) 
 }
 
 LogicalResult Evaluator::checkDepth(SMLoc at) {
-  return depth < 6000 ? success() : fail(at, "calls, blocks and operators are nested more than 6000 deep here");
+  return depth < 6000 ? success() : stop(at, "calls, blocks and operators are nested more than 6000 deep here");
 }
 
 FailureOr<Value> Evaluator::evaluate(const Expr *expr, Scope &scope) {

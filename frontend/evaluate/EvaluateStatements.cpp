@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "dialect/pipeline/Pipeline.h"
 #include "frontend/evaluate/Evaluator.h"
+#include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/SaveAndRestore.h"
 
 using namespace llvm;
@@ -30,6 +31,9 @@ mlir::Location Evaluator::location(SMLoc at) {
 
 LogicalResult Evaluator::fail(SMLoc at, const Twine &message, SMLoc noteAt, const Twine &note) {
   SMLoc user = source.userOf(at);
+  if (isOver || !told.insert(user.getPointer()).second)
+    return failure();
+  isOver = told.size() == kMostErrors;
   mlir::Location where = location(at);
   std::string text = message.str();
   if (std::string values = pipeline::loopValues(where); !values.empty())
@@ -42,17 +46,67 @@ LogicalResult Evaluator::fail(SMLoc at, const Twine &message, SMLoc noteAt, cons
   return diagnostic;
 }
 
+LogicalResult Evaluator::stop(SMLoc at, const Twine &message, SMLoc noteAt, const Twine &note) {
+  (void)fail(at, message, noteAt, note);
+  isOver = true;
+  return failure();
+}
+
 //===-- Statements ----------------------------------------------------------------------------------------------===//
 
 LogicalResult Evaluator::run(Block block, Scope &scope) { return runBlock(block, scope); }
 
 FailureOr<Evaluator::Flow> Evaluator::runBlock(Block block, Scope &scope) {
   for (const Statement *statement : block) {
+    size_t outer = loops.size();
     FailureOr<Flow> flow = runStatement(statement, scope);
+    if (failed(flow) && canFollow(statement)) {
+      forget(statement, scope);
+      ++statementsLost;
+      loops.truncate(outer);
+      flow = Flow::Next;
+    }
     if (failed(flow) || *flow == Flow::Return)
       return flow;
   }
   return Flow::Next;
+}
+
+/// This statement and all in it.
+static void visit(const Statement *statement, function_ref<void(const Statement *)> each) {
+  each(statement);
+  auto visitAll = [&](Block block) {
+    for (const Statement *inner : block)
+      visit(inner, each);
+  };
+  TypeSwitch<const Statement *>(statement)
+      .Case<ForStatement, RepeatStatement, WhileStatement, OnStatement, JointStatement>(
+          [&](auto *around) { visitAll(around->body); })
+      .Case<IfStatement>([&](const IfStatement *branch) {
+        visitAll(branch->body);
+        visitAll(branch->otherwise);
+      });
+}
+
+/// Whether what comes after a statement that failed is worth a look: code after a `return` may not be meant to run.
+bool Evaluator::canFollow(const Statement *statement) const {
+  bool isNeeded = false;
+  visit(statement, [&](const Statement *inner) { isNeeded |= isa<ReturnStatement, UpdatesStatement>(inner); });
+  return goesOn && !isOver && !expressionDepth && !isNeeded;
+}
+
+/// What a statement that failed would have defined or changed is not known.
+void Evaluator::forget(const Statement *statement, Scope &scope) {
+  if (auto *let = dyn_cast<LetStatement>(statement))
+    for (const LetStatement::Definition &definition : let->definitions)
+      if (!scope.find(definition.name.text))
+        scope.bindings.push_back({definition.name, Value(), let->changes, nullptr, {}, /*isWrong=*/true});
+  visit(statement, [&](const Statement *inner) {
+    auto *assign = dyn_cast<AssignStatement>(inner);
+    for (Scope *around = &scope; assign && around; around = around->parent)
+      if (Binding *found = around->find(assign->name))
+        found->isWrong = true;
+  });
 }
 
 LogicalResult Evaluator::define(Name name, Scope &scope) {
@@ -80,8 +134,11 @@ FailureOr<Evaluator::Flow> Evaluator::runStatement(const Statement *statement, S
     scope.bindings.push_back({function->name, Value(), false, function});
     return Flow::Next;
   }
-  case Statement::Require:
-    return next(runRequire(cast<RequireStatement>(statement), scope));
+  case Statement::Require: {
+    LogicalResult holds = runRequire(cast<RequireStatement>(statement), scope);
+    isOver |= failed(holds); // all the rest needs it
+    return next(holds);
+  }
   case Statement::Return: {
     if (callers.empty())
       return fail(statement->at, "`return` stands outside a function");
@@ -136,6 +193,8 @@ LogicalResult Evaluator::runAssign(const AssignStatement *assign, Scope &scope) 
   }
   if (!found)
     return unknown(assign->name, assign->at, scope);
+  if (found->isWrong)
+    return failure();
   if (crossed)
     return fail(assign->at,
                 "`" + assign->name + "` belongs to the code around `" + crossed->name.text +
@@ -199,13 +258,23 @@ LogicalResult Evaluator::runRequire(const RequireStatement *require, Scope &scop
 
 //===-- Loops ---------------------------------------------------------------------------------------------------===//
 
+/// The body of a loop whose list or count is wrong: errors that do not depend on it are told, too. Always failure.
+LogicalResult Evaluator::runUnknown(Block body, ArrayRef<Name> names, Scope &scope) {
+  Scope inner(&scope);
+  for (Name name : names)
+    inner.bindings.push_back({name, Value(), false, nullptr, {}, /*isWrong=*/true});
+  if (goesOn && !isOver && !expressionDepth)
+    (void)runBlock(body, inner);
+  return failure();
+}
+
 FailureOr<Evaluator::Flow> Evaluator::runFor(const ForStatement *loop, Scope &scope) {
   const Generator &generator = loop->generator;
   FailureOr<Value> list = evaluate(generator.list, scope);
+  if (succeeded(list) && !list->asList())
+    list = fail(generator.list->at, "expected a list after `in`, got " + list->type() + " " + list->text());
   if (failed(list))
-    return failure();
-  if (!list->asList())
-    return fail(generator.list->at, "expected a list after `in`, got " + list->type() + " " + list->text());
+    return runUnknown(loop->body, generator.names, scope);
   size_t outer = loops.size();
   for (const Value &item : *list->asList()) {
     Scope inner(&scope);
@@ -226,10 +295,10 @@ FailureOr<Evaluator::Flow> Evaluator::runFor(const ForStatement *loop, Scope &sc
 
 FailureOr<Evaluator::Flow> Evaluator::runRepeat(const RepeatStatement *loop, Scope &scope) {
   FailureOr<int64_t> count = evaluateInt(loop->count, scope, "after `repeat`");
+  if (succeeded(count) && *count < 0)
+    count = fail(loop->count->at, "`repeat` expects a count of at least 0, got " + Twine(*count));
   if (failed(count))
-    return failure();
-  if (*count < 0)
-    return fail(loop->count->at, "`repeat` expects a count of at least 0, got " + Twine(*count));
+    return runUnknown(loop->body, {}, scope);
   for (int64_t i = 0; i < *count; ++i) {
     Scope inner(&scope);
     if (failed(spend(loop->at)))
@@ -249,7 +318,10 @@ FailureOr<Evaluator::Flow> Evaluator::runWhile(const WhileStatement *loop, Scope
     if (!*holds)
       return Flow::Next;
     Scope inner(&scope);
+    unsigned lost = statementsLost;
     FailureOr<Flow> flow = runBlock(loop->body, inner);
+    if (lost != statementsLost) // what would have ended the loop may be among them
+      return failure();
     if (failed(flow) || *flow == Flow::Return)
       return flow;
   }

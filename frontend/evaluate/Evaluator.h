@@ -7,6 +7,7 @@
 #include "frontend/evaluate/Value.h"
 #include "frontend/syntax/Ast.h"
 #include "frontend/syntax/Source.h"
+#include "llvm/ADT/DenseSet.h"
 #include <optional>
 
 namespace pp {
@@ -17,7 +18,8 @@ struct Binding {
   Value value;
   bool changes = false;
   const Function *function = nullptr;
-  SMLoc given = {}; ///< on the command line
+  SMLoc given = {};     ///< on the command line
+  bool isWrong = false; ///< what defines it failed, and that is told: who reads it fails without a word
 };
 
 /// The names of one block; lives as long as the block runs, so functions are not values and cannot outlive it.
@@ -44,7 +46,8 @@ public:
   /// File-level functions, which come last when a name is looked up.
   Scope globals{nullptr};
 
-  /// Says `message` at `at` with the calls and loop values that led there. Always failure.
+  /// Says `message` at `at` with the calls and loop values that led there; once at each place of the user's. Always
+  /// failure.
   mlir::LogicalResult fail(SMLoc at, const llvm::Twine &message, SMLoc noteAt = {}, const llvm::Twine &note = "");
   /// `at` with the calls and loop values that led there.
   mlir::Location location(SMLoc at);
@@ -62,6 +65,9 @@ protected:
   virtual int64_t furtherTokens() const { return 0; }
   virtual void addNames(llvm::SmallVectorImpl<StringRef> &names) {}
 
+  /// `fail`, and nothing is run after it.
+  mlir::LogicalResult stop(SMLoc at, const llvm::Twine &message, SMLoc noteAt = {}, const llvm::Twine &note = "");
+  mlir::LogicalResult runUnknown(Block body, ArrayRef<Name> names, Scope &scope);
   mlir::LogicalResult spend(SMLoc at, int64_t count = 1);
   /// Lists of `more` items in all are about to be made.
   mlir::LogicalResult reserve(SMLoc at, int64_t more);
@@ -80,6 +86,10 @@ protected:
   llvm::SmallVector<std::pair<StringRef, int64_t>> loops;
   /// Inside an expression no action may be emitted, because its place in the order would not be visible.
   int expressionDepth = 0;
+  /// Whether a statement that fails is followed by the next one, so that all errors are told.
+  bool goesOn = false;
+  /// Where errors were told.
+  llvm::DenseSet<const char *> told;
 
   Source &source;
   const Budget budget;
@@ -88,6 +98,8 @@ private:
   enum class Flow { Next, Return };
   mlir::FailureOr<Flow> runBlock(Block block, Scope &scope);
   mlir::FailureOr<Flow> runStatement(const Statement *statement, Scope &scope);
+  bool canFollow(const Statement *statement) const;
+  void forget(const Statement *statement, Scope &scope);
   mlir::FailureOr<Flow> runFor(const ForStatement *loop, Scope &scope);
   mlir::FailureOr<Flow> runRepeat(const RepeatStatement *loop, Scope &scope);
   mlir::FailureOr<Flow> runWhile(const WhileStatement *loop, Scope &scope);
@@ -120,7 +132,9 @@ private:
   mlir::LogicalResult unknown(StringRef name, SMLoc at, Scope &scope);
 
   int64_t steps = 0, actions = 0, actionBytes = 0;
-  unsigned depth = 0; // of expressions, blocks and calls, on the stack of this process
+  bool isOver = false;         ///< because of a limit, or of so many errors
+  unsigned statementsLost = 0; ///< that failed and were followed by the next one
+  unsigned depth = 0;          // of expressions, blocks and calls, on the stack of this process
   Value returned;
   /// The calls around, outermost first; a location is made when something there needs it.
   struct Call {

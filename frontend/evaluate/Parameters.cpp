@@ -31,15 +31,18 @@ public:
     if (!call || call->kind != Expr::Call)
       return success();
     std::string declared = ("`" + callee.name.text + "` is declared here").str();
+    bool isRight = true;
     for (auto [i, label, value] : enumerate(call->labels, call->operands)) {
       size_t number = i;
       if (!label.text.empty()) {
         const Parameter *found = callee.find(label.text);
-        if (!found)
-          return evaluator.fail(label.at,
-                                callee.kind + " `" + callee.name.text + "` has no parameter `" + label.text + "`" +
-                                    callee.nearest(label.text),
-                                callee.name.at, declared);
+        if (!found) {
+          isRight = succeeded(evaluator.fail(label.at,
+                                             callee.kind + " `" + callee.name.text + "` has no parameter `" +
+                                                 label.text + "`" + callee.nearest(label.text),
+                                             callee.name.at, declared));
+          continue;
+        }
         number = found - callee.parameters.begin();
       }
       if (number >= arguments.size())
@@ -48,26 +51,32 @@ public:
                                   Twine(call->operands.size()),
                               callee.name.at, declared);
       if (arguments[number])
-        return evaluator.fail(value->at, "parameter `" + callee.parameters[number].name.text + "` is given twice",
-                              arguments[number]->at, "first given here");
+        isRight = succeeded(evaluator.fail(value->at,
+                                           "parameter `" + callee.parameters[number].name.text + "` is given twice",
+                                           arguments[number]->at, "first given here"));
       arguments[number] = value;
     }
-    return success();
+    return success(isRight);
   }
 
+  /// A parameter whose value is wrong is wrong itself, and the others are bound.
   LogicalResult bind() {
+    bool isRight = true;
     for (auto [parameter, argument] : zip(callee.parameters, arguments)) {
       if (into.find(parameter.name.text))
         return evaluator.fail(parameter.name.at, "`" + parameter.name.text + "` is defined twice");
       SMLoc at = parameter.name.at;
       FailureOr<Value> value = valueOf(parameter, argument, at);
-      if (failed(value) || failed(check(parameter, *value, at)))
-        return failure();
+      if (failed(value) || failed(check(parameter, *value, at))) {
+        into.bindings.push_back({parameter.name, Value(), false, nullptr, {}, /*isWrong=*/true});
+        isRight = false;
+        continue;
+      }
       into.bind(parameter.name, *value);
       if (at.isValid() && at != parameter.name.at && !(argument && at == argument->at))
         into.bindings.back().given = at;
     }
-    return success();
+    return success(isRight);
   }
 
 private:

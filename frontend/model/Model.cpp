@@ -20,6 +20,7 @@ static constexpr StringRef kAdded[] = {"starts", "positions", "rows"};
 
 namespace {
 using Tensors = SmallVector<mlir::Value, 3>;
+using Types = SmallVector<mlir::Type>;
 
 class ModelBuilder {
 public:
@@ -33,23 +34,27 @@ public:
     if (failed(evaluator.run(model.requirements, parameters)) || failed(weights.findShared()))
       return failure();
     std::optional<ModelOutline::Step> previous;
-    SmallVector<mlir::Type> types;
+    std::optional<Types> types = Types();
     for (ModelOutline::Step step : outline.steps()) {
       Built &part = built[step.part];
-      if (part.isBuilt ? failed(checkFollows(step, *previous, types)) : failed(buildPart(step.part, previous, types)))
+      if (!part.isBuilt)
+        part.isWrong = failed(buildPart(step.part, previous, types));
+      else if (types && !part.isWrong && failed(checkFollows(step, *previous, *types)))
         return failure();
-      types = part.results;
+      types = part.isWrong ? std::nullopt : std::optional(part.results);
       previous = step;
     }
+    if (any_of(built, [](const Built &part) { return part.isWrong; }))
+      return failure();
     for (auto [site, op] : enumerate(dropouts))
       nn::setDropoutSite(op, {int64_t(site), int64_t(dropouts.size())});
     auto isLoss = [&](mlir::Type type) { // behind it its z-loss, if there is one
       auto element = pp::nn::sumType(shape.element);
       return type == RankedTensorType::get({1}, element) || type == RankedTensorType::get({2}, element);
     };
-    if (types.empty() || types.size() > 2 || !all_of(types, isLoss))
+    if (types->empty() || types->size() > 2 || !all_of(*types, isLoss))
       return evaluator.fail(model.parts.back().returnAt,
-                            "the last part of a model returns the loss alone, got " + str(types));
+                            "the last part of a model returns the loss alone, got " + str(*types));
     return success();
   }
 
@@ -57,7 +62,8 @@ private:
   /// What the function of a part takes and returns.
   struct Built {
     bool isBuilt = false;
-    SmallVector<mlir::Type> inputs, results;
+    bool isWrong = false; ///< so that what it returns is not known
+    Types inputs, results;
   };
 
   /// A part that stands in several layers takes the same in all of them.
@@ -141,14 +147,17 @@ private:
     return said.getDictionary(builder.getContext());
   }
 
-  LogicalResult buildPart(unsigned number, std::optional<ModelOutline::Step> before, ArrayRef<mlir::Type> inputs) {
+  /// Of a part that takes what a wrong part returns, everything else is checked.
+  LogicalResult buildPart(unsigned number, std::optional<ModelOutline::Step> before, std::optional<Types> given) {
     const ModelPart &part = model.parts[number];
     enterPart(model, part, parameters);
     const ModelPart *previous = before ? &model.parts[before->part] : nullptr;
-    if (failed(checkInputs(part, previous, inputs.size())))
-      return failure();
     built[number].isBuilt = true;
+    if (given && failed(checkInputs(part, previous, given->size())))
+      return failure();
+    ArrayRef<mlir::Type> inputs = given ? ArrayRef(*given) : ArrayRef<mlir::Type>();
     built[number].inputs.assign(inputs.begin(), inputs.end());
+    SmallVector<StringRef> unknown;
     auto dataType = RankedTensorType::get({shape.batch, shape.sequence}, builder.getI32Type());
     SmallVector<mlir::Type> types;
     SmallVector<mlir::DictionaryAttr> attributes;
@@ -163,6 +172,15 @@ private:
         attributes.push_back(*from);
         continue;
       }
+      bool data = isData(name.text), comesByName = !part.sources[i].text.empty();
+      auto maker = find_if(model.parts, [&](const ModelPart &one) { return one.name.text == part.sources[i].text; });
+      bool isWrong = comesByName ? maker != model.parts.end() && built[maker - model.parts.begin()].isWrong : !given;
+      if (isWrong && !data) {
+        unknown.push_back(name.text);
+        types.push_back(dataType);
+        attributes.push_back(builder.getDictionaryAttr({}));
+        continue;
+      }
       FailureOr<ModelSkips::Value> skip = skips.find(part, i);
       if (failed(skip))
         return failure();
@@ -171,7 +189,6 @@ private:
         attributes.push_back(builder.getDictionaryAttr(builder.getNamedAttr(nn::kFromAttr, skip->name)));
         continue;
       }
-      bool data = isData(name.text);
       types.push_back(data ? dataType : inputs.front());
       inputs = inputs.drop_front(!data);
       attributes.push_back(
@@ -196,11 +213,11 @@ private:
       attributes.push_back(builder.getDictionaryAttr(builder.getNamedAttr(nn::kWeightAttr, *said)));
       names.push_back(weight.declared->name);
     }
-    return buildFunction(number, names, types, attributes);
+    return buildFunction(number, names, types, attributes, unknown);
   }
 
   LogicalResult buildFunction(unsigned number, ArrayRef<Name> names, ArrayRef<mlir::Type> types,
-                              ArrayRef<mlir::DictionaryAttr> attributes) {
+                              ArrayRef<mlir::DictionaryAttr> attributes, ArrayRef<StringRef> unknown) {
     const ModelPart &part = model.parts[number];
     mlir::OpBuilder::InsertionGuard guard(builder);
     auto function = builder.create<mlir::func::FuncOp>(source.location(part.name.at), outline.parts[number].function,
@@ -216,19 +233,25 @@ private:
     added.clear();
     append_range(added, function.getArguments().slice(addedAt, std::size(kAdded)));
     for (auto [name, argument] : zip(names, function.getArguments()))
-      if (!is_contained(added, argument) && failed(define(name, argument)))
+      if (!is_contained(added, argument) &&
+          failed(define(name, is_contained(unknown, name.text) ? mlir::Value() : argument)))
         return failure();
+    unsigned wrong = unknown.size();
     for (const ModelPart::Definition &definition : part.definitions)
-      if (failed(let(definition)))
-        return failure();
+      if (failed(let(definition))) {
+        for (const Name &name : definition.names)
+          if (none_of(values, [&](auto &known) { return known.first.text == name.text; }))
+            values.push_back({name, mlir::Value()});
+        if (++wrong == kMostErrors)
+          return failure();
+      }
     SmallVector<mlir::Value> returned;
     for (const Expr *expr : part.results) {
       FailureOr<mlir::Value> value = tensor(expr);
-      if (failed(value))
-        return failure();
-      returned.push_back(*value);
+      wrong += failed(value);
+      returned.push_back(value.value_or(mlir::Value()));
     }
-    if (failed(losses.finish(builder, evaluator, &part == &model.parts.back(), shape.sequence, returned)))
+    if (wrong || failed(losses.finish(builder, evaluator, &part == &model.parts.back(), shape.sequence, returned)))
       return failure();
     append_range(built[number].results, mlir::ValueRange(returned).getTypes());
     if (failed(returnSkips(part, function, returned)))
@@ -321,8 +344,12 @@ private:
       }
       return all;
     }
+    if (expr->kind == Expr::Index)
+      return evaluator.fail(expr->at, "expected a tensor, got `" + expr->text +
+                                          "`; the tensors of a split have names: `let a, b = split(..)`");
     if (expr->kind != Expr::Add)
-      return evaluator.fail(expr->at, "expected a tensor, got `" + expr->text + "`");
+      return evaluator.fail(expr->at, "expected a tensor, got `" + expr->text +
+                                          "`; frontend/OPERATIONS.md has the operations of tensors");
     FailureOr<mlir::Value> left = tensor(expr->operands[0]), right = failure();
     if (failed(left) || failed(right = tensor(expr->operands[1])))
       return failure();
@@ -370,6 +397,8 @@ private:
   FailureOr<Tensors> variable(const Expr *expr) {
     SmallVector<StringRef> names;
     for (auto &[name, value] : values) {
+      if (name.text == expr->name && !value)
+        return failure(); // what defines it failed
       if (name.text == expr->name)
         return Tensors{value};
       names.push_back(name.text);
@@ -469,7 +498,12 @@ private:
       operands.push_back(added[2]);
     mlir::OperationName(("nn." + name).str(), builder.getContext()).populateDefaultAttrs(attributes);
     // The text may be right and a size from the command line wrong: an error of shapes names these sizes, too.
+    // It names the op as it is written, too: `glu`, of which some are `swiglu`, and `+`.
     mlir::ScopedDiagnosticHandler addSizes(builder.getContext(), [&](mlir::Diagnostic &error) {
+      for (mlir::DiagnosticArgument &argument : error.getArguments())
+        if (argument.getKind() == mlir::DiagnosticArgument::DiagnosticArgumentKind::String &&
+            argument.getAsString() == name)
+          argument = mlir::DiagnosticArgument(expr->name);
       for (const Binding &bound : parameters.bindings)
         if (bound.given.isValid())
           error.attachNote(source.location(bound.given)) << "`" << bound.name.text << "` is " << bound.value.text();
@@ -507,7 +541,7 @@ private:
   SmallVector<mlir::Value, 3> added;                // data that the text does not name, as kAdded says
   unsigned addedAt = 0;                             // the number of the first among the arguments
   SmallVector<mlir::Operation *> dropouts;          // of the model, in the order of its text
-  SmallVector<std::pair<Name, mlir::Value>> values; // of the part that is being built
+  SmallVector<std::pair<Name, mlir::Value>> values; // of the part that is being built; null: its definition is wrong
 };
 } // namespace
 

@@ -1,6 +1,7 @@
 // Units, joints and limits: what a schedule emits, in the order in which it says so.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/schedule/Elaborator.h"
+#include "llvm/Support/SaveAndRestore.h"
 
 using namespace llvm;
 using namespace pp;
@@ -18,10 +19,8 @@ Elaborator::Elaborator(Source &source, Budget budget, const ModelOutline &model,
 
 LogicalResult Elaborator::elaborate(const Schedule &schedule, Scope &parameters) {
   Scope scope(&parameters);
-  if (failed(run(schedule.body, scope)) || failed(checkCoverage(schedule)))
-    return failure();
-  emitPieces();
-  return success();
+  goesOn = true;
+  return success(succeeded(run(schedule.body, scope)) && told.empty() && succeeded(checkCoverage(schedule)));
 }
 
 LogicalResult Elaborator::act(const Statement *statement, Scope &scope) {
@@ -60,13 +59,15 @@ LogicalResult Elaborator::on(const OnStatement *statement, Scope &scope) {
   if (rank)
     return fail(statement->at, "`on` inside `on`: the statements here already run on rank " + Twine(*rank));
   FailureOr<Value> ranks = evaluate(statement->ranks, scope);
-  if (failed(ranks))
-    return failure();
   SMLoc at = statement->ranks->at;
+  if (succeeded(ranks) && !statement->name.empty() && !ranks->asList())
+    ranks = fail(at, "expected a list of ranks after `in`, got " + ranks->type() + " " + ranks->text());
+  if (failed(ranks)) {
+    SaveAndRestore someRank(rank, std::optional<int64_t>(0));
+    return runUnknown(statement->body, Name{statement->name, statement->at}, scope);
+  }
   if (statement->name.empty())
     return onRank(statement, at, *ranks, scope);
-  if (!ranks->asList())
-    return fail(at, "expected a list of ranks after `in`, got " + ranks->type() + " " + ranks->text());
   for (const Value &item : *ranks->asList())
     if (failed(onRank(statement, at, item, scope)))
       return failure();

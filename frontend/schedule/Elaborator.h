@@ -50,8 +50,10 @@ class Elaborator : public Evaluator {
 public:
   Elaborator(Source &source, Budget budget, const ModelOutline &model, ScheduleSizes sizes, mlir::Block *program);
 
-  /// Emits everything that `body` says; `parameters` holds the schedule's.
+  /// Emits the actions of a schedule; `parameters` holds the schedule's. All errors are told before it fails.
   mlir::LogicalResult elaborate(const Schedule &schedule, Scope &parameters);
+  /// The pieces of a schedule that was elaborated; the model's functions are there.
+  mlir::LogicalResult emitPieces();
   /// `recompute` of the training program.
   mlir::LogicalResult recompute(const RecomputeStatement *statement, Scope &scope);
   /// The same of the command line: parts of the model, or `stage` for all that pieces do.
@@ -104,6 +106,7 @@ private:
 
   // Pieces.cpp: what the model is cut into, and where.
   mlir::LogicalResult cut(const CutStatement *statement, Scope &scope);
+  mlir::LogicalResult declarePieces(const CutStatement *statement, Scope &scope);
   mlir::LogicalResult cutStages(const CutStatement *statement, Scope &scope);
   mlir::LogicalResult cutPart(const CutStatement *statement, Scope &scope);
   mlir::LogicalResult joinParts(const CutStatement *statement, Family &family);
@@ -131,7 +134,6 @@ private:
   mlir::Attribute passOn(mlir::Attribute before, mlir::Location location);
   mlir::ArrayAttr recomputedOf(const Piece &piece);
   llvm::SmallVector<unsigned> piecesInModelOrder();
-  void emitPieces();
   std::string str(const Piece &piece) { return families[piece.family].str(piece.name.index); }
 
   // Actions.cpp: units, joints, limits.
@@ -167,11 +169,15 @@ private:
   mlir::LogicalResult checkVerb(const MoveStatement *statement, const Thing &thing, pipeline::Role role,
                                 pipeline::PlaceAttr from, pipeline::PlaceAttr to);
 
+  mlir::LogicalResult checkKeys();
+  mlir::LogicalResult checkKeysOf(StringRef part, const Piece &piece);
+
   const ModelOutline &model;
   ScheduleSizes sizes;
   mlir::OpBuilder builder;
   mlir::Block *program;
   std::vector<Family> families;
+  llvm::SmallVector<StringRef> wrongCuts; ///< stages and parts whose declaration failed; nothing is said of units then
   std::vector<Piece> pieces;
   llvm::SmallVector<Undeclared> undeclared;
   std::optional<int64_t> rank;               // of `on`

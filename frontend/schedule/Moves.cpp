@@ -1,6 +1,8 @@
 // Moves: a thing changes place; what message that is must be readable off the two places.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/nn/Nn.h"
 #include "frontend/schedule/Elaborator.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 
 using namespace llvm;
 using namespace pp;
@@ -26,6 +28,9 @@ LogicalResult Elaborator::moveThing(const MoveStatement *statement, const Thing 
   FailureOr<CoordAttr> coord = coordinates(thing.role.text, thing.role.at, thing.coordinates, scope, wholePiece, piece);
   if (failed(coord))
     return failure();
+  if (role == Role::stash && piece->recomputed)
+    return fail(thing.role.at, "`" + thing.text + "` cannot move: all of " + str(*piece) +
+                                   " is recomputed in front of its backward, so `F` leaves no stash");
   if (!from) {
     FailureOr<PlaceAttr> found = sourceOf(statement, thing, role, *piece);
     if (failed(found))
@@ -90,4 +95,42 @@ LogicalResult Elaborator::checkVerb(const MoveStatement *statement, const Thing 
   if (from.getLayout() == Layout::shard && to.getLayout() == Layout::shard)
     return fail(statement->at, "`" + thing.text + "` cannot move " + ends + "; shards stay with their ranks");
   return success();
+}
+
+/// The piece that holds a part outside the layers, such as `mtp`, may have its slices on several ranks; a schedule that
+/// moves the keys of layers knows nothing of an attention in such a part.
+LogicalResult Elaborator::checkKeys() {
+  auto module = program->getParentOp()->getParentOfType<mlir::ModuleOp>();
+  for (const Undeclared &one : undeclared) {
+    auto body = module.lookupSymbol<mlir::func::FuncOp>(model.parts[one.part].function);
+    if (!body.getOps<nn::AttentionOp>().empty() && failed(checkKeysOf(model.parts[one.part].name, pieces[one.piece])))
+      return failure();
+  }
+  return success();
+}
+
+LogicalResult Elaborator::checkKeysOf(StringRef part, const Piece &piece) {
+  auto isOf = [&](CoordAttr coord) {
+    return coord.getPart() == piece.name.part && coord.getIndex() == piece.name.index;
+  };
+  std::map<int64_t, std::pair<CoordAttr, int64_t>> first; // by microbatch: a slice, and its rank
+  std::string apart;
+  bool moved = false;
+  program->walk([&](TransferOp transfer) {
+    moved |= transfer.getThing().getRole() == Role::kv && isOf(transfer.getThing().getCoord());
+  });
+  program->walk([&](UnitOp unit) {
+    CoordAttr coord = unit.getUnit().getCoord();
+    if (moved || !apart.empty() || unit.getUnit().getPhase() != Phase::F || !isOf(coord))
+      return;
+    int64_t on = unit.getRanks().front();
+    auto [slice, here] = first.try_emplace(coord.getMicrobatch(), coord, on).first->second;
+    if (here != on)
+      apart = "`F(" + slice.str() + ")` runs on rank " + std::to_string(here) + " and `F(" + coord.str() +
+              ")` on rank " + std::to_string(on);
+  });
+  return apart.empty() ? success()
+                       : fail(families[piece.family].at, "the attention of part `" + part +
+                                                             "` needs the keys of all slices on one rank, and " +
+                                                             apart + "; this schedule moves keys of the layers alone");
 }

@@ -19,6 +19,8 @@ std::string Elaborator::Family::str(int64_t index) const {
 //===-- Names ---------------------------------------------------------------------------------------------------===//
 
 std::optional<FailureOr<Value>> Elaborator::predefined(StringRef name, SMLoc at) {
+  if (is_contained(wrongCuts, name))
+    return failure();
   if (name == "ranks" || name == "microbatches" || name == "kinds" || (name == "slices" && sizes.slices))
     return listOnce(name, at);
   if (name == "layers")
@@ -62,6 +64,8 @@ void Elaborator::addNames(SmallVectorImpl<StringRef> &names) {
 }
 
 std::optional<FailureOr<Value>> Elaborator::pieceCall(const Expr *call, Scope &scope) {
+  if (is_contained(wrongCuts, call->name))
+    return failure();
   bool isStage = call->name == "stage";
   auto family =
       find_if(families, [&](const Family &family) { return !family.name.empty() && family.name == call->name; });
@@ -110,7 +114,7 @@ FailureOr<Elaborator::Piece *> Elaborator::pieceAt(SMLoc at, unsigned number, in
 
 FailureOr<Elaborator::Piece *> Elaborator::findPiece(const Expr *expr, Scope &scope) {
   FailureOr<Value> value = evaluate(expr, scope);
-  if (failed(value))
+  if (failed(value) || !wrongCuts.empty())
     return failure();
   PieceName name;
   if (auto *index = value->asInt())
@@ -218,6 +222,13 @@ LogicalResult Elaborator::readLayers(const Clause &clause, Piece &piece, Scope &
 //===-- Cuts ----------------------------------------------------------------------------------------------------===//
 
 LogicalResult Elaborator::cut(const CutStatement *statement, Scope &scope) {
+  if (wrongCuts.empty() && succeeded(declarePieces(statement, scope)))
+    return success();
+  wrongCuts.push_back(statement->isStage ? StringRef("stage") : statement->name.text);
+  return failure();
+}
+
+LogicalResult Elaborator::declarePieces(const CutStatement *statement, Scope &scope) {
   bool cuts = statement->isStage || !statement->index.text.empty();
   for (const Family &family : families) {
     bool sameName = !statement->isStage && family.name == statement->name.text;
@@ -540,7 +551,7 @@ SmallVector<mlir::Attribute> Elaborator::entriesOf(unsigned number) {
   return entries;
 }
 
-void Elaborator::emitPieces() {
+LogicalResult Elaborator::emitPieces() {
   mlir::MLIRContext *context = builder.getContext();
   builder.setInsertionPointToStart(program);
   SmallVector<unsigned> order = piecesInModelOrder();
@@ -558,6 +569,7 @@ void Elaborator::emitPieces() {
     if (!piece.recomputed && !piece.again.empty())
       op.setRecomputeAttr(recomputedOf(piece));
   }
+  return checkKeys();
 }
 
 /// Whether the function returns what it takes, and does nothing else.

@@ -133,6 +133,23 @@ bool TokenReader::recover(size_t begin) {
   return false;
 }
 
+/// After an error in what stands in front of a block, reading goes on with the block, if it begins on the same line.
+/// The error may be at the first word, `begin`.
+bool TokenReader::findBody(SMLoc begin) {
+  if (startsLine(position) && tokens[position].at != begin)
+    return false;
+  for (size_t i = position; broken && errors < kMostErrors && i + 1 < tokens.size(); ++i) {
+    if ((i > position && startsLine(i)) || tokens[i].is("}"))
+      return false;
+    if (!tokens[i].is("{"))
+      continue;
+    position = i;
+    broken = false;
+    return true;
+  }
+  return false;
+}
+
 void TokenReader::braces(function_ref<void()> item) {
   SMLoc open = peek().at;
   expect("{");

@@ -12,6 +12,7 @@ static const StringRef kThings[] = {"weight", "grad", "act", "dact", "stash", "k
 
 Block StatementParser::block() {
   SmallVector<Statement *> statements;
+  findBody();
   braces([&] { statements.push_back(statement()); });
   return keep(ArrayRef<Statement *>(statements));
 }
@@ -63,6 +64,8 @@ Statement *StatementParser::statement() {
     failExpected("a statement", kStatements);
     made = make<CallStatement>();
   }
+  if (findBody(begin)) // of a misspelt `repeat`
+    (void)block();
   made->at = begin;
   return made;
 }

@@ -34,6 +34,7 @@ protected:
   /// `known`: words that may stand here, in case one of them is misspelt.
   void failExpected(const llvm::Twine &what, ArrayRef<StringRef> known = {});
   bool failed() const { return errors > 0; }
+  bool findBody(SMLoc begin = {});
   /// `{ item item .. }`; after an error in an item, the next one is read.
   void braces(llvm::function_ref<void()> item);
   /// `item item ..` up to the end of the file, in the same way.

@@ -5,6 +5,7 @@
 //         ops of a piece, values a, b, .. known     attributes {pipeline.inputs = #pipeline.groups<dact x 1, ..>, ..}
 #include "mlir/IR/IRMapping.h"
 #include "passes/derive/DeriveTasks.h"
+#include "passes/project/PlanBodies.h"
 
 using namespace mlir;
 using namespace pp;
@@ -69,13 +70,6 @@ static Value copyBefore(Operation *op, Value value, Value into = {}) {
   return builder.create<nn::CopyOp>(op->getLoc(), value, into);
 }
 
-/// Whether something reads the value behind the op, views of it included.
-static bool isReadBehind(Operation &op, Value value) {
-  return llvm::any_of(value.getUsers(), [&](Operation *user) {
-    return op.isBeforeInBlock(user) || (isa<nn::SpreadOp>(user) && isReadBehind(op, user->getResult(0)));
-  });
-}
-
 // What an op adds to in place is lost afterwards: a value that somebody still needs is copied first.
 static void copyBeforeOverwriting(Block &block, const BodyShape &shape) {
   DenseSet<Value> overwritable, returned;
@@ -94,7 +88,7 @@ static void copyBeforeOverwriting(Block &block, const BodyShape &shape) {
       bool needed = returned.contains(value) || (isa<BlockArgument>(value) && !overwritable.contains(value));
       for (OpOperand &use : value.getUses())
         needed |= &use != &operand && use.getOwner() == &op;
-      needed |= isReadBehind(op, value);
+      needed |= llvm::any_of(readersOf(value), [&](Operation *reader) { return op.isBeforeInBlock(reader); });
       if (needed)
         operand.set(copyBefore(&op, value));
     }

@@ -370,7 +370,26 @@ SmallVector<DeviceLayout> Chooser::returned(State &state, func::FuncOp part) con
   return layouts;
 }
 
+/// Masks count the elements of a row, and a device with a piece of it has no number for the first one.
+static LogicalResult refuseDropout(nn::DropoutOp dropout, int64_t devices) {
+  auto part = dropout->getParentOfType<func::FuncOp>();
+  std::string who = ("`dropout` in part `" + part.getName() + "`").str(), what = "what it drops";
+  for (Operation *user : dropout->getUsers())
+    for (Value operand : user->getOperands()) {
+      auto argument = dyn_cast<BlockArgument>(operand);
+      if (!argument || !hasAttribute(argument, nn::kAdapterAttr))
+        continue;
+      who = "`lora.dropout`";
+      what = "what `" + part.getArgAttrOfType<nn::WeightAttr>(argument.getArgNumber(), nn::kWeightAttr).getAs().str() +
+             "` reads";
+    }
+  return dropout.emitError() << who << ": `tensor = " << devices << "` cuts " << what
+                             << ", and dropout of a cut tensor is not built yet";
+}
+
 LogicalResult Chooser::refuse(Operation *op, const State &state) const {
+  if (auto dropout = dyn_cast<nn::DropoutOp>(op))
+    return refuseDropout(dropout, devices);
   auto part = op->getParentOfType<func::FuncOp>();
   auto error = op->emitError() << "`" << op->getName().stripDialect() << "` in part `" << part.getName()
                                << "` has no rule for `tensor = " << devices << "`";

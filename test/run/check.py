@@ -54,13 +54,13 @@ code, out, err = check(harness.TRAIN, *define(mlp_chunks=8, layers=4))
 tally.check(code == 0 and re.search(r"data\.(sequence|microbatch) \d+ -> ", out) and "right" in out,
             f"tokens for every chunk of an MLP: {(out or err).splitlines()[-1]}")
 
-# A schedule alone, with the model that it would be drawn with.
-path = os.path.join(folder, "pairs.pipe")
+# A schedule alone, with the model that it would be drawn with; it may have the name of the one it is compared with.
+path = os.path.join(folder, "single.pipe")
 with open(path, "w") as file:
-    file.write("schedule pairs(ranks p, microbatches m) {\n  stage s of p at s\n  for i in microbatches {\n"
+    file.write("schedule single(ranks p, microbatches m) {\n  stage s of p at s\n  for i in microbatches {\n"
                "    for s in 0 .. p { F(s, i) }\n    for s in reversed(0 .. p) { B(s, i) }\n  }\n}\n")
-code, out, err = check(path, "--schedule=pairs", *define(ranks=3, microbatches=4, layers=6))
-tally.check(code == 0 and "schedule pairs on 3 ranks" in out, "a schedule alone")
+code, out, err = check(path, "--schedule=single", *define(ranks=3, microbatches=4, layers=6))
+tally.check(code == 0 and "schedule single on 3 ranks" in out, "a schedule alone")
 
 os.environ["PP_FAULT"] = harness.ENVIRONMENT["PP_FAULT"] = "all"
 # A billionth in one number of each message is found, and the weight named; where one rank runs alone nothing is wrong.

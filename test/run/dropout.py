@@ -5,6 +5,7 @@
 # usage: dropout.py PP_COMPILE FOLDER
 import os, sys
 import documents, harness
+from gradients import difference
 
 SIZES = dict(model="gpt2", layers=8, hidden=20, heads=4, ffn=33, vocab=256, context=32, sequence=16, microbatch=1,
              microbatches=8, precision="f64")
@@ -49,13 +50,7 @@ class Dropped:
         log, grads = program + ".jsonl", program + ".grads"
         harness.call([program, "--in-process", "--data", data or self.text, "--steps", "2", "--log", log,
                       "--grads", grads, *options])
-        return harness.read_log(log), harness.read_safetensors(grads)
-
-
-def distance(gradients, others):
-    """Over the largest number of each tensor."""
-    return max(harness.apart(values, others[name][1]) / max(map(abs, others[name][1]))
-               for name, (_, values) in gradients.items())
+        return harness.read_log(log), {name: values for name, (_, values) in harness.read_safetensors(grads).items()}
 
 
 def check_equal(tally, runs):
@@ -66,7 +61,7 @@ def check_equal(tally, runs):
         if first is None:
             first, wanted = losses, gradients
             continue
-        error, off = harness.apart(losses, first), distance(gradients, wanted)
+        error, off = harness.apart(losses, first), difference(gradients, wanted)[0]
         tally.check(error <= 1e-12 * first[0] and off <= 1e-10, f"{values}: losses {error:.1e}, gradients {off:.1e}")
     return first
 

@@ -87,7 +87,7 @@ def errors_of(line, gradients, chances, right, rows):
         yield math.inf, "names"
     for name in gradients.keys() & right["gradients"].keys():
         wanted = right["gradients"][name]
-        yield max(abs(a - b) for a, b in zip(gradients[name], wanted)) / max(max(map(abs, wanted)), 1e-6), name
+        yield harness.apart(gradients[name], wanted) / max(max(map(abs, wanted)), 1e-6), name
     length = len(chances) // len(rows)
     for number, row in enumerate(rows):  # in f32
         loss = math.fsum(right["losses"][i] for i in row)

@@ -80,6 +80,19 @@ def check_others(tally, compiler, path):
                         f"{options[-2]} of another program, {changed}: {done.stderr.splitlines()[0]}")
 
 
+def set_times(path, time_of, last_posts={}):
+    """Times in the place of the measured ones, of tasks and of last posts by kind of message; all else takes none."""
+    with open(path + ".json") as file:
+        profile = json.load(file)
+    for task in profile["tasks"]:
+        task["mean"] = time_of(task)
+    for message in profile["messages"]:
+        message |= dict(post=0, arrival=0, last_post=last_posts.get(message["kind"], 0))
+    with open(path + ".json", "w") as file:
+        json.dump(profile | dict(dispatch=0), file)
+    return profile
+
+
 def check_plan(tally, compiler, folder, text):
     """The planner puts the units of a profiled program in another order, by its times; not those of another program.
 
@@ -92,14 +105,8 @@ def check_plan(tally, compiler, folder, text):
     program = harness.compile_train(compiler, path, values)
     harness.call([*harness.launch(program, 2, "threads"), "--data", text, "--steps", str(STEPS), "--profile",
                   path + ".json"])
-    with open(path + ".json") as file:
-        profile = json.load(file)
-    for task in profile["tasks"]:
-        task["mean"] = {("F", 0): 3, ("B", 0): 6, ("F", 1): 1, ("B", 1): 2}.get((task["phase"], task["rank"]), 0)
-    for message in profile["messages"]:
-        message |= dict(post=0, last_post=0, arrival=0)
-    with open(path + ".json", "w") as file:
-        json.dump(profile | dict(dispatch=0), file)
+    times = {("F", 0): 3, ("B", 0): 6, ("F", 1): 1, ("B", 1): 2}
+    set_times(path, lambda task: times.get((task["phase"], task["rank"]), 0))
 
     def planned(*options, expect=0, **changed):
         defines = [word for key, value in (values | changed).items() for word in ("-D", f"{key}={value}")]
@@ -122,14 +129,7 @@ def check_schedules(tally, compiler, folder, text):
     program = harness.compile_train(compiler, path, SIZES | dict(schedule="zb_h1"))
     harness.call([*harness.launch(program, 2, "threads"), "--data", text, "--steps", str(STEPS), "--profile",
                   path + ".json"])
-    with open(path + ".json") as file:
-        profile = json.load(file)
-    for task in profile["tasks"]:
-        task["mean"] = {"F": 1, "B": 2, "I": 1, "W": 1}.get(task["phase"], 0)
-    for message in profile["messages"]:
-        message |= dict(post=0, last_post=0, arrival=0)
-    with open(path + ".json", "w") as file:
-        json.dump(profile | dict(dispatch=0), file)
+    profile = set_times(path, lambda task: {"F": 1, "B": 2, "I": 1, "W": 1}.get(task["phase"], 0))
     found = {}
     for schedule, microbatches in (("1f1b", 4), ("1f1b", 9), ("gpipe", 4)):
         values = SIZES | dict(schedule=schedule, microbatches=microbatches)
@@ -173,14 +173,8 @@ def check_mesh(tally, compiler, folder, text, transport):
     # F 1, B 2, U 1/8; a scatter of gradients takes 1/2 of a rank's time, a gather of weights 1/4, all else nothing. Two
     # ranks and four microbatches: (4 + 1) x 3, and 1/2 more because rank 1 posts its scatter behind its last B, before
     # it sends the last dact. Then rank 0 scatters, updates and gathers.
-    for task in profile["tasks"]:
-        task["mean"] = {"F": 1, "B": 2, "U": 0 if "norm" in task["task"] else 0.125}[task["phase"]]
-    for message in profile["messages"]:
-        last = {"reduce_scatter": 0.5, "all_gather": 0.25}.get(message["kind"], 0)
-        message.update(post=0, arrival=0, last_post=last)
-    profile["dispatch"] = 0
-    with open(path + ".json", "w") as file:
-        json.dump(profile, file)
+    set_times(path, lambda task: {"F": 1, "B": 2, "U": 0 if "norm" in task["task"] else 0.125}[task["phase"]],
+              {"reduce_scatter": 0.5, "all_gather": 0.25})
     done = json.loads(stats().stdout)
     tally.check(done["makespan"] == 15.5 and done["step"] == 15.5 + 0.5 + 0.125 + 0.25,
                 f"{path}: with times set by hand {done['makespan']}, the step {done['step']}")

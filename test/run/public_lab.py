@@ -170,7 +170,7 @@ class Lab:
 
 
 def difference(ours, wanted):
-    return max(abs(a - b) for a, b in zip(ours, wanted)) / (max(map(abs, wanted)) or 1)
+    return harness.apart(ours, wanted) / (max(map(abs, wanted)) or 1)
 
 
 def mean(values):

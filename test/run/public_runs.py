@@ -325,11 +325,11 @@ def rate_by_microbatches(lab):
     for more in ({}, {"mesh.data": 2, "microbatches": 2}, dict(microbatches=2, microbatch=2)):
         lines = lab.lines(lab.compile(**dict(warmup=2, lr=0.25) | more), "--steps", "8")
         rates = [line["lr"] / 0.25 for line in lines]
-        need(max(abs(a - b) for a, b in zip(rates, right)) < 1e-12 and len(rates) == 8, f"{more}: {rates}")
+        need(len(rates) == 8 and harness.apart(rates, right) < 1e-12, f"{more}: {rates}")
     program, saved = lab.compile(warmup=2, lr=0.25), lab.at("rate.saved")
     lab.run(program, "--steps", "8", "--stop-at", "3", "--save", saved)
     rates = [line["lr"] / 0.25 for line in lab.lines(program, "--resume", saved)]
-    need(max(abs(a - b) for a, b in zip(rates, right[3:])) < 1e-12 and len(rates) == 5, f"resumed: {rates}")
+    need(len(rates) == 5 and harness.apart(rates, right[3:]) < 1e-12, f"resumed: {rates}")
     return "eight rates as by hand with 1, 2 and 4 microbatches, 1 and 2 devices, and behind a checkpoint"
 
 

@@ -79,8 +79,8 @@ class Files:
                         continue
                     self.run(self.make(first, model=model), "--steps", "4", "--stop-at", "2")
                     rest = self.run(self.make(second, model=model), "--steps", "4", "--resume", saved)[2:]
-                    error = max(abs(a[key] - b[key]) / b[key] for a, b in zip(whole[2:], rest, strict=True)
-                                for key in ("loss", "grad_norm"))
+                    error = harness.drift(*([line[key] for line in log for key in ("loss", "grad_norm")]
+                                            for log in (whole[2:], rest)))
                     self.tally.check(error <= (0 if first == second else 1e-11),
                                      f"{model} of {first} goes on on {second}: losses and norms {error:.1e}")
 
@@ -110,7 +110,7 @@ class Files:
         skips = {mesh: [line["skipped"] for line in log] for mesh, log in logs.items()}
         first = {mesh: its.index(False) for mesh, its in skips.items()}
         self.tally.check(8 < first["single"] == first["tensor 2"] < 38, f"f16: {first} steps are skipped at first")
-        drift = max(abs(a["loss"] - b["loss"]) for a, b in zip(*logs.values(), strict=True))
+        drift = harness.apart(*([line["loss"] for line in log] for log in logs.values()))
         self.tally.check(drift < 0.05, f"f16: losses differ by {drift:.1e}")
 
     def traced(self):

@@ -58,14 +58,14 @@ def compare(tally, runner, schedule, alone, ranks, transports, steps=3, toleranc
     """Several ranks against one."""
     single = runner.compile(schedule=alone, ranks=1, **sizes)
     reference = runner.run(single, 1, "threads", "reference", "--steps", steps)
-    log = harness.read_log(reference + ".jsonl")
+    losses = [line["loss"] for line in harness.read_log(reference + ".jsonl")]
     program = runner.compile(schedule=schedule, ranks=ranks, **sizes)
     for transport in transports:
         result = runner.run(program, ranks, transport, "result", "--steps", steps)
         grads = [values_of(harness.read_safetensors(run + ".grads")) for run in (result, reference)]
         weights = [values_of(weights_of(run)) for run in (result, reference)]
         errors = [difference(*grads)[0], difference(*weights)[0],
-                  max(abs(a["loss"] - b["loss"]) for a, b in zip(harness.read_log(result + ".jsonl"), log))]
+                  harness.apart([line["loss"] for line in harness.read_log(result + ".jsonl")], losses)]
         tally.check(max(errors) <= tolerance,
                     f"{schedule} {sizes} {ranks} ranks {transport}: gradients {errors[0]:.1e} "
                                               f"weights {errors[1]:.1e} losses {errors[2]:.1e}")
@@ -123,7 +123,8 @@ def delays(tally, runner, schedule, ranks, delay, batches, steps, **sizes):
         versions.append(fresh)
     error, where = difference(values_of(weights_of(result)), values_of(versions[-1]))
     log = harness.read_log(result + ".jsonl")
-    wrong = max(abs(line["loss"] - sum(losses[batches * i:batches * (i + 1)]) / batches) for i, line in enumerate(log))
+    wrong = harness.apart([line["loss"] for line in log],
+                          [sum(losses[batches * i:batches * (i + 1)]) / batches for i in range(steps)])
     tally.check(error <= 1e-10 and wrong <= 1e-12 and abs(log[-1]["grad_norm"] - norm) <= 1e-10 * norm and
                 abs(log[-1]["lr"] - rate(batches * steps)) <= 1e-15,
                 f"{schedule} {sizes} batches {batches}: delay {delay} by AdamW done here: weights {error:.1e} {where} "
