@@ -103,15 +103,13 @@ StageCut pp::savingCut(const StageCut &cut, const std::vector<Saving> &savings, 
   return made;
 }
 
-std::optional<StageCut> pp::shiftedCut(const StageCut &cut, llvm::ArrayRef<double> work, int64_t ranks) {
-  std::vector<double> loads(ranks, 0);
-  for (size_t s = 0; s < work.size(); ++s)
-    loads[cut.places[s]] += work[s];
+std::optional<StageCut> pp::shiftedCut(const StageCut &cut, llvm::ArrayRef<double> loads) {
   auto heavy = std::max_element(loads.begin(), loads.end()) - loads.begin();
   auto light = std::min_element(loads.begin(), loads.end()) - loads.begin();
   int64_t from = -1, to = -1;
-  for (int64_t s = 0; s < static_cast<int64_t>(work.size()); ++s) {
-    bool isEnd = s == 0 || s + 1 == static_cast<int64_t>(work.size()); // the embedding, the head: enough for a stage
+  for (int64_t s = 0; s < static_cast<int64_t>(cut.places.size()); ++s) {
+    bool isEnd =
+        s == 0 || s + 1 == static_cast<int64_t>(cut.places.size()); // the embedding, the head: enough for a stage
     if (cut.places[s] == heavy && cut.layers[s] > (isEnd ? 0 : 1) && (from < 0 || cut.layers[s] > cut.layers[from]))
       from = s;
     if (cut.places[s] == light && (to < 0 || cut.layers[s] < cut.layers[to]))

@@ -60,9 +60,8 @@ std::vector<StageCut> evenCuts(int64_t ranks, int64_t layers);
 StageCut savingCut(const StageCut &cut, const std::vector<Saving> &savings, const SavingModels::Choice &choice,
                    const std::vector<std::vector<std::string>> &held);
 
-/// A layer from the rank that has most to do, by the times of its stages, to the one that has least; nothing if that
-/// rank has no layer to give.
-std::optional<StageCut> shiftedCut(const StageCut &cut, llvm::ArrayRef<double> work, int64_t ranks);
+/// A layer from the rank of the largest load to that of the smallest; nothing if that rank has no layer to give.
+std::optional<StageCut> shiftedCut(const StageCut &cut, llvm::ArrayRef<double> loads);
 
 /// One row of the table to be: a layout and a schedule.
 struct Candidate {

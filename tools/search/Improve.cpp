@@ -3,9 +3,9 @@
 //
 //   a cut -> the savings of each stage that the model finds best, judged -> a layer goes from the slowest rank to the
 //   fastest, with savings of its own, as long as that gains; once without host memory, once with it
+//   where ranks have devices of several kinds, the same again from layers by their speeds and memories
 //   the best of all -> one saving changed, or one layer in another stage, judged, as long as that gains
 #include "tools/search/Improve.h"
-#include "analysis/Proof.h"
 
 using namespace mlir;
 using namespace pp;
@@ -119,7 +119,7 @@ std::optional<std::pair<StageCut, PlanOutcome>> StageImprover::judgeSavings(cons
   std::optional<std::pair<StageCut, PlanOutcome>> best;
   std::vector<StageCut> cuts = failed(plain) ? std::vector<StageCut>() : savingCuts(without, *plain);
   if (succeeded(plain) && cuts.empty())
-    why = "needs more than " + formatBytes(searcher.planRequest().proofs.memoryLimit) + " on a rank";
+    why = "needs more than " + searcher.memoryText() + " on a rank";
   if (without != cut && !cuts.empty() && !llvm::is_contained(cuts, cut))
     cuts.push_back(cut);
   for (const StageCut &its : cuts)
@@ -131,20 +131,65 @@ std::optional<std::pair<StageCut, PlanOutcome>> StageImprover::judgeSavings(cons
   return best;
 }
 
+/// One layer after the other from the rank of the largest load, as the planner's model has it, while that gets smaller
+/// and is more than enough.
+StageCut StageImprover::unloaded(StageCut cut, double enough, LoadsOf loadsOf) {
+  auto loads = [&](const StageCut &its) {
+    FailureOr<PlanModel> model = searcher.isOver() ? FailureOr<PlanModel>(failure()) : modelOf(its);
+    return failed(model) ? std::vector<double>(layout.ranks, INFINITY) : loadsOf(model->forms.back());
+  };
+  for (std::vector<double> own = loads(cut); *llvm::max_element(own) > enough;) {
+    std::optional<StageCut> next = shiftedCut(cut, own);
+    std::vector<double> its = next ? loads(*next) : own;
+    if (*llvm::max_element(its) >= *llvm::max_element(own))
+      break;
+    cut = *next;
+    own = its;
+  }
+  return cut;
+}
+
+/// Layers by the speeds of the ranks, then fewer where a rank has no memory for one microbatch.
+StageCut StageImprover::byKinds(const StageCut &even) {
+  StageCut fast = unloaded(even, 0, [](const TimedProblem &timed) {
+    std::vector<double> loads(timed.problem.ranks, 0);
+    for (const PlanStage &stage : timed.problem.stages)
+      loads[stage.rank] +=
+          static_cast<double>(stage.time[kPlanF] + stage.time[kPlanI] + stage.time[kPlanW]) * timed.tick;
+    return loads;
+  });
+  return unloaded(fast, 0, [](const TimedProblem &timed) {
+    std::vector<double> loads(timed.problem.limits.begin(), timed.problem.limits.end());
+    for (double &load : loads)
+      load = -load;
+    for (const PlanStage &stage : timed.problem.stages)
+      loads[stage.rank] += static_cast<double>(stage.alloc[kPlanF]);
+    return loads;
+  });
+}
+
 /// With recomputation alone and, if that is needed, also with stashes in host memory: the model sees moves roughly.
 void StageImprover::improve(const StageCut &even) {
   isShort = usesHost = false;
-  shiftLayers(even);
+  std::vector<StageCut> begins = {even};
+  if (StageCut its = searcher.hasKinds() ? byKinds(even) : even; its != even)
+    begins.push_back(its);
+  for (const StageCut &cut : begins)
+    shiftLayers(cut);
   usesHost = searcher.offersHost();
   if (isShort && usesHost)
-    shiftLayers(even);
+    for (const StageCut &cut : begins)
+      shiftLayers(cut);
 }
 
 /// One layer after the other from the rank that has most to do, while the step gets shorter.
 void StageImprover::shiftLayers(const StageCut &even) {
   auto best = judgeSavings(even, /*isFirst=*/true); // a shift that is not possible is no news
   for (int shift = 0; shift < kShifts && best && !searcher.isOver(); ++shift) {
-    std::optional<StageCut> next = shiftedCut(best->first, best->second.work, layout.ranks);
+    std::vector<double> loads(layout.ranks, 0);
+    for (auto [place, work] : llvm::zip(best->first.places, best->second.work))
+      loads[place] += work;
+    std::optional<StageCut> next = shiftedCut(best->first, loads);
     auto made = next ? judgeSavings(*next, /*isFirst=*/false) : std::nullopt;
     if (!made || made->second.step >= best->second.step)
       break;

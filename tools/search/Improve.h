@@ -32,6 +32,9 @@ private:
   void addPartSets(const StageCut &cut, const PlanModel &plain, const SavingEffect &whole);
   std::vector<StageCut> savingCuts(const StageCut &cut, const PlanModel &plain);
   std::optional<std::pair<StageCut, PlanOutcome>> judgeSavings(const StageCut &cut, bool isFirst);
+  using LoadsOf = llvm::function_ref<std::vector<double>(const TimedProblem &)>;
+  StageCut unloaded(StageCut cut, double enough, LoadsOf loadsOf);
+  StageCut byKinds(const StageCut &even);
   void shiftLayers(const StageCut &even);
   std::vector<StageCut> neighbours(const StageCut &cut, const PlanModel &plain) const;
 };
