@@ -3,9 +3,10 @@
 //
 //   a cut -> the savings of each stage that the model finds best, judged -> a layer goes from the slowest rank to the
 //   fastest, with savings of its own, as long as that gains; once without host memory, once with it
-//   where ranks have devices of several kinds, the same again from layers by their speeds and memories
+//   where devices differ, the cut has layers by the speeds and memories of the ranks first
 //   the best of all -> one saving changed, or one layer in another stage, judged, as long as that gains
 #include "tools/search/Improve.h"
+#include <numeric>
 
 using namespace mlir;
 using namespace pp;
@@ -131,17 +132,49 @@ std::optional<std::pair<StageCut, PlanOutcome>> StageImprover::judgeSavings(cons
   return best;
 }
 
-/// One layer after the other from the rank of the largest load, as the planner's model has it, while that gets smaller
-/// and is more than enough.
-StageCut StageImprover::unloaded(StageCut cut, double enough, LoadsOf loadsOf) {
-  auto loads = [&](const StageCut &its) {
+/// Layers by the speeds of the ranks, as the planner's model has them; its stages tell what a layer takes on their rank.
+StageCut StageImprover::bySpeed(const StageCut &even) {
+  StageCut cut = even, best = even;
+  for (double least = INFINITY; !searcher.isOver();) {
+    FailureOr<PlanModel> model = modelOf(cut);
+    if (failed(model))
+      break;
+    std::vector<double> work;
+    for (const PlanStage &stage : model->forms.back().problem.stages)
+      work.push_back(static_cast<double>(stage.time[kPlanF] + stage.time[kPlanI] + stage.time[kPlanW]) *
+                     model->forms.back().tick);
+    double most = *llvm::max_element(loadsOf(cut, work, layout.ranks));
+    if (most >= least)
+      break;
+    least = most;
+    best = cut;
+    cut = balancedCut(cut, work, layout.ranks);
+  }
+  return best;
+}
+
+/// One layer after the other from the rank that has least memory for a microbatch, while that leaves less missing.
+StageCut StageImprover::byMemory(StageCut cut) {
+  auto missing = [&](const StageCut &its) {
     FailureOr<PlanModel> model = searcher.isOver() ? FailureOr<PlanModel>(failure()) : modelOf(its);
-    return failed(model) ? std::vector<double>(layout.ranks, INFINITY) : loadsOf(model->forms.back());
+    std::vector<double> bytes(layout.ranks, 0);
+    if (failed(model))
+      return bytes;
+    const PlanProblem &problem = model->forms.back().problem;
+    for (const PlanStage &stage : problem.stages)
+      bytes[stage.rank] += static_cast<double>(stage.alloc[kPlanF]);
+    for (auto [needed, limit] : llvm::zip_equal(bytes, problem.limits))
+      needed -= static_cast<double>(limit);
+    return bytes;
   };
-  for (std::vector<double> own = loads(cut); *llvm::max_element(own) > enough;) {
+  auto all = [](const std::vector<double> &bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), 0.0,
+                           [](double sum, double its) { return sum + std::max(0.0, its); });
+  };
+  for (std::vector<double> own = missing(cut); all(own) > 0;) {
     std::optional<StageCut> next = shiftedCut(cut, own);
-    std::vector<double> its = next ? loads(*next) : own;
-    if (*llvm::max_element(its) >= *llvm::max_element(own))
+    std::vector<double> its = next ? missing(*next) : own;
+    if (all(its) >= all(own))
       break;
     cut = *next;
     own = its;
@@ -149,47 +182,25 @@ StageCut StageImprover::unloaded(StageCut cut, double enough, LoadsOf loadsOf) {
   return cut;
 }
 
-/// Layers by the speeds of the ranks, then fewer where a rank has no memory for one microbatch.
-StageCut StageImprover::byKinds(const StageCut &even) {
-  StageCut fast = unloaded(even, 0, [](const TimedProblem &timed) {
-    std::vector<double> loads(timed.problem.ranks, 0);
-    for (const PlanStage &stage : timed.problem.stages)
-      loads[stage.rank] +=
-          static_cast<double>(stage.time[kPlanF] + stage.time[kPlanI] + stage.time[kPlanW]) * timed.tick;
-    return loads;
-  });
-  return unloaded(fast, 0, [](const TimedProblem &timed) {
-    std::vector<double> loads(timed.problem.limits.begin(), timed.problem.limits.end());
-    for (double &load : loads)
-      load = -load;
-    for (const PlanStage &stage : timed.problem.stages)
-      loads[stage.rank] += static_cast<double>(stage.alloc[kPlanF]);
-    return loads;
-  });
-}
-
 /// With recomputation alone and, if that is needed, also with stashes in host memory: the model sees moves roughly.
 void StageImprover::improve(const StageCut &even) {
   isShort = usesHost = false;
-  std::vector<StageCut> begins = {even};
-  if (StageCut its = searcher.hasKinds() ? byKinds(even) : even; its != even)
-    begins.push_back(its);
-  for (const StageCut &cut : begins)
-    shiftLayers(cut);
+  StageCut begin = searcher.hasKinds() ? byMemory(bySpeed(even)) : even;
+  shiftLayers(begin);
   usesHost = searcher.offersHost();
   if (isShort && usesHost)
-    for (const StageCut &cut : begins)
-      shiftLayers(cut);
+    shiftLayers(begin);
 }
 
 /// One layer after the other from the rank that has most to do, while the step gets shorter.
-void StageImprover::shiftLayers(const StageCut &even) {
-  auto best = judgeSavings(even, /*isFirst=*/true); // a shift that is not possible is no news
+void StageImprover::shiftLayers(const StageCut &begin) {
+  auto best = judgeSavings(begin, /*isFirst=*/true); // a shift that is not possible is no news
   for (int shift = 0; shift < kShifts && best && !searcher.isOver(); ++shift) {
-    std::vector<double> loads(layout.ranks, 0);
-    for (auto [place, work] : llvm::zip(best->first.places, best->second.work))
-      loads[place] += work;
-    std::optional<StageCut> next = shiftedCut(best->first, loads);
+    const auto &[cut, outcome] = *best;
+    std::vector<double> more;
+    if (searcher.hasKinds())
+      more = layersOf(cut, outcome.work, layout.ranks);
+    std::optional<StageCut> next = shiftedCut(cut, loadsOf(cut, outcome.work, layout.ranks), more);
     auto made = next ? judgeSavings(*next, /*isFirst=*/false) : std::nullopt;
     if (!made || made->second.step >= best->second.step)
       break;
