@@ -152,6 +152,22 @@ def check_rows(tally):
     tally.check(len(re.findall(r"^ *[\d.]+ s: step", done.stderr, re.M)) >= len(found), "rows as they come")
 
 
+def check_speeds(tally):
+    """Two of four ranks are three times as slow: no split by hand is faster, and the even one is far from the best."""
+    path = os.path.join(FOLDER, "speeds.pipe")
+    speeds = "f32 = [228e9, 228e9, 76e9, 76e9], bandwidth = [12e9, 12e9, 4e9, 4e9]"
+    with open(path, "w") as file:
+        file.write(f"{open(TRAIN).read()}cluster speeds {{ ranks 4  memory 1e9  device {speeds}  {LINKS} }}\n")
+    sizes = [path, "-D", "layers=16", "-D", "ranks=4", "-D", "microbatches=8", "-D", "hidden=64", "--cluster=speeds"]
+    best = rows(call([COMPILER, *sizes, "--search=stages", "--search-seconds=30"]).stdout)[0]
+    for held in ([6, 6, 2, 2], [7, 6, 2, 1], [6, 7, 2, 1], [7, 7, 1, 1], [5, 5, 3, 3], [4, 4, 4, 4]):
+        _, step, _ = stats([*sizes, "--schedule=std/stages.pipe:stages", "-D", f"schedule.held={held}".replace(" ", ""),
+                            "-D", "schedule.ranks=4", "-D", "schedule.microbatches=8", "--plan", "--emit=stats"])
+        tally.check(best["step"] <= step * 1.0005,
+                    f"{held} by hand takes {step:.4g} s, --search finds {best['step']:.4g} s ({best['what']})")
+    tally.check(best["step"] < 0.6 * step, f"as even as can be: {step:.4g} s, --search finds {best['step']:.4g} s")
+
+
 def check_interrupt(tally):
     """SIGINT prints what was found, and the exit code says so."""
     sizes = ["-D", "layers=32", "-D", "ranks=8", "-D", "microbatches=64"]
@@ -216,6 +232,7 @@ def main():
             tally.check(all(need <= its for need, its in zip(needs, has)), f"{limit}: {what} needs {needs} of {has}")
     if not ALL:
         check_rows(tally)
+        check_speeds(tally)
         check_interrupt(tally)
         check_outputs(tally)
     return tally.close()

@@ -132,7 +132,7 @@ std::optional<std::pair<StageCut, PlanOutcome>> StageImprover::judgeSavings(cons
   return best;
 }
 
-/// Layers by the speeds of the ranks, as the planner's model has them; its stages tell what a layer takes on their rank.
+/// Layers by the speeds of the ranks: the planner's model of a stage tells what a layer takes on its rank.
 StageCut StageImprover::bySpeed(const StageCut &even) {
   StageCut cut = even, best = even;
   for (double least = INFINITY; !searcher.isOver();) {
