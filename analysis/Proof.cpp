@@ -3,6 +3,7 @@
 #include "analysis/Proof.h"
 #include "analysis/Messages.h"
 #include "analysis/costs/Costs.h"
+#include "analysis/costs/Figures.h"
 #include "analysis/lives/Scratch.h"
 #include "analysis/lives/SlotLives.h"
 #include "mlir/IR/Threading.h"
@@ -171,10 +172,11 @@ static std::vector<Proof::MeshAxis> describeMesh(ProgramOp program) {
   return axes;
 }
 
-static Proof::Rank readMemory(RankOp rank) {
+static Proof::Rank readMemory(RankOp rank, int64_t limit) {
   std::vector<SlotLife> lives = slotLives(rank);
   Peak peak = peakOf(rank, lives);
   Proof::Rank memory{static_cast<int64_t>(rank.getRank()),
+                     limit,
                      static_cast<int64_t>(rank.getArenaBytes().value_or(0)),
                      scratchOf(rank).total(),
                      peak.bytes,
@@ -211,27 +213,38 @@ Proof::Proof(ProgramOp program, const PassTimes &times)
   }
   if (auto progress = recorded ? recorded.getAs<DictionaryAttr>("progress") : DictionaryAttr())
     channels = progress.getAs<StringAttr>("channels").str();
-  if (auto limits = recorded ? recorded.getAs<DictionaryAttr>("memory") : DictionaryAttr()) {
-    if (auto limit = limits.getAs<IntegerAttr>("limit"))
-      memoryLimit = limit.getInt();
+  std::vector<int64_t> bytes(program.getRanks(), -1);
+  if (auto facts = recorded ? recorded.getAs<DictionaryAttr>("memory") : DictionaryAttr()) {
+    auto limit = facts.getAs<IntegerAttr>("limit");
+    if (facts.contains("limit")) // of each rank's devices, or one for all
+      bytes = memoryLimitsOf(program, limit ? limit.getInt() : -1);
     else
       statements.back().claim = "every rank allocates what is planned below; no limit is given";
   }
   SmallVector<RankOp> all = llvm::to_vector(program.getOps<RankOp>());
   memory.resize(all.size());
-  parallelFor(program.getContext(), 0, all.size(), [&](size_t i) { memory[i] = readMemory(all[i]); });
+  parallelFor(program.getContext(), 0, all.size(),
+              [&](size_t i) { memory[i] = readMemory(all[i], bytes[all[i].getRank()]); });
 }
 
 //===-- Printing ------------------------------------------------------------------------------------------------===//
 
-int64_t pp::memoryLimitOf(ProgramOp program, int64_t given) {
-  auto cluster = program.getClusterAttr();
-  if (given >= 0 || !cluster)
-    return given;
-  if (auto bytes = cluster.getAs<FloatAttr>("memory"))
-    return static_cast<int64_t>(bytes.getValueAsDouble());
-  auto bytes = cluster.getAs<IntegerAttr>("memory");
-  return bytes ? bytes.getInt() : -1;
+std::vector<int64_t> pp::memoryLimitsOf(ProgramOp program, int64_t given) {
+  std::vector<int64_t> limits(program.getRanks(), given);
+  if (given >= 0 || !program.getClusterAttr() || !program.getClusterAttr().contains("memory"))
+    return limits;
+  for (auto [rank, limit] : llvm::enumerate(limits))
+    for (DictionaryAttr kind : kindsOf(program, static_cast<int64_t>(rank))) {
+      auto exact = kind.getAs<IntegerAttr>("memory");
+      int64_t its = exact ? exact.getInt() : static_cast<int64_t>(kind.getAs<FloatAttr>("memory").getValueAsDouble());
+      limit = limit < 0 ? its : std::min(limit, its);
+    }
+  return limits;
+}
+
+std::string pp::formatLimits(ArrayRef<int64_t> limits) {
+  auto [least, most] = std::minmax_element(limits.begin(), limits.end());
+  return formatBytes(*least) + (*least < *most ? " to " + formatBytes(*most) : "");
 }
 
 std::string pp::formatBytes(int64_t bytes) {
@@ -307,8 +320,7 @@ void pp::printProof(const Proof &proof, llvm::raw_ostream &os) {
   rows = {{"rank", "planned", "scratch", "live set", "limit", "largest at", "of it"}};
   for (const Proof::Rank &rank : proof.memory)
     rows.push_back({std::to_string(rank.rank), formatBytes(rank.planned), formatBytes(rank.scratch),
-                    formatBytes(rank.live), proof.memoryLimit < 0 ? "none" : formatBytes(proof.memoryLimit), rank.at,
-                    largest(rank)});
+                    formatBytes(rank.live), rank.limit < 0 ? "none" : formatBytes(rank.limit), rank.at, largest(rank)});
   printColumns(rows, {0, 1, 2, 3, 4}, os);
   if (proof.passSeconds > 0)
     os << "\n  proofs " << milliseconds(proof.proofSeconds) << " of " << milliseconds(proof.passSeconds)
@@ -365,8 +377,8 @@ void pp::printProofJson(const Proof &proof, llvm::raw_ostream &os) {
           json.attribute("planned", rank.planned);
           json.attribute("scratch", rank.scratch);
           json.attribute("live", rank.live);
-          if (proof.memoryLimit >= 0)
-            json.attribute("limit", proof.memoryLimit);
+          if (rank.limit >= 0)
+            json.attribute("limit", rank.limit);
           json.attribute("at", rank.at);
           json.attributeObject("roles", [&] {
             for (auto &[role, bytes] : rank.roles)

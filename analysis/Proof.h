@@ -41,8 +41,11 @@ private:
   mlir::ModuleOp module;
 };
 
-/// What a rank may allocate: `given` bytes, else what the program's cluster says a rank has; -1 where nobody says it.
-int64_t memoryLimitOf(pipeline::ProgramOp program, int64_t given);
+/// What each rank may allocate: `given` bytes, else the memory of its smallest device, as the program's cluster says;
+/// -1 for all where nobody says it.
+std::vector<int64_t> memoryLimitsOf(pipeline::ProgramOp program, int64_t given);
+/// `22.35 GiB`, or `22.35 GiB to 74.51 GiB`.
+std::string formatLimits(llvm::ArrayRef<int64_t> limits);
 
 /// `1.50 MiB`.
 std::string formatBytes(int64_t bytes);
@@ -65,6 +68,7 @@ struct Proof {
   };
   struct Rank {
     int64_t rank;
+    int64_t limit = -1;                                 ///< bytes; -1 where there is none
     int64_t planned;                                    ///< bytes of its arena: what the program allocates
     int64_t scratch;                                    ///< beside the arena, of kernels and messages
     int64_t live;                                       ///< the largest live set, which no plan can be below
@@ -84,7 +88,6 @@ struct Proof {
   std::vector<Fact> subject;         ///< units by phase, messages by role: what the statements are about
   std::vector<Statement> statements; ///< in the order of the proofs
   std::vector<Rank> memory;
-  int64_t memoryLimit = -1; ///< bytes per rank, -1 where there is none
   double proofSeconds = 0, passSeconds = 0;
 
   /// Reads what the proofs recorded on a program of rank programs.

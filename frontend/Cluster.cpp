@@ -6,12 +6,16 @@ using namespace llvm;
 using namespace pp;
 
 namespace {
-/// A number that a cluster may give: alone (`memory 80e9`, no label) or by its label (`inside bandwidth = 200e9`).
+/// A number that a cluster may give: alone (`memory 80e9`, no label) or by its label (`inside bandwidth = 200e9`). What
+/// is of a device may be a list.
 struct Figure {
   StringRef option, label;
   enum Kind { Count, Bytes, Speed, Time, Share } kind;
   bool required; ///< where its option is given, and the option itself if it is a number alone
-  std::optional<double> value = std::nullopt;
+  std::vector<double> values = {};
+  const Expr *list = nullptr; ///< that the values are from
+
+  bool isOfDevice() const { return kind != Count && option != "inside" && option != "between"; }
 };
 
 class Reader {
@@ -25,10 +29,10 @@ public:
         return failure();
     for (Figure &figure : figures) {
       bool expected = figure.label.empty() || figure.option == "device" || find(figure.option);
-      if (figure.required && expected && !figure.value)
+      if (figure.required && expected && figure.values.empty())
         return missing(figure);
     }
-    return outline();
+    return failed(checkLengths()) ? FailureOr<ClusterOutline>(failure()) : outline();
   }
 
 private:
@@ -89,14 +93,28 @@ private:
     FailureOr<Value> value = evaluator.evaluate(expr, scope);
     if (failed(value))
       return failure();
-    double number = value->asInt() ? *value->asInt() : value->asNumber() ? *value->asNumber() : -1;
+    if (!figure.values.empty())
+      return evaluator.fail(expr->at, "`" + (label.empty() ? option : label) + "` is given twice");
+    const Value::List *list = figure.isOfDevice() ? value->asList() : nullptr;
+    if (!list || list->empty())
+      return add(figure, *value, expr->at);
+    figure.list = expr;
+    bool isLiteral = expr->kind == Expr::List;
+    for (auto [i, item] : llvm::enumerate(*list))
+      if (failed(add(figure, item, isLiteral ? expr->operands[i]->at : expr->at)))
+        return failure();
+    return success();
+  }
+
+  LogicalResult add(Figure &figure, const Value &value, SMLoc at) {
+    double number = value.asInt() ? *value.asInt() : value.asNumber() ? *value.asNumber() : -1;
     static constexpr const char *expected[] = {"an int from 1 to 2147483647", "a number of bytes of at least 1",
                                                "a number above 0", "a number of seconds of at least 0",
                                                "a share above 0, up to 1"};
     auto isRight = [&] {
       switch (figure.kind) {
       case Figure::Count:
-        return value->asInt() && number >= 1 && number <= INT32_MAX;
+        return value.asInt() && number >= 1 && number <= INT32_MAX;
       case Figure::Bytes:
         return number >= 1 && number < 9e18;
       case Figure::Time:
@@ -107,30 +125,58 @@ private:
         return number > 0;
       }
     };
-    StringRef shown = label.empty() ? option : label;
     if (!isRight())
-      return evaluator.fail(expr->at,
-                            Twine("expected ") + expected[figure.kind] + " for `" + shown + "`, got " + value->text());
-    if (figure.value)
-      return evaluator.fail(expr->at, "`" + shown + "` is given twice");
-    figure.value = number;
+      return evaluator.fail(at, Twine("expected ") + expected[figure.kind] + " for `" +
+                                    (figure.label.empty() ? figure.option : figure.label) + "`, got " + value.text());
+    figure.values.push_back(number);
+    return success();
+  }
+
+  /// A list has a number for each device of a node, or for those of all nodes: then it also says how many there are.
+  LogicalResult checkLengths() {
+    auto ranks = static_cast<size_t>(valueOf("ranks")), nodes = static_cast<size_t>(valueOf("nodes"));
+    for (const Figure &figure : figures) {
+      size_t length = figure.values.size();
+      if (!figure.list || length == ranks)
+        continue;
+      std::string all = nodes > 0 ? std::to_string(nodes * ranks) : "a multiple of that";
+      if (length % ranks != 0 || (nodes > 0 && length != nodes * ranks))
+        return evaluator.fail(figure.list->at,
+                              "`" + (figure.label.empty() ? figure.option : figure.label) + "` has " + Twine(length) +
+                                  (length == 1 ? " number" : " numbers") + "; expected " + Twine(ranks) +
+                                  ", one for each device of a node, or " + all + ", for the devices of all nodes");
+      nodes = length / ranks;
+    }
+    if (nodes > 0)
+      find_if(figures, [](Figure &one) { return one.option == "nodes"; })->values = {static_cast<double>(nodes)};
     return success();
   }
 
   double valueOf(StringRef option) {
-    return find_if(figures, [&](Figure &one) { return one.option == option; })->value.value_or(0);
+    const Figure &figure = *find_if(figures, [&](Figure &one) { return one.option == option; });
+    return figure.values.empty() ? 0 : figure.values.front();
+  }
+
+  mlir::Attribute attributeOf(const Figure &figure) {
+    if (figure.kind != Figure::Bytes)
+      return figure.list ? mlir::Attribute(builder.getDenseF64ArrayAttr(figure.values))
+                         : builder.getF64FloatAttr(figure.values.front());
+    SmallVector<int64_t> bytes(figure.values.begin(), figure.values.end());
+    return figure.list ? mlir::Attribute(builder.getDenseI64ArrayAttr(bytes)) : builder.getI64IntegerAttr(bytes[0]);
   }
 
   ClusterOutline outline() {
     SmallVector<mlir::NamedAttribute> entries = {
         builder.getNamedAttr("name", builder.getStringAttr(cluster.name.text)),
-        builder.getNamedAttr("ranks_per_node", builder.getI64IntegerAttr(valueOf("ranks"))),
-        builder.getNamedAttr("memory", builder.getI64IntegerAttr(valueOf("memory")))};
+        builder.getNamedAttr("ranks_per_node", builder.getI64IntegerAttr(valueOf("ranks")))};
+    for (const Figure &figure : figures)
+      if (figure.kind == Figure::Bytes)
+        entries.push_back(builder.getNamedAttr(figure.option, attributeOf(figure)));
     for (StringRef option : {"device", "efficiency", "inside", "between", "host"}) {
       SmallVector<mlir::NamedAttribute> inner;
       for (const Figure &figure : figures)
-        if (figure.option == option && figure.value)
-          inner.push_back(builder.getNamedAttr(figure.label, builder.getF64FloatAttr(*figure.value)));
+        if (figure.option == option && !figure.values.empty())
+          inner.push_back(builder.getNamedAttr(figure.label, attributeOf(figure)));
       if (!inner.empty())
         entries.push_back(builder.getNamedAttr(option, builder.getDictionaryAttr(inner)));
     }

@@ -7,6 +7,8 @@
 // the ranks of the node share. A ring of ranks is one ring for each NIC that its members have on a node, as NCCL makes
 // them: they share the bytes that leave the node.
 //
+// Where figures of devices are lists, an op takes as long as on the slowest device of its rank.
+//
 // On a mesh a rank stands for its first device. A message between nodes loads a NIC as often as devices of the rank use
 // that NIC for copies of it. A sum over n devices, g of them on a node, is a reduce-scatter and an all-gather: each
 // brings B (n - 1) / n, and on a node of N devices N / g groups share the NICs; of the latency at most 2 log2 n steps.
@@ -18,6 +20,7 @@
 #include "analysis/Messages.h"
 #include "analysis/costs/Costs.h"
 #include "analysis/costs/ExpertLoad.h"
+#include "analysis/costs/Figures.h"
 #include "dialect/nn/Bytes.h"
 #include "llvm/ADT/StringMap.h"
 #include <cmath>
@@ -37,11 +40,19 @@ public:
     nics = figure("between", "nics", 1);
     if (mesh)
       countCopies();
+    llvm::SetVector<DictionaryAttr> all;
+    for (int64_t rank = 0; rank < static_cast<int64_t>(program.getRanks()); ++rank) {
+      kinds.push_back(kindsOf(program, rank));
+      all.insert(kinds.back().begin(), kinds.back().end());
+    }
     for (auto function : program->getParentOfType<ModuleOp>().getOps<func::FuncOp>()) {
       Body &body = bodies[function.getName()];
-      for (Operation &op : function.getOps()) {
-        auto kernel = dyn_cast<nn::Kernel>(op);
-        body.times.push_back({kernel ? secondsOf(kernel) : 0, 0, 0, {}, op.hasAttr(kOverlapsAttr)});
+      for (DictionaryAttr kind : all) {
+        SmallVector<OpTime> &times = body.times[kind];
+        for (Operation &op : function.getOps()) {
+          auto kernel = dyn_cast<nn::Kernel>(op);
+          times.push_back({kernel ? secondsOf(kernel, kind) : 0, 0, 0, {}, op.hasAttr(kOverlapsAttr)});
+        }
       }
       body.messages = innerMessages(function, mesh);
     }
@@ -58,9 +69,15 @@ public:
 
   SmallVector<OpTime> opTimes(int64_t rank, StringRef name) const override {
     auto found = bodies.find(name);
-    if (found == bodies.end() || found->second.times.empty())
+    if (found == bodies.end() || found->second.times.begin()->second.empty())
       return {};
-    SmallVector<OpTime> times(ArrayRef(found->second.times).drop_back()); // of the terminator
+    SmallVector<OpTime> times;
+    for (DictionaryAttr kind : kinds[rank])
+      for (auto [i, time] : llvm::enumerate(ArrayRef(found->second.times.find(kind)->second).drop_back())) {
+        if (i == times.size())
+          times.push_back(time);
+        times[i].compute = std::max(times[i].compute, time.compute);
+      }
     for (const InnerMessage &message : found->second.messages) {
       Operation *op = nn::Exchange(message.op);
       times[std::distance(op->getBlock()->begin(), op->getIterator())] = timeOf(rank, message);
@@ -86,7 +103,8 @@ public:
 
 private:
   struct Body {
-    SmallVector<OpTime> times; ///< of its ops, the terminator too; without what is exchanged inside
+    /// By kind of device: of its ops, the terminator too; without what is exchanged inside.
+    llvm::DenseMap<DictionaryAttr, SmallVector<OpTime>> times;
     SmallVector<InnerMessage> messages;
   };
 
@@ -156,13 +174,20 @@ private:
     return route;
   }
 
-  double figure(StringRef option, StringRef label, double otherwise) const {
-    auto figures = cluster.getAs<DictionaryAttr>(option);
+  static double figureOf(DictionaryAttr kind, StringRef option, StringRef label, double otherwise) {
+    auto figures = kind.getAs<DictionaryAttr>(option);
     auto value = figures ? figures.getAs<FloatAttr>(label) : FloatAttr();
     return value ? value.getValueAsDouble() : otherwise;
   }
+  /// Of links, which are no lists.
+  double figure(StringRef option, StringRef label, double otherwise) const {
+    return figureOf(cluster, option, label, otherwise);
+  }
 
-  double secondsOf(nn::Kernel kernel) const {
+  double secondsOf(nn::Kernel kernel, DictionaryAttr kind) const {
+    auto figure = [&](StringRef option, StringRef label, double otherwise) {
+      return figureOf(kind, option, label, otherwise);
+    };
     Value expertWeights = weightsOfExperts(kernel);
     bool product = expertWeights ||
                    isa<nn::LinearOp, nn::LinearDxOp, nn::LinearDwOp, nn::LinearGeluOp, nn::LinearAddOp,
@@ -224,10 +249,13 @@ private:
   void cross(int64_t from, int64_t to, ArrayRef<int64_t> ranks, double volume, double bytes, Route &route,
              llvm::StringMap<Load> &loads) const {
     if (from == kHost || to == kHost) {
-      route.latency = figure("host", "latency", 0);
-      std::string rank = "rank " + std::to_string(std::max(from, to));
-      route.links.push_back(rank + (to == kHost ? " to host" : " from host"));
-      loads[route.links.back()] = {volume, volume * bytes / figure("host", "bandwidth", 1)};
+      const int64_t rank = std::max(from, to);
+      route.links.push_back("rank " + std::to_string(rank) + (to == kHost ? " to host" : " from host"));
+      Load &load = loads[route.links.back()] = {volume, 0};
+      for (DictionaryAttr kind : kinds[rank]) {
+        route.latency = std::max(route.latency, figureOf(kind, "host", "latency", 0));
+        load.seconds = std::max(load.seconds, volume * bytes / figureOf(kind, "host", "bandwidth", 1));
+      }
       return;
     }
     bool inside = firstOf(from) / ranksPerNode == firstOf(to) / ranksPerNode;
@@ -280,6 +308,7 @@ private:
   ExpertLoad load;
   MeshAttr mesh; ///< null: each rank is one device
   int64_t ranksPerNode, nics;
+  std::vector<SmallVector<DictionaryAttr>> kinds; ///< by rank: of its devices
   llvm::StringMap<Body> bodies;
   /// By rank, both bodies and their turns.
   mutable std::map<std::tuple<int64_t, const void *, const void *, const void *>, BesideTimes> known;

@@ -32,12 +32,13 @@ def ProgramOp : Pipeline_Op<"program", [IsolatedFromAbove, NoTerminator, SingleB
     gradients, optimizer = {..}}. `slices` is 0 where the schedule has no slices; `slice_lengths` are their tokens,
     where they are not equal. `updates` (1 if absent) is how often a step updates its weights. `target` is `cpu` (if
     absent) or `cuda`. `cluster` describes the machines: numbers, and dictionaries of numbers for `device`, `inside`,
-    `between` and others. `costs` has the time of each part of the model. `proof` has what was proved, a dictionary for
-    each proof. `forward`: it has the units F of another program of the module alone, for evaluation; nothing is
-    trained, and what that one keeps from step to step lies here where it does there. `redo`: it is the training program
-    of a step that finds at its judges that the update before it was wrong (docs/barrier.md). `mesh`: each rank is
-    several devices, which run its program on data of their own; absent, each is one. All ops of the program are of one
-    level, and each names only ranks, microbatches, slices and pieces that it has.
+    `between` and others. Where devices differ, `memory` and what is in `device`, `efficiency` and `host` may be an
+    array: device d has entry d, modulo its length. `costs` has the time of each part of the model. `proof` has what was
+    proved, a dictionary for each proof. `forward`: it has the units F of another program of the module alone, for
+    evaluation; nothing is trained, and what that one keeps from step to step lies here where it does there. `redo`: it
+    is the training program of a step that finds at its judges that the update before it was wrong (docs/barrier.md).
+    `mesh`: each rank is several devices, which run its program on data of their own; absent, each is one. All ops of
+    the program are of one level, and each names only ranks, microbatches, slices and pieces that it has.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, I64Attr:$ranks, I64Attr:$microbatches, I64Attr:$slices,
                        DictionaryAttr:$train, OptionalAttr<I64Attr>:$updates,

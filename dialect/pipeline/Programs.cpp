@@ -157,11 +157,16 @@ static bool containsOnly(DictionaryAttr entries, llvm::function_ref<bool(Attribu
 /// Ranks, microbatches, slices, and microbatches of slices of pieces: passes have tables of them.
 static constexpr int64_t kMost = 20'000'000;
 
-static std::optional<double> numberOf(Attribute attr) {
+/// A number, or those of a list; empty if it is neither.
+static SmallVector<double> numbersOf(Attribute attr) {
   if (auto number = dyn_cast<IntegerAttr>(attr); number && number.getType().isSignlessInteger(64))
-    return static_cast<double>(number.getInt());
-  auto number = dyn_cast<FloatAttr>(attr);
-  return number ? std::optional(number.getValueAsDouble()) : std::nullopt;
+    return {static_cast<double>(number.getInt())};
+  if (auto number = dyn_cast<FloatAttr>(attr))
+    return {number.getValueAsDouble()};
+  if (auto list = dyn_cast<DenseI64ArrayAttr>(attr))
+    return SmallVector<double>(list.asArrayRef());
+  auto list = dyn_cast<DenseF64ArrayAttr>(attr);
+  return list ? SmallVector<double>(list.asArrayRef()) : SmallVector<double>();
 }
 
 static LogicalResult verifyCosts(ProgramOp program) {
@@ -188,17 +193,31 @@ static std::pair<StringRef, bool> judgeFigure(StringRef option, StringRef label,
   return {"a finite number above 0", number > 0 && std::isfinite(number)};
 }
 
+/// A list has an entry for each device of a node, or of several nodes.
+static LogicalResult verifyLength(ProgramOp program, StringRef name, Attribute figure, size_t length) {
+  auto node = dyn_cast_or_null<IntegerAttr>(program.getClusterAttr().get("ranks_per_node"));
+  if (!isa<DenseI64ArrayAttr, DenseF64ArrayAttr>(figure) || !node || node.getInt() < 1 || length % node.getInt() == 0)
+    return success();
+  return program.emitOpError() << "has " << length << " numbers in the cluster's `" << name << "`; expected "
+                               << node.getInt() << ", one for each device of a node, or a multiple of that";
+}
+
 /// What frontend/Cluster.cpp lets a cluster say; where one has to say more, who reads it asks for that.
 static LogicalResult verifyCluster(ProgramOp program) {
   auto figure = [&](StringRef option, NamedAttribute entry) -> LogicalResult {
     StringRef label = entry.getName().getValue();
-    std::optional<double> number = numberOf(entry.getValue());
-    auto [expected, isRight] = judgeFigure(option, label, number.value_or(0));
-    bool isInt = isa<IntegerAttr>(entry.getValue());
-    if (number && isRight && (label == "memory" || isInt == (label == "ranks_per_node")))
-      return success();
-    return program.emitOpError() << "has the cluster's `" << option << (option.empty() ? "" : ".") << label << "` "
-                                 << entry.getValue() << "; expected " << expected;
+    Attribute its = entry.getValue();
+    SmallVector<double> numbers = numbersOf(its);
+    bool isOfDevice = option.empty() ? label == "memory" : option != "inside" && option != "between";
+    bool isInt = isa<IntegerAttr, DenseI64ArrayAttr>(its), isList = isa<DenseI64ArrayAttr, DenseF64ArrayAttr>(its);
+    bool areRight = !numbers.empty() && (label == "memory" || isInt == (label == "ranks_per_node"));
+    for (double number : numbers)
+      areRight &= judgeFigure(option, label, number).second;
+    std::string name = (option + (option.empty() ? "" : ".") + label).str();
+    if (areRight && (isOfDevice || !isList))
+      return verifyLength(program, name, its, numbers.size());
+    return program.emitOpError() << "has the cluster's `" << name << "` " << its << "; expected "
+                                 << judgeFigure(option, label, 0).first << (isOfDevice ? ", or a list of such" : "");
   };
   DictionaryAttr cluster = program.getClusterAttr();
   for (NamedAttribute entry : cluster ? cluster : DictionaryAttr::get(program.getContext())) {

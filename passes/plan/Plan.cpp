@@ -33,6 +33,14 @@ struct Trial {
   int64_t scratch = 0;         ///< of the rank that needs most
 
   int64_t peak() const { return *std::max_element(arenas.begin(), arenas.end()); }
+  /// The rank that needs the largest share of its limit, with so much beside its arena, and that share.
+  std::pair<int64_t, double> fullest(ArrayRef<int64_t> limits, int64_t beside) const {
+    std::pair<int64_t, double> found = {0, 0};
+    for (auto [rank, arena, limit] : llvm::enumerate(arenas, limits))
+      if (double share = static_cast<double>(arena + beside) / static_cast<double>(limit); share > found.second)
+        found = {static_cast<int64_t>(rank), share};
+    return found;
+  }
 };
 
 class PlanRun {
@@ -53,9 +61,10 @@ private:
   ProgramOp program;
   const PlanRequest &request;
   bool hasBarrier;
-  int64_t limit = -1, beside = 0; ///< `beside` the arenas, of a limit that was given: scratch
-  std::string given;              ///< the name of the schedule
-  bool isProfile;                 ///< costs are of what ran, and nothing else has any
+  std::vector<int64_t> limits; ///< by rank
+  int64_t beside = 0;          ///< the arenas, of limits that were given: scratch
+  std::string given;           ///< the name of the schedule
+  bool isProfile;              ///< costs are of what ran, and nothing else has any
 
   /// An order, and how early stashes come back in it.
   struct Found {
@@ -76,9 +85,10 @@ private:
   std::optional<Trial> written;
   std::vector<double> work;
 
-  bool fits(const Trial &trial) const { return trial.peak() + beside <= limit; }
+  bool fits(const Trial &trial) const { return trial.fullest(limits, beside).second <= 1; }
   void offer(const Trial &trial, const std::string &seed, std::optional<Found> found);
   LogicalResult start();
+  LogicalResult refuseAll();
   FailureOr<std::pair<TimedProblem, PlanOrder>> read(bool isSplit) const;
   LogicalResult planHalves(bool isSplit);
   LogicalResult planTimed(const TimedProblem &timed, const PlanOrder &seed);
@@ -176,7 +186,7 @@ LogicalResult PlanRun::planWith(PlanEffort effort, int64_t ahead, PlanProblem pr
     if (fits(*trial))
       return success();
     for (int64_t rank = 0; rank < problem.ranks; ++rank)
-      problem.limits[rank] -= std::max<int64_t>(0, trial->arenas[rank] + beside - limit);
+      problem.limits[rank] -= std::max<int64_t>(0, trial->arenas[rank] + beside - limits[rank]);
   }
   return success();
 }
@@ -187,7 +197,10 @@ FailureOr<std::pair<TimedProblem, PlanOrder>> PlanRun::read(bool isSplit) const 
   auto orderOf = [&](const PlanProblem &problem) { return readPlanOrder(programOf(*module), problem); };
   auto readFrom = [&](ProgramOp compiled) {
     std::unique_ptr<CostModel> costs = makeCosts(compiled, request.changes.costs);
-    TimedProblem timed = readPlanProblem(compiled, *costs, isSplit, limit - beside, orderOf);
+    std::vector<int64_t> room = limits;
+    for (int64_t &its : room)
+      its -= beside;
+    TimedProblem timed = readPlanProblem(compiled, *costs, isSplit, room, orderOf);
     timed.problem.hasBarrier = hasBarrier;
     PlanOrder order = orderOf(timed.problem);
     return std::pair(std::move(timed), std::move(order));
@@ -224,13 +237,24 @@ LogicalResult PlanRun::start() {
   if (failed(first))
     return failure();
   written = std::move(*first);
-  limit = memoryLimitOf(program, request.proofs.memoryLimit);
-  isOwnLimit = limit < 0;
+  limits = memoryLimitsOf(program, request.proofs.memoryLimit);
+  isOwnLimit = limits.front() < 0;
   if (isOwnLimit)
-    limit = written->peak();
+    limits.assign(limits.size(), written->peak());
   else
     beside = written->scratch;
   return success();
+}
+
+LogicalResult PlanRun::refuseAll() {
+  auto exactly = [](int64_t bytes) { return std::to_string(bytes) + " bytes (" + formatBytes(bytes) + ")"; };
+  if (llvm::all_equal(limits))
+    return program.emitError() << "--plan finds no order that fits " << exactly(limits.front()) << " on every rank; `"
+                               << given << "` as written needs " << exactly(written->peak() + beside);
+  int64_t rank = written->fullest(limits, beside).first;
+  return program.emitError() << "--plan finds no order that fits the memory of every rank; `" << given
+                             << "` as written needs " << exactly(written->arenas[rank] + beside) << " of "
+                             << exactly(limits[rank]) << " on rank " << rank;
 }
 
 LogicalResult PlanRun::run() {
@@ -243,9 +267,7 @@ LogicalResult PlanRun::run() {
   if (!(isWhole && isProfile) && failed(planHalves(/*isSplit=*/true)))
     return failure();
   if (!best)
-    return program.emitError() << "--plan finds no order that fits " << limit << " bytes (" << formatBytes(limit)
-                               << ") on every rank; `" << given << "` as written needs " << written->peak() + beside
-                               << " bytes (" << formatBytes(written->peak() + beside) << ")";
+    return refuseAll();
   bound = std::min(bound, best->makespan); // its bytes are those of another order's memory plan
   if (best->found)
     writePlanOrder(program, best->found->problem, best->found->order, best->found->ahead);
@@ -282,7 +304,7 @@ void PlanRun::remark() {
   program.emitRemark() << "plan: " << best->seed << ", " << periods << "makespan " << timeOf(best->makespan)
                        << ", bound " << timeOf(bound) << ", " << given << " as written " << timeOf(written->makespan)
                        << (fits(*written) ? "" : " (" + formatBytes(written->peak() + beside) + ")") << ", peak "
-                       << formatBytes(best->peak) << " of " << formatBytes(limit)
+                       << formatBytes(best->peak) << " of " << formatLimits(limits)
                        << (isOwnLimit ? ", as much as written" : "");
 }
 
@@ -313,7 +335,11 @@ FailureOr<PlanOutcome> pp::outcomeAsWritten(ModuleOp module, const PlanRequest &
   FailureOr<Trial> trial = PlanRun(programOf(module), request).tryOut(OwningOpRef<ModuleOp>(module.clone()), true);
   if (failed(trial))
     return failure();
-  return PlanOutcome{
+  std::vector<int64_t> limits = memoryLimitsOf(programOf(module), request.proofs.memoryLimit);
+  PlanOutcome outcome = {
       trial->makespan, trial->step, trial->bubble, trial->busiest, trial->peak() + trial->scratch, trial->isUnitTime,
       "as written",    {}};
+  if (limits.front() >= 0)
+    outcome.fill = trial->fullest(limits, trial->scratch).second;
+  return outcome;
 }

@@ -25,10 +25,11 @@ struct PlanRequest {
 struct PlanOutcome {
   double makespan = 0, step = 0, bubble = 0;
   double bound = 0; ///< on the makespan; 0 if nothing is known
-  int64_t peak = 0; ///< bytes of the fullest rank
+  int64_t peak = 0; ///< bytes of the rank that needs most
   bool isUnitTime = true;
   std::string seed;         ///< where the order comes from
   std::vector<double> work; ///< by stage: of a microbatch
+  double fill = 0;          ///< as written: of its limit, what the rank needs that needs the largest share of its own
 };
 
 /// Plans the module's program, which is at the level of actions. Its units get the best order that is found, its claims

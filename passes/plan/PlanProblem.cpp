@@ -185,7 +185,7 @@ int64_t TimedProblem::lowerBound() const {
   return std::max(lowerBoundOf(without), *llvm::max_element(work));
 }
 
-TimedProblem pp::readPlanProblem(ProgramOp program, const CostModel &costs, bool isSplit, int64_t limit,
+TimedProblem pp::readPlanProblem(ProgramOp program, const CostModel &costs, bool isSplit, ArrayRef<int64_t> limits,
                                  llvm::function_ref<PlanOrder(const PlanProblem &)> orderOf) {
   TimedProblem timed = PlanProblemReader(program, costs, isSplit).run();
   PlanProblem &problem = timed.problem;
@@ -193,6 +193,6 @@ TimedProblem pp::readPlanProblem(ProgramOp program, const CostModel &costs, bool
   std::vector<int64_t> peaks = peaksOf(PlanGraph(problem, /*isReversed=*/false), orderOf(problem));
   for (auto rank : program.getOps<RankOp>())
     problem.limits[rank.getRank()] =
-        limit - (static_cast<int64_t>(rank.getArenaBytes().value_or(0)) - peaks[rank.getRank()]);
+        limits[rank.getRank()] - (static_cast<int64_t>(rank.getArenaBytes().value_or(0)) - peaks[rank.getRank()]);
   return timed;
 }

@@ -45,9 +45,10 @@ struct TimedProblem {
 };
 
 /// Reads the problem from the rank programs of a compiled program whose units stood in `order`. What the memory plan
-/// needs beside stashes, such as weights and buffers of messages, is taken off `limit`: it is the bytes of the plan
-/// that `order` has no use for as stashes.
-TimedProblem readPlanProblem(pipeline::ProgramOp program, const CostModel &costs, bool isSplit, int64_t limit,
+/// needs beside stashes, such as weights and buffers of messages, is taken off the ranks' `limits`: it is the bytes of
+/// the plan that `order` has no use for as stashes.
+TimedProblem readPlanProblem(pipeline::ProgramOp program, const CostModel &costs, bool isSplit,
+                             llvm::ArrayRef<int64_t> limits,
                              llvm::function_ref<PlanOrder(const PlanProblem &)> orderOf);
 
 } // namespace pp

@@ -31,33 +31,35 @@ struct ProveMemory : public pp::impl::ProveMemoryBase<ProveMemory> {
   }
 
   LogicalResult prove(ProgramOp program) {
-    int64_t bytes = memoryLimitOf(program, limit), arena = 0, beside = 0, nccl = 0, most = -1;
-    RankOp largest;
+    std::vector<int64_t> limits = memoryLimitsOf(program, limit);
+    int64_t arena = 0, beside = 0, nccl = 0, most = INT64_MIN;
+    RankOp fullest; // where most is needed above the limit, or least is left
     for (auto rank : program.getOps<RankOp>()) {
       RankScratch scratch = scratchOf(rank);
       int64_t its = rank.getArenaBytes().value_or(0);
       arena = std::max(arena, its), beside = std::max(beside, scratch.total()), nccl = std::max(nccl, scratch.nccl);
-      if (its + scratch.total() > most)
-        largest = rank, most = its + scratch.total();
+      if (int64_t above = its + scratch.total() - limits[rank.getRank()]; above > most)
+        fullest = rank, most = above;
     }
-    if (!largest)
+    if (!fullest)
       return success();
-    if (bytes >= 0 && most > bytes)
-      return report(largest, bytes);
+    bool isLimited = limits.front() >= 0, isOne = llvm::all_equal(limits);
+    if (isLimited && most > 0)
+      return report(fullest, limits[fullest.getRank()], isOne);
     SmallVector<Fact> facts = {{"largest", arena}};
     if (beside > 0)
       facts.push_back({"scratch", beside});
     if (nccl > 0)
       facts.push_back({"nccl", nccl});
-    if (bytes >= 0)
-      facts.push_back({"limit", bytes});
+    if (isLimited)
+      facts.push_back(isOne ? Fact("limit", limits.front()) : Fact("limit", "of each rank's devices"));
     recordProof(program, "memory", facts);
     return success();
   }
 
   static std::string exactly(int64_t bytes) { return std::to_string(bytes) + " bytes (" + formatBytes(bytes) + ")"; }
 
-  static LogicalResult report(RankOp rank, int64_t limit) {
+  static LogicalResult report(RankOp rank, int64_t limit, bool isOne) {
     Peak peak = peakOf(rank, slotLives(rank));
     RankScratch scratch = scratchOf(rank);
     int64_t needed = rank.getArenaBytes().value_or(0) + scratch.total();
@@ -73,8 +75,11 @@ struct ProveMemory : public pp::impl::ProveMemoryBase<ProveMemory> {
                           [&](auto &role) { note << role.first << " " << formatBytes(role.second); });
     if (scratch.total() > 0)
       note << "; scratch beside them: " << scratch.str();
-    auto &hint = error.attachNote(rank.getLoc())
-                 << "the smallest limit that passes is " << needed << " (`--memory-limit=" << needed << "`)";
+    auto &hint = error.attachNote(rank.getLoc());
+    if (isOne)
+      hint << "the smallest limit that passes is " << needed << " (`--memory-limit=" << needed << "`)";
+    else
+      hint << "it passes if each device of this rank has a `memory` of " << needed;
     if (peak.bytes + scratch.total() <= limit)
       hint << "; the values that are alive at once would fit, with " << exactly(peak.bytes + scratch.total())
            << "; the gaps of the plan do not";

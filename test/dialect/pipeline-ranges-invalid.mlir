@@ -108,6 +108,30 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, clus
 
 // -----
 
+// expected-error@+1 {{has the cluster's `memory` array<i64: 8, 0>; expected a number of bytes from 1 to 9e18, or a list of such}}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, cluster = {memory = array<i64: 8, 0>}} {
+}
+
+// -----
+
+// expected-error@+1 {{has the cluster's `device.f32` array<f64>; expected a finite number above 0, or a list of such}}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, cluster = {device = {f32 = array<f64>}}} {
+}
+
+// -----
+
+// expected-error@+1 {{has 3 numbers in the cluster's `device.f32`; expected 2, one for each device of a node, or a multiple of that}}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, cluster = {device = {f32 = array<f64: 1.0, 2.0, 3.0>}, ranks_per_node = 2 : i64}} {
+}
+
+// -----
+
+// expected-error@+1 {{has the cluster's `inside.bandwidth` array<f64: 1.000000e+00, 2.000000e+00>; expected a finite number above 0}}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, cluster = {inside = {bandwidth = array<f64: 1.0, 2.0>}}} {
+}
+
+// -----
+
 // expected-error@+1 {{has the cluster's `disk` 5 : i64; expected a `name`, `ranks_per_node`, `memory`, and numbers in `device`, `efficiency`, `inside`, `between` and `host`}}
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, cluster = {disk = 5 : i64}} {
 }

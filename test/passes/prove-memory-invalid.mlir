@@ -39,3 +39,44 @@ pipeline.program @gap ranks 1 microbatches 1 slices 0 attributes {cluster = {mem
     pipeline.launch @s0.F <F stage 0 mb 0>() -> (%a) : () -> (!s)
   }
 }
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// Devices of two kinds: rank 0 needs most and has it, rank 1 has less than it needs. One limit for all is not what helps.
+pipeline.program @kinds ranks 2 microbatches 1 slices 0 attributes {cluster = {memory = array<i64: 400, 200>, ranks_per_node = 2 : i64}, train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
+  pipeline.rank 0 arena 320 {
+    %a = pipeline.slot act "act(0, 0)" offset 256 : !s
+    pipeline.launch @s0.F <F stage 0 mb 0>() -> (%a) : () -> (!s)
+  }
+  // expected-note@+2 {{most of it is act 64 B}}
+  // expected-note@+1 {{it passes if each device of this rank has a `memory` of 256; the values that are alive at once would fit, with 64 bytes (64 B)}}
+  pipeline.rank 1 arena 256 {
+    %a = pipeline.slot act "act(0, 0)" offset 192 : !s
+    // expected-error@+1 {{rank 1 needs 256 bytes (256 B), more than its limit of 200 bytes (200 B); it is fullest at `F(0, 0)`}}
+    pipeline.launch @s0.F <F stage 0 mb 0>() -> (%a) : () -> (!s)
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// A rank has what its smallest device has: device 1 is of rank 0.
+pipeline.program @mesh ranks 2 microbatches 1 slices 0 attributes {cluster = {memory = array<i64: 400, 200, 400, 400>, ranks_per_node = 4 : i64}, train = {},
+    mesh = #pipeline.mesh<tensor 1, context 1, data 2, pipeline 2>} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
+  // expected-note@+2 {{most of it is act 64 B}}
+  // expected-note@+1 {{it passes if each device of this rank has a `memory` of 256}}
+  pipeline.rank 0 arena 256 {
+    %a = pipeline.slot act "act(0, 0)" offset 192 : !s
+    // expected-error@+1 {{rank 0 needs 256 bytes (256 B), more than its limit of 200 bytes (200 B)}}
+    pipeline.launch @s0.F <F stage 0 mb 0>() -> (%a) : () -> (!s)
+  }
+  pipeline.rank 1 arena 320 {
+    %a = pipeline.slot act "act(0, 0)" offset 256 : !s
+    pipeline.launch @s0.F <F stage 0 mb 0>() -> (%a) : () -> (!s)
+  }
+}

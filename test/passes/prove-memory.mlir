@@ -3,6 +3,10 @@
 // RUN: pp-opt %s --pp-prove-memory | FileCheck %s --check-prefix=CLUSTER
 // RUN: sed 's/cluster = [^}]*}, //' %s | pp-opt --pp-prove-memory | FileCheck %s --check-prefix=NONE
 // RUN: not pp-opt %s --pp-prove-memory=limit=319 2>&1 | FileCheck %s --check-prefix=LESS
+// Each rank has a device of its own kind; one limit that is given is that of all.
+// RUN: sed 's/memory = 4.0e2 : f64/memory = array<i64: 64, 320>/' %s > %t.mlir && pp-opt %t.mlir --pp-prove-memory | FileCheck %s --check-prefix=KINDS
+// RUN: sed 's/memory = 4.0e2 : f64/memory = array<i64: 320, 64>/' %s | pp-opt --pp-prove-memory=limit=320 | FileCheck %s --check-prefix=OPTION
+// KINDS:   proof = {memory = {largest = 320 : i64, limit = "of each rank's devices"}}
 // OPTION:  proof = {memory = {largest = 320 : i64, limit = 320 : i64}}
 // CLUSTER: proof = {memory = {largest = 320 : i64, limit = 400 : i64}}
 // NONE:    proof = {memory = {largest = 320 : i64}}

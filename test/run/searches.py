@@ -8,7 +8,7 @@
 # NEAR is how much longer a step of --search may be. One stage on each rank: not at all; the table has four digits. Else
 # its local search may miss choices: for each cut it compiles three that the planner's model finds best, and then single
 # changes of one schedule.
-import concurrent.futures, itertools, json, os, re, shlex, signal, subprocess, sys
+import concurrent.futures, itertools, json, math, os, re, shlex, signal, subprocess, sys
 from harness import TRAIN, Tally, call
 
 COMPILER, FOLDER = sys.argv[1:3]
@@ -17,6 +17,10 @@ NEAR = 1.02 if ALL else 1.0005
 RANKS, MICROBATCHES = 2, 4
 # With three layers there is room for one stage on each rank only.
 LAYERS, LIMITS = (4, ["5500KiB", "6500KiB"]) if ALL else (3, ["5200KiB", "6000KiB"])
+# Clusters with devices of two kinds: their memories, which are the limits, and their speeds.
+KINDS = {"slow": ([16e6, 16e6], "f32 = [228e9, 57e9], bandwidth = [12e9, 4e9]"),
+         "small": ([16e6, 4.4e6], "f32 = 228e9, bandwidth = 12e9"),
+         "fast_is_small": ([4.4e6, 16e6], "f32 = [228e9, 76e9], bandwidth = 12e9")}
 SAVINGS = ["", "all", "host", "post", "embed"]
 MORE = ["pre", "qkv", "attn", "embed, post", "post, attn", "pre, qkv, post"]
 PROGRAM = """import "std/models/llama.pipe"
@@ -30,6 +34,9 @@ train test {{
   precision f32
 }}
 """
+LINKS = "inside bandwidth = 11e9, latency = 3e-7  host bandwidth = 11e9, latency = 3e-7"
+PROGRAM += "".join(f"cluster {name} {{{{ ranks 2  memory {memory}  device {device}  {LINKS} }}}}\n"
+                   for name, (memory, device) in KINDS.items())
 
 
 def written(places, layers, savings):
@@ -46,6 +53,11 @@ def written(places, layers, savings):
         moves = f"move stash({stage}, i) from host({rank}) to {rank} " if savings[stage] == "host" else ""
         text += f"    on {rank} {{ {moves}B({stage}, i) }}\n"
     return text + "  }\n}"
+
+
+def within(limit):
+    """A limit on `cpu`, or the name of a cluster with its own."""
+    return [f"--cluster={limit}"] if limit in KINDS else ["--cluster=cpu", f"--memory-limit={limit}"]
 
 
 def program(name, schedule, number):
@@ -81,7 +93,7 @@ def step(job):
     """Of the planned candidate, in seconds; nothing if it does not fit or cannot be."""
     number, limit, candidate = job
     path = program("tried", written(*candidate), number)
-    done = call([COMPILER, path, "--cluster=cpu", "--plan", f"--memory-limit={limit}", "--emit=stats"], expect=None)
+    done = call([COMPILER, path, *within(limit), "--plan", "--emit=stats"], expect=None)
     os.remove(path)
     return json.loads(done.stdout)["step"] if done.returncode == 0 else None
 
@@ -140,6 +152,22 @@ def check_rows(tally):
     tally.check(len(re.findall(r"^ *[\d.]+ s: step", done.stderr, re.M)) >= len(found), "rows as they come")
 
 
+def check_speeds(tally):
+    """Two of four ranks are three times as slow: no split by hand is faster, and the even one is far from the best."""
+    path = os.path.join(FOLDER, "speeds.pipe")
+    speeds = "f32 = [228e9, 228e9, 76e9, 76e9], bandwidth = [12e9, 12e9, 4e9, 4e9]"
+    with open(path, "w") as file:
+        file.write(f"{open(TRAIN).read()}cluster speeds {{ ranks 4  memory 1e9  device {speeds}  {LINKS} }}\n")
+    sizes = [path, "-D", "layers=16", "-D", "ranks=4", "-D", "microbatches=8", "-D", "hidden=64", "--cluster=speeds"]
+    best = rows(call([COMPILER, *sizes, "--search=stages", "--search-seconds=30"]).stdout)[0]
+    for held in ([6, 6, 2, 2], [7, 6, 2, 1], [6, 7, 2, 1], [7, 7, 1, 1], [5, 5, 3, 3], [4, 4, 4, 4]):
+        _, step, _ = stats([*sizes, "--schedule=std/stages.pipe:stages", "-D", f"schedule.held={held}".replace(" ", ""),
+                            "-D", "schedule.ranks=4", "-D", "schedule.microbatches=8", "--plan", "--emit=stats"])
+        tally.check(best["step"] <= step * 1.0005,
+                    f"{held} by hand takes {step:.4g} s, --search finds {best['step']:.4g} s ({best['what']})")
+    tally.check(best["step"] < 0.6 * step, f"as even as can be: {step:.4g} s, --search finds {best['step']:.4g} s")
+
+
 def check_interrupt(tally):
     """SIGINT prints what was found, and the exit code says so."""
     sizes = ["-D", "layers=32", "-D", "ranks=8", "-D", "microbatches=64"]
@@ -178,29 +206,33 @@ def check_outputs(tally):
 
 
 def searched(limit):
-    """The step of the best that --search planned, from its program, and its name."""
+    """The step of the best that --search planned, from its program, its name, and the bytes that each rank needs."""
     path = program("one_f_one_b", "", "")
-    options = ["--cluster=cpu", "--search=stages", f"--memory-limit={limit}"]
-    best = rows(call([COMPILER, path, *options]).stdout)[0]
-    return best["step"], best["what"]
+    best = rows(call([COMPILER, path, *within(limit), "--search=stages"]).stdout)[0]
+    needs = [rank["peak_bytes"]["total"] + rank["outside_bytes"]["total"]
+             for rank in stats(best["command"])[0]["per_rank"]]
+    return best["step"], best["what"], needs
 
 
 def main():
     os.makedirs(FOLDER, exist_ok=True)
     tally = Tally()
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        for limit in LIMITS:
+        for limit in [*LIMITS, *KINDS]:
             every = list(candidates())
             steps = list(pool.map(step, [(number, limit, candidate) for number, candidate in enumerate(every)]))
             fitting = [(its, candidate) for its, candidate in zip(steps, every) if its is not None]
             if not fitting:
                 raise SystemExit(f"{limit}: nothing fits")
             best, winner = min(fitting)
-            found, what = searched(limit)
+            found, what, needs = searched(limit)
             tally.check(found <= best * NEAR, f"{limit}: --search finds {found * 1e3:.4g} ms ({what}), and {winner} of "
                         f"{len(fitting)} that fit, of {len(every)}, takes {best * 1e3:.4g} ms")
+            has = KINDS.get(limit, ([math.inf] * RANKS,))[0]
+            tally.check(all(need <= its for need, its in zip(needs, has)), f"{limit}: {what} needs {needs} of {has}")
     if not ALL:
         check_rows(tally)
+        check_speeds(tally)
         check_interrupt(tally)
         check_outputs(tally)
     return tally.close()

@@ -4,6 +4,8 @@
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
 using namespace pp;
 
@@ -103,15 +105,30 @@ StageCut pp::savingCut(const StageCut &cut, const std::vector<Saving> &savings, 
   return made;
 }
 
-std::optional<StageCut> pp::shiftedCut(const StageCut &cut, llvm::ArrayRef<double> work, int64_t ranks) {
+std::vector<double> pp::loadsOf(const StageCut &cut, llvm::ArrayRef<double> work, int64_t ranks) {
   std::vector<double> loads(ranks, 0);
-  for (size_t s = 0; s < work.size(); ++s)
-    loads[cut.places[s]] += work[s];
+  for (auto [place, its] : llvm::zip(cut.places, work))
+    loads[place] += its;
+  return loads;
+}
+
+std::vector<double> pp::layersOf(const StageCut &cut, llvm::ArrayRef<double> work, int64_t ranks) {
+  std::vector<double> least(ranks, INFINITY);
+  for (auto [place, its, layers] : llvm::zip(cut.places, work, cut.layers))
+    least[place] = std::min(least[place], its / static_cast<double>(std::max<int64_t>(layers, 1)));
+  return least;
+}
+
+std::optional<StageCut> pp::shiftedCut(const StageCut &cut, llvm::ArrayRef<double> loads, llvm::ArrayRef<double> more) {
+  std::vector<double> then(loads.begin(), loads.end());
+  for (auto [load, its] : llvm::zip(then, more))
+    load += its;
   auto heavy = std::max_element(loads.begin(), loads.end()) - loads.begin();
-  auto light = std::min_element(loads.begin(), loads.end()) - loads.begin();
+  auto light = std::min_element(then.begin(), then.end()) - then.begin();
   int64_t from = -1, to = -1;
-  for (int64_t s = 0; s < static_cast<int64_t>(work.size()); ++s) {
-    bool isEnd = s == 0 || s + 1 == static_cast<int64_t>(work.size()); // the embedding, the head: enough for a stage
+  for (int64_t s = 0; s < static_cast<int64_t>(cut.places.size()); ++s) {
+    bool isEnd =
+        s == 0 || s + 1 == static_cast<int64_t>(cut.places.size()); // the embedding, the head: enough for a stage
     if (cut.places[s] == heavy && cut.layers[s] > (isEnd ? 0 : 1) && (from < 0 || cut.layers[s] > cut.layers[from]))
       from = s;
     if (cut.places[s] == light && (to < 0 || cut.layers[s] < cut.layers[to]))
@@ -123,6 +140,24 @@ std::optional<StageCut> pp::shiftedCut(const StageCut &cut, llvm::ArrayRef<doubl
   --shifted.layers[from];
   ++shifted.layers[to];
   return shifted;
+}
+
+StageCut pp::balancedCut(StageCut cut, std::vector<double> work, int64_t ranks) {
+  std::vector<double> layer;
+  for (auto [its, layers] : llvm::zip_equal(work, cut.layers))
+    layer.push_back(its / static_cast<double>(std::max<int64_t>(layers, 1)));
+  auto unevenness = [](const std::vector<double> &loads) {
+    return std::accumulate(loads.begin(), loads.end(), 0.0, [](double sum, double load) { return sum + load * load; });
+  };
+  while (true) {
+    std::vector<double> loads = loadsOf(cut, work, ranks);
+    std::optional<StageCut> next = shiftedCut(cut, loads, layersOf(cut, work, ranks));
+    for (size_t s = 0; next && s < work.size(); ++s)
+      work[s] += static_cast<double>(next->layers[s] - cut.layers[s]) * layer[s];
+    if (!next || unevenness(loadsOf(*next, work, ranks)) >= unevenness(loads))
+      return cut;
+    cut = *next;
+  }
 }
 
 Candidate pp::planned(const MeshLayout &layout, const StageCut &cut) {

@@ -60,9 +60,18 @@ std::vector<StageCut> evenCuts(int64_t ranks, int64_t layers);
 StageCut savingCut(const StageCut &cut, const std::vector<Saving> &savings, const SavingModels::Choice &choice,
                    const std::vector<std::vector<std::string>> &held);
 
-/// A layer from the rank that has most to do, by the times of its stages, to the one that has least; nothing if that
-/// rank has no layer to give.
-std::optional<StageCut> shiftedCut(const StageCut &cut, llvm::ArrayRef<double> work, int64_t ranks);
+/// By rank: what its stages have of `work`.
+std::vector<double> loadsOf(const StageCut &cut, llvm::ArrayRef<double> work, int64_t ranks);
+
+/// By rank: what a layer has of it.
+std::vector<double> layersOf(const StageCut &cut, llvm::ArrayRef<double> work, int64_t ranks);
+
+/// A layer from the rank of the largest load to the one that has the smallest, with what a layer is `more` there;
+/// nothing if that rank has no layer to give.
+std::optional<StageCut> shiftedCut(const StageCut &cut, llvm::ArrayRef<double> loads, llvm::ArrayRef<double> more = {});
+
+/// Shifted while the loads get more even, each layer of a stage being an equal share of its `work`.
+StageCut balancedCut(StageCut cut, std::vector<double> work, int64_t ranks);
 
 /// One row of the table to be: a layout and a schedule.
 struct Candidate {

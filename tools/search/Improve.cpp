@@ -3,9 +3,10 @@
 //
 //   a cut -> the savings of each stage that the model finds best, judged -> a layer goes from the slowest rank to the
 //   fastest, with savings of its own, as long as that gains; once without host memory, once with it
+//   where devices differ, the cut has layers by the speeds and memories of the ranks first
 //   the best of all -> one saving changed, or one layer in another stage, judged, as long as that gains
 #include "tools/search/Improve.h"
-#include "analysis/Proof.h"
+#include <numeric>
 
 using namespace mlir;
 using namespace pp;
@@ -119,7 +120,7 @@ std::optional<std::pair<StageCut, PlanOutcome>> StageImprover::judgeSavings(cons
   std::optional<std::pair<StageCut, PlanOutcome>> best;
   std::vector<StageCut> cuts = failed(plain) ? std::vector<StageCut>() : savingCuts(without, *plain);
   if (succeeded(plain) && cuts.empty())
-    why = "needs more than " + formatBytes(searcher.planRequest().proofs.memoryLimit) + " on a rank";
+    why = "needs more than " + searcher.memoryText() + " on a rank";
   if (without != cut && !cuts.empty() && !llvm::is_contained(cuts, cut))
     cuts.push_back(cut);
   for (const StageCut &its : cuts)
@@ -131,20 +132,75 @@ std::optional<std::pair<StageCut, PlanOutcome>> StageImprover::judgeSavings(cons
   return best;
 }
 
+/// Layers by the speeds of the ranks: the planner's model of a stage tells what a layer takes on its rank.
+StageCut StageImprover::bySpeed(const StageCut &even) {
+  StageCut cut = even, best = even;
+  for (double least = INFINITY; !searcher.isOver();) {
+    FailureOr<PlanModel> model = modelOf(cut);
+    if (failed(model))
+      break;
+    std::vector<double> work;
+    for (const PlanStage &stage : model->forms.back().problem.stages)
+      work.push_back(static_cast<double>(stage.time[kPlanF] + stage.time[kPlanI] + stage.time[kPlanW]) *
+                     model->forms.back().tick);
+    double most = *llvm::max_element(loadsOf(cut, work, layout.ranks));
+    if (most >= least)
+      break;
+    least = most;
+    best = cut;
+    cut = balancedCut(cut, work, layout.ranks);
+  }
+  return best;
+}
+
+/// One layer after the other from the rank that has least memory for a microbatch, while that leaves less missing.
+StageCut StageImprover::byMemory(StageCut cut) {
+  auto missing = [&](const StageCut &its) {
+    FailureOr<PlanModel> model = searcher.isOver() ? FailureOr<PlanModel>(failure()) : modelOf(its);
+    std::vector<double> bytes(layout.ranks, 0);
+    if (failed(model))
+      return bytes;
+    const PlanProblem &problem = model->forms.back().problem;
+    for (const PlanStage &stage : problem.stages)
+      bytes[stage.rank] += static_cast<double>(stage.alloc[kPlanF]);
+    for (auto [needed, limit] : llvm::zip_equal(bytes, problem.limits))
+      needed -= static_cast<double>(limit);
+    return bytes;
+  };
+  auto all = [](const std::vector<double> &bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), 0.0,
+                           [](double sum, double its) { return sum + std::max(0.0, its); });
+  };
+  for (std::vector<double> own = missing(cut); all(own) > 0;) {
+    std::optional<StageCut> next = shiftedCut(cut, own);
+    std::vector<double> its = next ? missing(*next) : own;
+    if (all(its) >= all(own))
+      break;
+    cut = *next;
+    own = its;
+  }
+  return cut;
+}
+
 /// With recomputation alone and, if that is needed, also with stashes in host memory: the model sees moves roughly.
 void StageImprover::improve(const StageCut &even) {
   isShort = usesHost = false;
-  shiftLayers(even);
+  StageCut begin = searcher.hasKinds() ? byMemory(bySpeed(even)) : even;
+  shiftLayers(begin);
   usesHost = searcher.offersHost();
   if (isShort && usesHost)
-    shiftLayers(even);
+    shiftLayers(begin);
 }
 
 /// One layer after the other from the rank that has most to do, while the step gets shorter.
-void StageImprover::shiftLayers(const StageCut &even) {
-  auto best = judgeSavings(even, /*isFirst=*/true); // a shift that is not possible is no news
+void StageImprover::shiftLayers(const StageCut &begin) {
+  auto best = judgeSavings(begin, /*isFirst=*/true); // a shift that is not possible is no news
   for (int shift = 0; shift < kShifts && best && !searcher.isOver(); ++shift) {
-    std::optional<StageCut> next = shiftedCut(best->first, best->second.work, layout.ranks);
+    const auto &[cut, outcome] = *best;
+    std::vector<double> more;
+    if (searcher.hasKinds())
+      more = layersOf(cut, outcome.work, layout.ranks);
+    std::optional<StageCut> next = shiftedCut(cut, loadsOf(cut, outcome.work, layout.ranks), more);
     auto made = next ? judgeSavings(*next, /*isFirst=*/false) : std::nullopt;
     if (!made || made->second.step >= best->second.step)
       break;

@@ -32,7 +32,9 @@ private:
   void addPartSets(const StageCut &cut, const PlanModel &plain, const SavingEffect &whole);
   std::vector<StageCut> savingCuts(const StageCut &cut, const PlanModel &plain);
   std::optional<std::pair<StageCut, PlanOutcome>> judgeSavings(const StageCut &cut, bool isFirst);
-  void shiftLayers(const StageCut &even);
+  StageCut bySpeed(const StageCut &even);
+  StageCut byMemory(StageCut cut);
+  void shiftLayers(const StageCut &begin);
   std::vector<StageCut> neighbours(const StageCut &cut, const PlanModel &plain) const;
 };
 

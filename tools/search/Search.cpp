@@ -8,6 +8,7 @@
 // its busiest rank. Only what may be the best so far by that is judged with all of them. Rows are of whole steps.
 #include "tools/search/Search.h"
 #include "analysis/Proof.h"
+#include "analysis/costs/Figures.h"
 #include "dialect/nn/Nn.h"
 #include "tools/Forms.h"
 #include "tools/FrontendFlags.h"
@@ -145,7 +146,7 @@ void Searcher::offer(const Candidate &candidate, const PlanOutcome &outcome, con
   auto covers = [](const PlanOutcome &a, const PlanOutcome &b) {
     return a.step <= b.step * (1 + 1e-9) && a.peak <= b.peak;
   };
-  if (isPrinted || outcome.peak > request.proofs.memoryLimit ||
+  if (isPrinted || outcome.fill > 1 ||
       llvm::any_of(rows, [&](const SearchRow &row) { return covers(row.outcome, outcome); }))
     return;
   llvm::erase_if(rows, [&](const SearchRow &row) { return covers(outcome, row.outcome); });
@@ -190,14 +191,15 @@ std::optional<SearchProbe> Searcher::probe(const Candidate &candidate) {
   }
   double times = static_cast<double>(all) / static_cast<double>(few);
   double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  SearchProbe made = {candidate, outcome->step + (times - 1) * outcome->bound, times * outcome->bound, outcome->peak,
-                      took * times};
+  SearchProbe made = {
+      candidate,    outcome->step + (times - 1) * outcome->bound, times * outcome->bound, outcome->peak, took * times,
+      outcome->fill};
   {
     std::lock_guard guard(lock);
     ++tried;
     if (few == all)
       judged.push_back(candidate);
-    if (made.peak <= request.proofs.memoryLimit)
+    if (made.fill <= 1)
       probes.push_back(made);
   }
   if (few == all)
@@ -269,7 +271,9 @@ LogicalResult Searcher::judgeWritten() {
     limits.hasExperts = module.walk([](nn::RouteOp) { return WalkResult::interrupt(); }).wasInterrupted();
     for (auto unit : program.getOps<UnitOp>())
       recomputes |= unit.getUnit().getPhase() == Phase::R;
-    request.proofs.memoryLimit = memoryLimitOf(program, request.proofs.memoryLimit);
+    std::vector<int64_t> bytes = memoryLimitsOf(program, request.proofs.memoryLimit);
+    isOwnLimit = bytes.front() < 0;
+    memory = isOwnLimit ? "" : formatLimits(bytes);
     layout = megatronLayout(program);
     return LogicalResult(outcome = outcomeAsWritten(module, request));
   };
@@ -277,9 +281,8 @@ LogicalResult Searcher::judgeWritten() {
   its.scheduleDefines = &scheduleDefines;
   if (failed(compile(its, /*says=*/true, use, nullptr)))
     return failure();
-  isOwnLimit = request.proofs.memoryLimit < 0;
   if (isOwnLimit)
-    request.proofs.memoryLimit = outcome->peak;
+    memory = formatBytes(request.proofs.memoryLimit = outcome->peak);
   if (outcome->isUnitTime && !StringRef(request.changes.costs).contains('='))
     return usage("--search compares stages of different size, and units of --costs=units are all equal: it needs a "
                  "cluster (--cluster, or `cluster` in `train`) or costs of parts (--costs=PART=N,..)");
@@ -315,6 +318,7 @@ void Searcher::readSizes(ProgramOp program) {
   if (auto schedule = program.getTrain().getAs<StringAttr>("schedule"))
     writtenName = schedule.str();
   DictionaryAttr cluster = program.getClusterAttr();
+  areKinds = cluster && figuresOf(cluster, 0) != cluster;
   isByCluster = cluster && (request.changes.costs.empty() || request.changes.costs == "cluster");
   hasHost = isByCluster && cluster.contains("host");
   if (auto node = cluster ? cluster.getAs<IntegerAttr>("ranks_per_node") : IntegerAttr())
@@ -342,11 +346,10 @@ Candidate Searcher::withMode(Candidate candidate, size_t mode) const {
 std::optional<SearchProbe> Searcher::probeModes(const Candidate &candidate, size_t first) {
   for (size_t mode = std::max<size_t>(first, 1) - 1; mode < modes.size() && !isOver(); ++mode) {
     std::optional<SearchProbe> its = probe(withMode(candidate, mode));
-    if (!its || its->peak <= request.proofs.memoryLimit)
+    if (!its || its->fill <= 1)
       return its;
     if (mode + 1 == modes.size())
-      refuse(its->candidate.describe(written),
-             "needs more than " + formatBytes(request.proofs.memoryLimit) + " on a rank");
+      refuse(its->candidate.describe(written), "needs more than " + memory + " on a rank");
   }
   return std::nullopt;
 }
@@ -360,13 +363,12 @@ std::optional<SearchSite> Searcher::siteOf(const MeshLayout &layout) {
       return std::nullopt;
     double bound = site ? site->bound : its->bound;
     site = {layout, mode, its->estimate, bound};
-    if (its->peak <= request.proofs.memoryLimit)
+    if (its->fill <= 1)
       return site;
-    if (its->peak > kFarAbove * request.proofs.memoryLimit && mode + 2 < modes.size())
+    if (its->fill > kFarAbove && mode + 2 < modes.size())
       mode = modes.size() - 2; // all or nothing
-    if (mode + 1 == modes.size() && its->peak > kNearLimit * request.proofs.memoryLimit) {
-      refuse(its->candidate.describe(written),
-             "needs more than " + formatBytes(request.proofs.memoryLimit) + " on a rank");
+    if (mode + 1 == modes.size() && its->fill > kNearLimit) {
+      refuse(its->candidate.describe(written), "needs more than " + memory + " on a rank");
       return std::nullopt;
     }
   }
@@ -403,13 +405,12 @@ void Searcher::tryAll(const std::vector<Candidate> &all, const SearchSite &site)
   std::vector<std::optional<SearchProbe>> found(all.size());
   each(all.size(), [&](size_t i) {
     found[i] = probeModes(all[i], site.mode);
-    if (found[i] && found[i]->peak <= request.proofs.memoryLimit && found[i]->estimate < best() &&
-        found[i]->seconds < left() / kQuick)
+    if (found[i] && found[i]->fill <= 1 && found[i]->estimate < best() && found[i]->seconds < left() / kQuick)
       judge(found[i]->candidate);
   });
   std::vector<SearchProbe> fitting;
   for (const auto &its : found)
-    if (its && its->peak <= request.proofs.memoryLimit)
+    if (its && its->fill <= 1)
       fitting.push_back(*its);
   llvm::stable_sort(fitting, [](const SearchProbe &a, const SearchProbe &b) { return a.estimate < b.estimate; });
   each(fitting.size(), [&](size_t i) {
@@ -448,10 +449,8 @@ void Searcher::varyBest() {
   }
 }
 
-/// Stages that the planner orders, on the best layout so far.
-void Searcher::improveBest() {
-  std::optional<SearchRow> row = first();
-  MeshLayout layout = row ? row->candidate.layout : written;
+/// Stages that the planner orders.
+void Searcher::improve(const MeshLayout &layout) {
   std::vector<StageCut> cuts = layout.ranks > 1 ? evenCuts(layout.ranks, limits.layers) : std::vector<StageCut>();
   std::vector<std::vector<Saving>> known(cuts.size());
   each(cuts.size(), [&](size_t i) {
@@ -521,7 +520,10 @@ FailureOr<SearchResult> Searcher::run() {
     if (!isOver() && site.bound < best() && command.what != SearchWhat::Stages)
       tryAll(slicedLibraryOf(site.layout, limits.layers, limits.length), site);
   until(kOfStages);
-  improveBest();
+  MeshLayout fastest = first() ? first()->candidate.layout : written;
+  improve(fastest);
+  if (areKinds && !(fastest == written)) // the library cuts evenly: no row may say how good uneven stages are
+    improve(written);
   until(1);
   if (searchesLayouts)
     varyBest();
@@ -530,8 +532,7 @@ FailureOr<SearchResult> Searcher::run() {
   hasEnded = isEnough && !isOver();
   std::signal(SIGINT, before);
   if (rows.empty())
-    return LogicalResult(pp::refuse("--search finds no schedule that fits " + formatBytes(request.proofs.memoryLimit) +
-                                    " on every rank"));
+    return LogicalResult(pp::refuse("--search finds no schedule that fits " + memory + " on every rank"));
   print();
   return result();
 }

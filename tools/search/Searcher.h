@@ -25,6 +25,7 @@ struct SearchProbe {
   double estimate, bound; ///< of the whole step
   int64_t peak;
   double seconds; ///< that the whole step takes to be judged
+  double fill;    ///< of its limit, what the fullest rank needs
 };
 
 /// A layout with the way to recompute in which 1F1B fits its memory.
@@ -50,6 +51,8 @@ public:
   // For who improves stages; several may at once.
   const PlanRequest &planRequest() const { return request; }
   bool offersHost() const { return hasHost; }
+  bool hasKinds() const { return areKinds; }
+  const std::string &memoryText() const { return memory; }
   int64_t layers() const { return limits.layers; }
   bool isOver() const;
   /// Compiles the candidate with so many microbatches, in a context of its own.
@@ -71,10 +74,12 @@ private:
   MeshLayout written;
   LayoutLimits limits;
   std::string writtenName, writtenTime;
+  std::string memory;                            ///< of a rank, for people
   std::vector<std::string> scheduleDefines;      ///< those of the command line that are the written schedule's
   std::vector<std::optional<std::string>> modes; ///< what -D recompute may say, less first; nothing: as the program
   bool isOwnLimit = false, isUnitTime = false;
   bool isByCluster = false, hasHost = false; ///< `hasHost`: the costs say how fast a host's memory is
+  bool areKinds = false;                     ///< the cluster's devices differ
   double seconds = 0;                        ///< of the search
   std::chrono::steady_clock::time_point begin, end;
   static std::atomic<bool> isInterrupted;
@@ -110,7 +115,7 @@ private:
   std::vector<SearchSite> sitesOf(const std::vector<MeshLayout> &group);
   std::optional<SearchSite> siteOf(const MeshLayout &layout);
   std::vector<SearchSite> findSites();
-  void improveBest();
+  void improve(const MeshLayout &layout);
   void varyBest();
   void fillTable();
   std::string rowText(double seconds, const PlanOutcome &outcome) const;

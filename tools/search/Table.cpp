@@ -113,9 +113,8 @@ void Searcher::print() {
   std::lock_guard guard(lock);
   isPrinted = true;
   os << "schedules for " << written.devices() << (written.devices() == 1 ? " device, " : " devices, ")
-     << written.sequences() << " sequences a step, " << limits.layers << " layers within "
-     << formatBytes(request.proofs.memoryLimit) << (isOwnLimit ? ", what the schedule as written needs" : "") << "; "
-     << tried << " tried"
+     << written.sequences() << " sequences a step, " << limits.layers << " layers within " << memory
+     << (isOwnLimit ? ", what the schedule as written needs" : "") << "; " << tried << " tried"
      << (isInterrupted ? ", then interrupted"
          : hasEnded    ? ""
                        : ", then time was over")
