@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times products of fp8 by cuBLASLt, as PyTorch calls it, beside bf16 in turns; and products of experts beside dense."""
+"""Times products of fp8 by cuBLASLt, as PyTorch calls it, beside bf16 in turns; and experts beside dense products."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: fp8.py [SECONDS]     (40; needs PyTorch and an H100 or H200)
@@ -100,11 +100,12 @@ def main():
                 print(f"{head} {str(refused).strip().splitlines()[0][:110]} | | | | |", flush=True)
                 continue
             plain, time_of, ratio = beside(base, run)
-            print(f"{head} {time_of:.1f} | {2e-6 * m * k * n / time_of:.0f} | {plain:.1f} | {ratio:.2f} | {error:.1e} |",
-                  flush=True)
+            rate = 2e-6 * m * k * n / time_of
+            print(f"{head} {time_of:.1f} | {rate:.0f} | {plain:.1f} | {ratio:.2f} | {error:.1e} |", flush=True)
         cast = torch.compile(lambda x: scaled(x, (1, 0)))
         cast(x)
-        print(f"| {name} | {m}, {k} | the cast of x by row, compiled | {timed(lambda: cast(x)):.1f} | | | | |", flush=True)
+        took = timed(lambda: cast(x))
+        print(f"| {name} | {m}, {k} | the cast of x by row, compiled | {took:.1f} | | | | |", flush=True)
         del x, w, exact
     print("\n| experts | rows of each | k, n | us | TFLOP/s | dense us | dense / grouped |\n|" + "---|" * 7, flush=True)
     for count, rows in GROUPS:
@@ -115,8 +116,9 @@ def main():
         ends = torch.arange(1, count + 1, device="cuda", dtype=torch.int32) * rows
         try:
             plain, time_of, ratio = beside(lambda: x @ w[0], lambda: torch._grouped_mm(x, w, offs=ends))
-            print(f"| {count} | {rows} | 4096, 2048 | {time_of:.1f} | {2e-6 * count * rows * 4096 * 2048 / time_of:.0f} | "
-                  f"{plain:.1f} | {ratio:.2f} |", flush=True)
+            rate = 2e-6 * count * rows * 4096 * 2048 / time_of
+            print(f"| {count} | {rows} | 4096, 2048 | {time_of:.1f} | {rate:.0f} | {plain:.1f} | {ratio:.2f} |",
+                  flush=True)
         except Exception as refused:
             print(f"| {count} | {rows} | {str(refused).strip().splitlines()[0][:110]} | | | | |", flush=True)
     return 0

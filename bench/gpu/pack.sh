@@ -89,7 +89,7 @@ for mesh in "${meshes[@]}"; do
   done
 done
 
-# Slices long enough for cuDNN, which then serves each chunk of keys by a plan; heads that share keys, and such as do not.
+# Slices so long that cuDNN has plans for their chunks of keys, by which it is wrong; heads that share keys, or do not.
 if [ "$extent" = all ]; then
   for groups in 1 4; do
     size=$(define model=llama $sizes layers=4 kv_heads=$groups ffn=96 sequence=1024 precision=bf16)
@@ -111,8 +111,8 @@ else
   done
   pack step.4096.1f1b $(define model=llama layers=4 hidden=4096 heads=32 kv_heads=8 ffn=14336 vocab=4096 \
     sequence=4096 microbatch=1 microbatches=4 precision=bf16 schedule=1f1b ranks=4 clip=0)
-  pack step-mixtral.4096.single $(define model=mixtral layers=1 hidden=4096 heads=32 kv_heads=8 ffn=14336 experts=8 top=2 \
-    vocab=4096 sequence=4096 microbatch=1 microbatches=4 precision=bf16 schedule=single clip=0)
+  pack step-mixtral.4096.single $(define model=mixtral layers=1 hidden=4096 heads=32 kv_heads=8 ffn=14336 experts=8 \
+    top=2 vocab=4096 sequence=4096 microbatch=1 microbatches=4 precision=bf16 schedule=single clip=0)
   for schedule in terapipe slimpipe; do # slices: attention of chunks of keys
     pack step.16384.$schedule $(define model=llama layers=4 hidden=4096 heads=32 kv_heads=8 ffn=14336 vocab=4096 \
       sequence=16384 microbatch=1 microbatches=4 precision=bf16 schedule=$schedule ranks=4 slices=4 clip=0)

@@ -150,7 +150,7 @@ def epilogues(programs, text):
 
 
 def experts(programs, text):
-    """A layer of 8 experts of which each token goes through two, beside the dense layers above: what a product loses."""
+    """A layer of 8 experts of which each token goes through two, beside the dense layers above."""
     print("\n| tokens | what | ms a step | TFLOP/s | engines |\n|---|---|---|---|---|", flush=True)
     for folder in glob.glob(f"{programs}/step-mixtral.*"):
         seconds, flops, said = ours(folder, text)

@@ -1,7 +1,8 @@
 // Stands in for cuDNN where kernels are emulated: attention by plain loops, if PP_EMULATE_CUDNN is set.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// It takes what cuDNN takes, makes delta from the output as cuDNN does, and asks for as much memory as was measured of cuDNN on an H100. `greedy` asks for more than is planned.
+// It takes what cuDNN takes, makes delta from the output as cuDNN does, and asks for as much memory as was measured of
+// cuDNN on an H100. `greedy` asks for more than is planned.
 #include "runtime/cuda/Sdpa.h"
 #include "runtime/simt/Element.h"
 #include <cmath>

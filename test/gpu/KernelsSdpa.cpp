@@ -92,8 +92,8 @@ TEST_F(KernelsSdpa, OfOneTensor) {
   }
 }
 
-/// Keys in chunks, or gradients that are added to others', are left to our own kernels: cuDNN has plans for them, and is
-/// wrong by these on a GPU. Here the stand-in would add nothing up, and the gradients would be wrong.
+/// Keys in chunks, or gradients that are added to others', are left to our own kernels: cuDNN has plans for them, and
+/// is wrong by these on a GPU. Here the stand-in would add nothing up, and the gradients would be wrong.
 TEST_F(KernelsSdpa, WhatIsAddedUpIsOurs) {
   const Slice sliced(2, 24, 4, 2, 40, true, 56, {{32, 0}, {24, 32}, {24, 56}}),
       before(2, 24, 4, 4, 64, true, 32, {{32, 0}});

@@ -4,10 +4,10 @@
 #
 # usage: gradients.py PROGRAMS TEXT [few|rest|more|processes]
 # Programs are `gradients.<type>.<schedule>/program`, linked by bench/gpu/link.py. Several run at a time and share the
-# GPU. `few` are the schedules that tell most, in f32 and bf16; `rest` are the others; `more` are families and meshes, and
-# one rank of each family against the first step of the CPU's program, which bench/gpu/pack.sh ran; `processes` are the
-# few in bf16 with a process for each rank, whose messages go through host memory and MPI. A line also says what the program says of
-# its engines: attention by cuDNN or by our kernels, products with an epilogue.
+# GPU. `few` are the schedules that tell most, in f32 and bf16; `rest` are the others; `more` are families, meshes and
+# long slices, and one rank of each family against the first step of the CPU's program, which bench/gpu/pack.sh ran;
+# `processes` are the few in bf16 with a process for each rank, whose messages go through host memory and MPI. A line
+# also says what the program says of its engines: attention by cuDNN or by our kernels, products with an epilogue.
 # Tolerances, relative to the largest element of a tensor: f32 1e-4, for sums over 8 layers and 1024 tokens in another
 # order than one rank's (each step rounds at 6e-8, and norms and softmax amplify it about a thousandfold at worst).
 # In 16 bits as measured by bench/gradient_errors.py (CPU kernels, this model, nine schedules): where all units have the
@@ -90,7 +90,8 @@ def cases_of(programs, which):
         elif which == "all" or which != "more" and few == (which == "few"):
             ways = [(), ("--no-graph",)] + ([(PLAIN,)] if kind.endswith("gpt2") else [])
         cases += [(kind, folder, options) for options in ways]
-    return sorted(cases, key=lambda case: (case[2] not in ((), (HOST,)), case[1]))  # each program once, then its other ways
+    # Each program once, then its other ways.
+    return sorted(cases, key=lambda case: (case[2] not in ((), (HOST,)), case[1]))
 
 
 def main():
