@@ -5,8 +5,8 @@
 //
 // cuDNN's backward gets delta and dq's sums in f32 from runtime/cuda/Sdpa.cpp. Its own workspace is what cuDNN 9.19
 // asks for on an H100 and an A100 that are only described, at 20 shapes each: on the A100 the sums of dq once more; on
-// both, where heads share keys, dk and dv of every head in 16 bits. Nothing says that other versions ask for as much; an
-// engine that asks for more is not taken (SdpaShape::excess; `ctest -R cudnn-plans`).
+// both, where heads share keys, dk and dv of every head in 16 bits. Nothing says that other versions ask for as much;
+// an engine that asks for more is not taken (SdpaShape::excess; `ctest -R cudnn-plans`).
 //
 // NCCL 2.28.9, by its sources. A connection has, for each channel, buffers of all three protocols (init.cc: LL 512 x 8
 // x 8 x 16 bytes, LL128 640 x 120 x 8 x 8, SIMPLE 4 MiB) in one block beside some KiB (transport/p2p.cc); blocks are of

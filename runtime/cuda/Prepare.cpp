@@ -94,7 +94,7 @@ pp_status_t runSdpa(const PreparedOp &op, void *const *a) {
   if (backward)
     its.dout = a[0], its.dq = a[5], its.dk = inList<void>(a[6], 0), its.dv = inList<void>(a[6], 1);
   if (!withoutOutput && aligned(its.q, its.k, its.v, its.o, its.lse, its.dout, its.dq, its.dk, its.dv))
-    return op.sdpa->run(its, op.scratch, op.launches->stream);
+    return op.sdpa->run(its, op.scratch, op.launches->stream, whyNotLaunched);
   ++(withoutOutput ? served.withoutOutput : served.unaligned);
   if (backward && a[7]) // its delta may have been left to the library
     if (pp_status_t status = makeDelta(op, a[0], a[7], a[3]))

@@ -12,7 +12,6 @@
 #include "runtime/cuda/Sdpa.h"
 #include "runtime/cuda/Cudnn.h"
 #include "runtime/cuda/Memory.h"
-#include "runtime/simt/Launch.h"
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -228,7 +227,7 @@ int64_t SdpaPlan::scratchBytes() const {
   return own + align(state->graph.workspaceBytes());
 }
 
-pp_status_t SdpaPlan::run(const SdpaTensors &its, char *scratch, void *stream) const {
+pp_status_t SdpaPlan::run(const SdpaTensors &its, char *scratch, void *stream, std::string &why) const {
   State &s = *state;
   cudnnHandle_t handle = handleOf(s.api);
   if (s.api.setStream(handle, static_cast<cudaStream_t>(stream)) != CUDNN_STATUS_SUCCESS)
@@ -246,7 +245,7 @@ pp_status_t SdpaPlan::run(const SdpaTensors &its, char *scratch, void *stream) c
   add(&s.scale);
   if (s.shape.causal)
     add(&s.minusInfinity);
-  return s.graph.run(handle, places, scratch, whyNotLaunched) ? PP_OK : PP_INTERNAL;
+  return s.graph.run(handle, places, scratch, why) ? PP_OK : PP_INTERNAL;
 }
 
 std::string SdpaPlan::describe() {

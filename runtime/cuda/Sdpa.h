@@ -53,7 +53,8 @@ public:
   static std::string refusal(const SdpaShape &shape, size_t version);
   /// Why the first of the shapes that `shared` was asked for is not cuDNN's; empty where all are.
   static std::string firstRefusal();
-  pp_status_t run(const SdpaTensors &tensors, char *scratch, void *stream) const;
+  /// PP_INTERNAL if cuDNN refuses: `why` says it.
+  pp_status_t run(const SdpaTensors &tensors, char *scratch, void *stream, std::string &why) const;
   /// Whether PP_CUDNN says this: `off`, `forward`.
   static bool isWished(const char *what);
   /// What attention runs here by, for --info: cuDNN and its version, or why not.

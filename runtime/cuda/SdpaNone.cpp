@@ -12,7 +12,7 @@ SdpaPlan::SdpaPlan() = default;
 SdpaPlan::~SdpaPlan() = default;
 const SdpaShape &SdpaPlan::shape() const { return state->shape; }
 int64_t SdpaPlan::scratchBytes() const { return 0; }
-pp_status_t SdpaPlan::run(const SdpaTensors &, char *, void *) const { return PP_INTERNAL; }
+pp_status_t SdpaPlan::run(const SdpaTensors &, char *, void *, std::string &) const { return PP_INTERNAL; }
 std::unique_ptr<SdpaPlan> SdpaPlan::create(const SdpaShape &, const std::string &, std::string &why) {
   why = describe();
   return nullptr;

@@ -138,7 +138,7 @@ SdpaPlan *SdpaPlan::shared(const SdpaShape &shape) {
   return all.emplace_back(create(shape, "", why)).get();
 }
 
-pp_status_t SdpaPlan::run(const SdpaTensors &tensors, char *, void *stream) const {
+pp_status_t SdpaPlan::run(const SdpaTensors &tensors, char *, void *stream, std::string &) const {
   if (state->shape.type == Type::F16)
     runAs<F16>(state->shape, tensors, stream);
   else
