@@ -59,9 +59,12 @@ LogicalResult Evaluator::run(Block block, Scope &scope) { return runBlock(block,
 FailureOr<Evaluator::Flow> Evaluator::runBlock(Block block, Scope &scope) {
   for (const Statement *statement : block) {
     size_t outer = loops.size();
-    FailureOr<Flow> flow = runStatement(statement, scope);
+    FailureOr<Flow> flow = failure();
+    if (!lost.contains(statement))
+      flow = runStatement(statement, scope);
     if (failed(flow) && canFollow(statement)) {
       forget(statement, scope);
+      lost.insert(statement);
       ++statementsLost;
       loops.truncate(outer);
       flow = Flow::Next;
@@ -318,9 +321,9 @@ FailureOr<Evaluator::Flow> Evaluator::runWhile(const WhileStatement *loop, Scope
     if (!*holds)
       return Flow::Next;
     Scope inner(&scope);
-    unsigned lost = statementsLost;
+    unsigned before = statementsLost;
     FailureOr<Flow> flow = runBlock(loop->body, inner);
-    if (lost != statementsLost) // what would have ended the loop may be among them
+    if (before != statementsLost) // what would have ended the loop may be among them
       return failure();
     if (failed(flow) || *flow == Flow::Return)
       return flow;

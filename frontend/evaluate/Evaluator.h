@@ -132,9 +132,10 @@ private:
   mlir::LogicalResult unknown(StringRef name, SMLoc at, Scope &scope);
 
   int64_t steps = 0, actions = 0, actionBytes = 0;
-  bool isOver = false;         ///< because of a limit, or of so many errors
-  unsigned statementsLost = 0; ///< that failed and were followed by the next one
-  unsigned depth = 0;          // of expressions, blocks and calls, on the stack of this process
+  bool isOver = false;                    ///< because of a limit, or of so many errors
+  unsigned statementsLost = 0;            ///< how often one failed and was followed by the next one
+  llvm::DenseSet<const Statement *> lost; ///< these; in further turns of a loop they are left out
+  unsigned depth = 0;                     // of expressions, blocks and calls, on the stack of this process
   Value returned;
   /// The calls around, outermost first; a location is made when something there needs it.
   struct Call {
