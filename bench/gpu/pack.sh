@@ -64,7 +64,8 @@ judge() { # NAME -D..
   rm -f "$folder/host"
 }
 families=(llama gemma olmo mixtral qwen3_moe olmoe glm4_moe) meshes=(tensor sequence gather heads data zero expert)
-if [ "$extent" = rehearsal ]; then families=(mixtral) meshes=(tensor); fi
+meshed=(llama mixtral)
+if [ "$extent" = rehearsal ]; then families=(mixtral) meshes=(tensor) meshed=(mixtral); fi
 for family in "${families[@]}"; do
   size=$(define model="$family" $sizes layers=4 ffn=96 precision=f32)
   case $family in mixtral | *moe) size+=" -D experts=8 -D top=2" ;; esac
@@ -81,7 +82,7 @@ for mesh in "${meshes[@]}"; do
   zero) on=(-D mesh.data=2 -D mesh.zero=2 -D microbatch=1) ;;
   expert) on=(-D mesh.data=2 -D mesh.expert=2 -D microbatch=1) ;;
   esac
-  for family in llama mixtral; do
+  for family in "${meshed[@]}"; do
     [ "$family-$mesh" = llama-expert ] && continue
     size=$(define model="$family" $sizes layers=4 ffn=96 precision=f32)
     [ "$family" = mixtral ] && size+=" -D experts=8 -D top=2"
