@@ -259,25 +259,23 @@ class Runner:
                              f"{program}: of 4 missing waits {len(found)} are found, {len(unseen)} do harm unseen")
 
     def slices(self):
-        """Slices by a library, a plan for each chunk of keys: gradients and losses are those of our own kernels, and
-        no more memory is taken than planned. A rank that is sent queries of another has no output of theirs: there our
-        own kernels make the gradients."""
-        half = "/model=llama/precision=bf16/hidden=64/heads=4/sequence=64/microbatches=2"
-        cases = [(f"terapipe{half}/layers=2/slices=4/kv_heads=2", 2),
-                 (f"slimpipe{half}/layers=2/slices=4/kv_heads=4", 2),
-                 (f"slimpipe{half}/layers=4/slices=4/exchange=true/kv_heads=2", 4),
-                 (f"ring_attention{half}/layers=2/kv_heads=4", 2)]
+        """Slices where a library serves: it gets the forward of what has one chunk of keys, rank 0's first slice. What
+        has several chunks, or adds to gradients of keys as all backwards of slices do, is our own kernels'. No more
+        memory is taken than planned."""
+        half = "/model=llama/precision=bf16/hidden=64/heads=4/sequence=64/microbatches=2/layers=2"
+        cases = [(f"terapipe{half}/slices=4/kv_heads=2", 2, 7),  # 4 forwards and 4 backwards of its layer
+                 (f"ring_attention{half}/kv_heads=4", 2, 1)]
 
         def check(case):
-            schedule, devices = case
+            schedule, devices, _ = case
             program = self.compile(schedule, ranks=devices)
             command = ["mpirun", "-n", str(devices), "--oversubscribe"]
             right, log = self.train(program, command, PP_CUDNN="off", PP_EMULATE_CUDNN="on")
             got, its = self.train(program, command, PP_EMULATE_CUDNN="on")
-            return schedule, right, got, log, its, self.told[program]
+            return *case, right, got, log, its, self.told[program]
 
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            for schedule, right, got, log, its, told in pool.map(check, cases):
+            for schedule, _, own, right, got, log, its, told in pool.map(check, cases):
                 if isinstance(right, list) or isinstance(got, list):
                     self.tally.check(False, f"{schedule}: {right if isinstance(right, list) else got}")
                     continue
@@ -285,11 +283,8 @@ class Runner:
                 drift = max(drift_of(ours["loss"], theirs["loss"]) for ours, theirs in zip(its, log))
                 self.tally.check(0 < worst < 2e-2 and drift < 2e-3,
                                  f"{schedule}: gradients by both {worst:.1e} ({where}), losses {drift:.1e}")
-                served = re.search(r"attention: (\d+) ops by cuDNN, (\d+) by own kernels.* (\d+) backwards without",
-                                   told.stdout)
-                self.tally.check(served and int(served[1]) > 0 and served[2] == "0" and
-                                 (int(served[3]) > 0) == ("exchange" in schedule) and "warning" not in told.stderr,
-                                 f"served: {served[0] if served else told.stdout[-300:] + told.stderr[-300:]}")
+                self.tally.check(f"attention: 1 ops by cuDNN, {own} by own kernels" in told.stdout and
+                                 "warning" not in told.stderr, f"served: {told.stdout[-300:] + told.stderr[-300:]}")
 
     def memory(self):
         """What a rank's GPU has to hold is planned; the stand-ins count what is taken of it, by NCCL, too."""

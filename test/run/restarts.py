@@ -179,11 +179,11 @@ class Restarts:
                              len(ranks) == 4 and not left, f"{number.name}: {run.returncode} {left} {errors[-200:]}")
 
     def kills(self, number):
-        """Signals at random moments, of run after run until there were enough. No more than four come before there is
-        a newer checkpoint, for pp-run gives up where there is no progress."""
+        """Signals at random moments, of run after run until there were enough; many a run ends before the first one. No
+        more than four come before there is a newer checkpoint, for pp-run gives up where there is no progress."""
         done = {"kill": 0, "stop": 0, "mpirun": 0}
         rounds = 0
-        while sum(done.values()) < number and rounds < 2 * number:
+        while sum(done.values()) < number and rounds < 5 * number:
             rounds += 1
             save = "broken"
             shutil.rmtree(save, ignore_errors=True)
