@@ -174,7 +174,8 @@ def main():
                   f"{share} | {outside} | {engines} |",
                   flush=True)
 
-        for folder in sorted(glob.glob(f"{programs}/step.{length}.*"), reverse=True):  # `single` before `1f1b`
+        folders = glob.glob(f"{programs}/step.{length}.*")
+        for folder in sorted(folders, key=lambda path: (not path.endswith(".single"), path)):
             for options in ((), ("--no-graph",)):
                 seconds, counted, said = ours(folder, text, *options)
                 name = " ".join(["pp", folder.split(".")[-1], *options])
