@@ -1,6 +1,9 @@
 // What prepare refuses, and in which words; what a call with a wrong number says.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "bench/gpu/Cases.h"
+#include "runtime/Pp.h"
 #include "test/unit/Kernels.h"
+#include <map>
 #include <thread>
 
 using namespace pp;
@@ -12,7 +15,21 @@ struct Shapes {
   int64_t t = 70, k = 48, n = 64;
 };
 
+template <class... Pointers> constexpr size_t pointers(int32_t (*)(pp_rank_t *, int32_t, Pointers...)) {
+  return sizeof...(Pointers);
+}
+
 } // namespace
+
+/// What is timed on a GPU has the pointers of the C ABI: one too few was read behind the end of the list there.
+TEST(KernelsPrepare, TimedCallsHaveTheirArguments) {
+  std::map<std::string, size_t> expected;
+#define PP_POINTERS(name, dims, params, flags) expected[#name] = pointers(pp_##name);
+  PP_FOR_EACH_KERNEL(PP_POINTERS)
+#undef PP_POINTERS
+  for (const Case &one : timedCases())
+    EXPECT_EQ(one.arguments.size(), expected.at(one.spec.kernel)) << one.spec.kernel;
+}
 
 TEST(KernelsPrepare, NamesTheOpAndWhatIsWrong) {
   EXPECT_EQ(refusal({"convolve", Type::F32, {1}, {}, {}}), "op 1 `convolve`: there is no such kernel");
