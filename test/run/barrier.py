@@ -15,7 +15,7 @@ SIZES = dict(model="llama", layers=4, hidden=32, heads=4, kv_heads=2, ffn=48, vo
 STEPS = 5
 CLIPS = {"never": 1e9, "always": 1e-3, "sometimes": None}
 ALL = (("zb_h2", 2, 5, ("threads",), dict(precision="f64")), ("1f1b", 4, 8, ("threads",), {}),
-       ("zb_v", 2, 6, ("threads", "mpi"), dict(precision="f64")), ("zb_v", 4, 8, ("threads",), {}),
+       ("zb_v", 2, 6, ("threads", "mpi"), dict(precision="f64")), ("zb_v", 4, 8, ("threads",), dict(layers=8)),
        ("gpipe", 4, 6, ("threads",), {}), ("slimpipe", 2, 4, ("threads",), {}),
        ("1f1b_recompute", 2, 4, ("threads",), dict(precision="f64")),
        ("1f1b", 2, 4, ("threads",), dict(model="gpt2", precision="bf16")),
@@ -125,7 +125,7 @@ class Judge:
         for schedule, ranks, microbatches in (("zb_h2", 4, 8), ("zb_v", 4, 8)):
             found = []
             for program in self.pair("traced_" + schedule, schedule=schedule, ranks=ranks, microbatches=microbatches,
-                                     clip=1e9):
+                                     layers=8, clip=1e9):
                 path = program + ".trace"
                 self.run(program, ranks, "threads", "--steps", str(2 * STEPS), "--trace", path)
                 with open(path) as file:
