@@ -60,7 +60,10 @@ def cuts(compiler, folder, tally, number):
                    os.path.join(folder, "agent.sh"), *OVER_WIRE, *keepalive, program, "--data", "random", "--steps",
                    "1000000", "--timeout", str(TIMEOUT)]
         code, said, seconds = until_cut(folder, command, lambda: time.sleep(moment))
-        left = subprocess.run(["pgrep", "-f", program], capture_output=True, text=True).stdout.split()
+        end = time.monotonic() + TIMEOUT + SPARE - seconds  # those beyond the cut notice it by themselves
+        while (left := subprocess.run(["pgrep", "-f", program], capture_output=True, text=True).stdout.split()) and (
+                time.monotonic() < end):
+            time.sleep(0.1)
         tally.check(code > 0 and seconds < TIMEOUT + SPARE and not left,
                     f"cut {case} after {moment:.1f} s: code {code}, {seconds:.1f} s later, {len(left)} processes left"
                     + ("" if 0 < code and seconds < TIMEOUT + SPARE else said[-400:]))
