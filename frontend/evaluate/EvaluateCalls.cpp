@@ -107,7 +107,8 @@ FailureOr<Value> Evaluator::callFunction(const Function *function, Scope *around
   expressionDepth -= !asStatement;
   callers.pop_back();
   if (succeeded(result) && !asStatement && result->type() == "nothing")
-    return fail(expr->at, "`" + name + "` ends without `return`, so it has no value here", function->name.at, declared());
+    return fail(expr->at, "`" + name + "` ends without `return`, so it has no value here", function->name.at,
+                declared());
   return result;
 }
 
