@@ -78,15 +78,15 @@ FailureOr<Value> Evaluator::call(const Expr *expr, Scope &scope, bool asStatemen
 FailureOr<Value> Evaluator::callFunction(const Function *function, Scope *around, const Expr *expr, Scope &scope,
                                          bool asStatement) {
   StringRef name = function->name.text;
-  std::string declared = ("`" + name + "` is declared here").str();
+  auto declared = [&] { return ("`" + name + "` is declared here").str(); };
   size_t expected = function->parameters.size(), got = expr->operands.size();
   if (expected != got)
     return fail(expr->at,
                 "`" + name + "` takes " + Twine(expected) + (expected == 1 ? " value" : " values") + ", got " +
                     Twine(got),
-                function->name.at, declared);
+                function->name.at, declared());
   if (callers.size() == 100)
-    return stop(expr->at, "`" + name + "` calls itself 100 deep; the limit is 100", function->name.at, declared);
+    return stop(expr->at, "`" + name + "` calls itself 100 deep; the limit is 100", function->name.at, declared());
   Scope inner(around, function);
   for (auto [parameter, operand] : zip(function->parameters, expr->operands)) {
     FailureOr<Value> value = evaluate(operand, scope);
@@ -107,7 +107,8 @@ FailureOr<Value> Evaluator::callFunction(const Function *function, Scope *around
   expressionDepth -= !asStatement;
   callers.pop_back();
   if (succeeded(result) && !asStatement && result->type() == "nothing")
-    return fail(expr->at, "`" + name + "` ends without `return`, so it has no value here", function->name.at, declared);
+    return fail(expr->at, "`" + name + "` ends without `return`, so it has no value here", function->name.at,
+                declared());
   return result;
 }
 

@@ -224,44 +224,54 @@ static std::optional<double> asAnyNumber(const Value &value) {
 }
 
 FailureOr<Value> Evaluator::arithmetic(const Expr *expr, Scope &scope) {
-  bool negates = expr->kind == Expr::Negate;
-  StringRef op = negates ? "-" : expr->name;
-  FailureOr<Value> left = negates ? FailureOr<Value>(Value(int64_t(0))) : evaluate(expr->operands[0], scope);
+  FailureOr<Value> left = expr->kind == Expr::Negate ? Value(int64_t(0)) : evaluate(expr->operands[0], scope);
   if (failed(left))
     return failure();
   FailureOr<Value> right = evaluate(expr->operands.back(), scope);
   if (failed(right))
     return failure();
+  if (expr->kind == Expr::Add && left->asList() && right->asList())
+    return concatenate(expr->at, std::move(*left), *right);
+  return arithmetic(expr, *left, *right);
+}
+
+// A list that nobody else has grows in place.
+FailureOr<Value> Evaluator::concatenate(SMLoc at, Value list, const Value &more) {
+  size_t size = list.asList()->size(), added = more.asList()->size();
+  bool fits = !list.isShared() && list.asList()->capacity() - size >= added;
+  if (failed(spend(at, int64_t((list.isShared() ? size / 8 : 0) + added))) ||
+      (!fits && failed(reserve(at, int64_t(2 * (size + added))))))
+    return failure();
+  Value::List &items = list.ownItems();
+  items.insert(items.end(), more.asList()->begin(), more.asList()->end());
+  list.deepen(more.nesting());
+  return list;
+}
+
+FailureOr<Value> Evaluator::arithmetic(const Expr *expr, const Value &left, const Value &right) {
+  bool negates = expr->kind == Expr::Negate;
+  StringRef op = negates ? "-" : expr->name;
   Expr::Kind kind = negates ? Expr::Subtract : expr->kind;
-  if (left->asInt() && right->asInt()) {
-    int64_t a = *left->asInt(), b = *right->asInt();
+  if (left.asInt() && right.asInt()) {
+    int64_t a = *left.asInt(), b = *right.asInt();
     if ((kind == Expr::Divide || kind == Expr::Modulo) && b == 0)
       return fail(expr->at, "division by zero in `" + op + "`");
     if (std::optional<int64_t> result = calculate(kind, a, b))
       return Value(*result);
     return fail(expr->at, "`" + op + "` of " + Twine(a) + " and " + Twine(b) + " does not fit in 64 bits");
   }
-  if (kind == Expr::Add && left->asList() && right->asList()) {
-    int64_t kept = left->asList()->size(), added = right->asList()->size();
-    if (failed(spend(expr->at, kept / 8 + added)) || failed(reserve(expr->at, 2 * (kept + added))))
-      return failure();
-    Value::List &items = left->ownItems();
-    items.insert(items.end(), right->asList()->begin(), right->asList()->end());
-    left->deepen(right->nesting());
-    return left;
-  }
-  std::optional<double> a = asAnyNumber(*left), b = asAnyNumber(*right);
+  std::optional<double> a = asAnyNumber(left), b = asAnyNumber(right);
   if (a && b && *b == 0 && (kind == Expr::Divide || kind == Expr::Modulo))
     return fail(expr->at, "division by zero in `" + op + "`");
   if (a && b) {
     Value result(calculate(kind, *a, *b));
     if (std::isfinite(*result.asNumber()))
       return result;
-    return fail(expr->at, "`" + op + "` of " + left->text() + " and " + right->text() + " does not fit in a number");
+    return fail(expr->at, "`" + op + "` of " + left.text() + " and " + right.text() + " does not fit in a number");
   }
   if (negates)
-    return fail(expr->at, "`-` expects an int, got " + right->type());
-  return fail(expr->at, "`" + op + "` expects two ints, got " + left->type() + " and " + right->type());
+    return fail(expr->at, "`-` expects an int, got " + right.type());
+  return fail(expr->at, "`" + op + "` expects two ints, got " + left.type() + " and " + right.type());
 }
 
 FailureOr<Value> Evaluator::range(const Expr *expr, Scope &scope) {

@@ -213,20 +213,28 @@ LogicalResult Evaluator::runAssign(const AssignStatement *assign, Scope &scope) 
       return failure();
     indices.push_back(std::move(*index));
   }
-  FailureOr<Value> value = evaluate(assign->value, scope);
-  if (failed(value))
+  const Expr *sum = assign->value->kind == Expr::Add ? assign->value : nullptr;
+  FailureOr<Value> value = evaluate(sum ? sum->operands[0] : assign->value, scope), added = Value();
+  if (failed(value) || (sum && failed(added = evaluate(sum->operands[1], scope))))
+    return failure();
+  bool grows = value->asList() && added->asList();
+  if (sum && !grows && failed(value = arithmetic(sum, *value, *added)))
     return failure();
   Value *target = &found->value;
-  if (failed(checkNesting(assign->at, unsigned(indices.size()) + value->nesting())))
+  unsigned nesting = std::max(value->nesting(), added->nesting()), below = indices.size();
+  if (failed(checkNesting(assign->at, below + nesting)))
     return failure();
-  unsigned below = indices.size();
   for (auto [expr, index] : zip(assign->indices, indices)) {
     if (failed(checkedIndex(expr->at, *target, index)))
       return failure();
     Value::List &items = target->ownItems();
-    target->deepen(value->nesting() + below--);
+    target->deepen(nesting + below--);
     target = &items[*index.asInt()];
   }
+  if (grows && value->asList() == target->asList())
+    *target = Value(); // `xs = xs + [x]`: the sum alone has the list now, and grows it in place
+  if (grows && failed(value = concatenate(sum->at, std::move(*value), *added)))
+    return failure();
   *target = std::move(*value);
   return success();
 }

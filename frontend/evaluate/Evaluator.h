@@ -111,6 +111,8 @@ private:
   mlir::FailureOr<Value> evaluateOperands(const Expr *expr, Scope &scope);
   mlir::FailureOr<Value> variable(const Expr *expr, Scope &scope);
   mlir::FailureOr<Value> arithmetic(const Expr *expr, Scope &scope);
+  mlir::FailureOr<Value> arithmetic(const Expr *expr, const Value &left, const Value &right);
+  mlir::FailureOr<Value> concatenate(SMLoc at, Value list, const Value &more);
   mlir::FailureOr<Value> range(const Expr *expr, Scope &scope);
   mlir::FailureOr<bool> contains(SMLoc at, const Value::List &items, const Value &wanted);
   mlir::FailureOr<Value> compare(const Expr *expr, Scope &scope);

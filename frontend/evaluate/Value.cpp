@@ -107,7 +107,7 @@ int Value::compare(const Value &other, int64_t &left) const {
 
 Value::List &Value::ownItems() {
   auto &list = std::get<std::shared_ptr<Items>>(data);
-  if (list.use_count() > 1)
+  if (isShared())
     list = std::allocate_shared<Items>(ListAllocator<Items>(), *list);
   return list->list;
 }

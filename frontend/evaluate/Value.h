@@ -50,6 +50,8 @@ public:
     auto *list = std::get_if<std::shared_ptr<Items>>(&data);
     return list ? &(*list)->list : nullptr;
   }
+  /// Whether another value has the items of this list, too.
+  bool isShared() const { return std::get<std::shared_ptr<Items>>(data).use_count() > 1; }
   /// The items of a list, to be changed: shared with no other value.
   List &ownItems();
   /// Lists in lists: at most so many deep; 0: no list.
