@@ -20,18 +20,15 @@ class Loader {
 public:
   Loader(Source &source, const FrontendOptions &options) : source(source), options(options) {}
 
+  /// After an error, `declared` has what could be read.
   LogicalResult load(unsigned buffer) {
-    StringRef text = source.text(buffer);
-    FailureOr<File> file = parse(source, text);
-    if (failed(file))
-      return failure();
-    bool isRead = true;
-    for (const Name &import : file->imports)
+    File file = parse(source, source.text(buffer));
+    bool isRead = !file.isWrong;
+    for (const Name &import : file.imports)
       isRead &= succeeded(loadImport(import, directoryOf(buffer)));
-    if (!isRead)
-      return failure();
-    schedules[source.manager.getMemoryBuffer(buffer)->getBufferIdentifier()] = file->schedules;
-    return declare(*file);
+    declared.isIncomplete |= file.isIncomplete;
+    schedules[source.manager.getMemoryBuffer(buffer)->getBufferIdentifier()] = file.schedules;
+    return success(succeeded(declare(file)) && isRead);
   }
 
   /// A library file, for schedules that are drawn without a model of their own.
@@ -43,6 +40,7 @@ public:
       return success();
     std::string why;
     unsigned buffer = source.addFile(full, why);
+    declared.isIncomplete |= !buffer;
     if (!buffer)
       return source.error(import.at) << "cannot open `" << import.text << "`: " << why
                                      << (import.text.starts_with("std/")
@@ -101,7 +99,8 @@ private:
     return sys::path::parent_path(name).str();
   }
 
-  template <typename T> LogicalResult add(std::vector<const T *> &into, const std::vector<const T *> &from) {
+  template <typename T> bool add(std::vector<const T *> &into, const std::vector<const T *> &from) {
+    bool isRight = true;
     for (const T *one : from) {
       auto [first, isNew] = names.insert({one->name.text, one->name.at});
       if (!isNew && isUnasked)
@@ -109,18 +108,20 @@ private:
       if (!isNew) {
         mlir::InFlightDiagnostic error = source.error(one->name.at) << "`" << one->name.text << "` is defined twice";
         error.attachNote(source.location(first->second)) << "first defined here";
-        return error;
+        isRight = false;
+        continue;
       }
       into.push_back(one);
     }
-    return success();
+    return isRight;
   }
 
   LogicalResult declare(const File &file) {
     declared.trains.insert(declared.trains.end(), file.trains.begin(), file.trains.end());
-    return success(succeeded(add(declared.functions, file.functions)) &&
-                   succeeded(add(declared.schedules, file.schedules)) && succeeded(add(declared.models, file.models)) &&
-                   succeeded(add(declared.clusters, file.clusters)));
+    bool isRight = add(declared.functions, file.functions);
+    isRight &= add(declared.schedules, file.schedules);
+    isRight &= add(declared.models, file.models);
+    return success(add(declared.clusters, file.clusters) && isRight);
   }
 
   Source &source;
@@ -132,7 +133,7 @@ private:
   bool isUnasked = false; ///< what is read now
 };
 
-/// Holds back what is said of a program, and then says it in the order of the text.
+/// Holds back what is said of a program, and then says it in the order of the text; of errors only the first ones.
 class InOrderOfText {
 public:
   explicit InOrderOfText(mlir::MLIRContext *context) : engine(context->getDiagEngine()) {
@@ -146,8 +147,10 @@ public:
   ~InOrderOfText() {
     engine.eraseHandler(handler);
     stable_sort(held, [](const auto &a, const auto &b) { return a.first < b.first; });
+    unsigned errors = 0;
     for (auto &[_, said] : held)
-      engine.emit(std::move(said));
+      if (said.getSeverity() != mlir::DiagnosticSeverity::Error || ++errors <= kMostErrors)
+        engine.emit(std::move(said));
   }
 
 private:
@@ -194,8 +197,7 @@ mlir::OwningOpRef<mlir::ModuleOp> pp::importPipe(SourceMgr &manager, mlir::MLIRC
   Loader loader(source, options);
   unsigned main = manager.getMainFileID();
   loader.declared.begin = SMLoc::getFromPointer(manager.getMemoryBuffer(main)->getBufferStart());
-  if (failed(loader.load(main)))
-    return nullptr;
+  loader.declared.isWrong = failed(loader.load(main));
   bool isFile = !scheduleFile(options.schedule).first.empty();
   bool drawn = loader.declared.trains.empty() || (!options.schedule.empty() && !isFile);
   if (drawn && loader.declared.models.empty() && failed(loader.loadUnasked("std/models/llama.pipe")))
@@ -209,7 +211,8 @@ mlir::OwningOpRef<mlir::ModuleOp> pp::importPipe(SourceMgr &manager, mlir::MLIRC
   if (!loader.hasClusters(options.cluster) && failed(loader.loadUnasked("std/clusters.pipe")))
     return nullptr;
   mlir::OwningOpRef<mlir::ModuleOp> module = mlir::ModuleOp::create(source.location(loader.declared.begin));
-  if (failed(elaborateProgram(source, loader.declared, options, commandLine, *module)) || failed(mlir::verify(*module)))
+  if (failed(elaborateProgram(source, loader.declared, options, commandLine, *module)) || loader.declared.isWrong ||
+      failed(mlir::verify(*module)))
     return nullptr;
   return module;
 }
