@@ -46,6 +46,7 @@ public:
                                      << (import.text.starts_with("std/")
                                              ? "; the library is in `" + options.stdlibDir + "`"
                                              : "");
+    source.setUser(SMLoc::getFromPointer(source.manager.getMemoryBuffer(buffer)->getBufferStart()), import.at);
     open.push_back(full.str().str());
     LogicalResult loaded = load(buffer);
     open.pop_back();
@@ -133,31 +134,41 @@ private:
   bool isUnasked = false; ///< what is read now
 };
 
-/// Holds back what is said of a program, and then says it in the order of the text; of errors only the first ones.
+/// Holds back what is said of a program, and then says it in the order of the text: one error at each place, and only
+/// the first ones.
 class InOrderOfText {
 public:
-  explicit InOrderOfText(mlir::MLIRContext *context) : engine(context->getDiagEngine()) {
-    handler = engine.registerHandler([this](mlir::Diagnostic &said) {
-      auto place = said.getLocation()->findInstanceOf<mlir::FileLineColLoc>();
-      auto file = files.try_emplace(place ? place.getFilename().getValue() : "", files.size()).first;
-      held.emplace_back(std::array<size_t, 3>{file->second, place ? place.getLine() : 0, place ? place.getColumn() : 0},
-                        std::move(said));
-    });
+  explicit InOrderOfText(const Source &source) : source(source), engine(source.context->getDiagEngine()) {
+    handler = engine.registerHandler([this](mlir::Diagnostic &said) { held.push_back(std::move(said)); });
   }
   ~InOrderOfText() {
     engine.eraseHandler(handler);
-    stable_sort(held, [](const auto &a, const auto &b) { return a.first < b.first; });
+    StringMap<size_t> files; // those of which something is said, in this order
+    using Place = std::array<size_t, 3>;
+    std::vector<std::pair<Place, mlir::Diagnostic>> all;
+    for (mlir::Diagnostic &said : held) {
+      std::optional<mlir::Diagnostic> moved = source.library->forUser(said);
+      mlir::Diagnostic &told = moved ? *moved : said;
+      auto at = told.getLocation()->findInstanceOf<mlir::FileLineColLoc>();
+      size_t file = files.try_emplace(at ? at.getFilename().getValue() : "", files.size()).first->second;
+      all.emplace_back(Place{file, at ? at.getLine() : 0, at ? at.getColumn() : 0}, std::move(told));
+    }
+    stable_sort(all, [](const auto &a, const auto &b) { return a.first < b.first; });
     unsigned errors = 0;
-    for (auto &[_, said] : held)
-      if (said.getSeverity() != mlir::DiagnosticSeverity::Error || ++errors <= kMostErrors)
-        engine.emit(std::move(said));
+    std::optional<Place> last;
+    for (auto &[place, said] : all) {
+      bool isError = said.getSeverity() == mlir::DiagnosticSeverity::Error;
+      if (isError && (std::exchange(last, place) == place || ++errors > kMostErrors))
+        continue;
+      engine.emit(std::move(said));
+    }
   }
 
 private:
+  const Source &source;
   mlir::DiagnosticEngine &engine;
   mlir::DiagnosticEngine::HandlerID handler;
-  StringMap<size_t> files; ///< those of which something is said, in this order
-  std::vector<std::pair<std::array<size_t, 3>, mlir::Diagnostic>> held;
+  std::vector<mlir::Diagnostic> held;
 };
 } // namespace
 
@@ -190,9 +201,9 @@ static LogicalResult loadSchedule(Loader &loader, Source &source, StringRef give
 mlir::OwningOpRef<mlir::ModuleOp> pp::importPipe(SourceMgr &manager, mlir::MLIRContext *context,
                                                  const FrontendOptions &options) {
   context->loadDialect<mlir::func::FuncDialect, pp::nn::NnDialect, pp::pipeline::PipelineDialect>();
-  InOrderOfText inOrder(context);
   Source source(manager, context);
   source.libraryFolder = options.stdlibDir;
+  InOrderOfText inOrder(source);
   CommandLine commandLine(source, options);
   Loader loader(source, options);
   unsigned main = manager.getMainFileID();

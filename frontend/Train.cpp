@@ -1,6 +1,7 @@
 // Binds a training program and elaborates it: the options of `train`, the command line's overrides, the defaults.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/Train.h"
+#include "dialect/pipeline/Clauses.h"
 #include "frontend/Cluster.h"
 #include "frontend/Mesh.h"
 #include "frontend/Settings.h"
@@ -79,11 +80,7 @@ public:
     isRight &= succeeded(resolveOverrides());
     if (isRight && !declared.isIncomplete)
       warnOfUnreadParameters();
-    SMLoc drawnAt = commandLine.schedule.isValid() ? commandLine.schedule : schedule ? schedule->name.at : SMLoc();
-    if (model)
-      source.setUser(model->name.at, modelCall ? modelCall->at : drawnAt);
-    if (schedule)
-      source.setUser(schedule->name.at, scheduleCall ? scheduleCall->at : drawnAt);
+    setUsers();
     FailureOr<ModelOutline> outline = bindModel();
     known.outline = succeeded(outline);
     known.mesh = succeeded(mesh.read(train ? train->options : ArrayRef<Option>(), overrides, trainScope,
@@ -112,6 +109,17 @@ private:
   struct {
     bool outline = false, mesh = false, cluster = false, sizes = false, data = true, precision = false;
   } known;
+
+  /// Errors in files of the library are told where the program asks for what they declare.
+  void setUsers() {
+    SMLoc drawnAt = commandLine.schedule.isValid() ? commandLine.schedule : schedule ? schedule->name.at : SMLoc();
+    if (model)
+      source.setUser(model->name.at, modelCall ? modelCall->at : drawnAt);
+    if (schedule)
+      source.setUser(schedule->name.at, scheduleCall ? scheduleCall->at : drawnAt);
+    if (cluster)
+      source.setUser(cluster->name.at, clusterAt);
+  }
 
   //===-- What to train -----------------------------------------------------------------------------------------===//
 
@@ -655,6 +663,27 @@ private:
     return success();
   }
 
+  /// Where `option name = value` is given, or its value on the command line.
+  std::vector<std::pair<std::string, mlir::Location>> placesOfClauses() {
+    std::vector<std::pair<std::string, mlir::Location>> places;
+    for (const Override &given : reverse(overrides))
+      if (is_contained({"data", "mlp", "optimizer", "lora", "mesh", "freeze"}, given.owner))
+        places.emplace_back(given.owner == given.parameter ? given.owner.str()
+                                                           : (given.owner + "." + given.parameter).str(),
+                            source.location(given.valueAt));
+    for (const Option &option : train ? train->options : ArrayRef<Option>()) {
+      bool isCall = option.name.text == "optimizer" && option.value;
+      for (auto [label, value] : zip(isCall ? option.value->labels : option.labels,
+                                     isCall ? ArrayRef(option.value->operands) : option.values))
+        if (option.parts.empty())
+          places.emplace_back((option.name.text + "." + label.text).str(),
+                              source.location(originOf(value, trainScope)));
+      if (option.name.text == "freeze")
+        places.emplace_back("freeze", source.location(option.texts.front().at));
+    }
+    return places;
+  }
+
   /// Builds the model and runs the schedule, each if what it needs is known; makes the program if all is right.
   LogicalResult elaborate(const ModelOutline &outline, bool isRight) {
     builder.setInsertionPointToEnd(module.getBody());
@@ -669,8 +698,9 @@ private:
     if (failed(lengths))
       return failure();
     auto program = builder.create<pipeline::ProgramOp>(
-        source.location(schedule->name.at), train ? train->name.text : schedule->name.text, sizes.ranks,
-        sizes.microbatches, sizes.slices, isRight ? trainAttr(outline.layers) : mlir::DictionaryAttr());
+        pipeline::withClauses(source.location(schedule->name.at), placesOfClauses()),
+        train ? train->name.text : schedule->name.text, sizes.ranks, sizes.microbatches, sizes.slices,
+        isRight ? trainAttr(outline.layers) : mlir::DictionaryAttr());
     if (cluster)
       program.setClusterAttr(clusterOutline.attribute);
     if (isRight && !options.aloneMicrobatches)

@@ -30,17 +30,14 @@ mlir::Location Evaluator::location(SMLoc at) {
 }
 
 LogicalResult Evaluator::fail(SMLoc at, const Twine &message, SMLoc noteAt, const Twine &note) {
-  SMLoc user = source.userOf(at);
-  if (isOver || isQuiet || !told.insert(user.getPointer()).second)
+  if (isOver || isQuiet || !told.insert(at.getPointer()).second)
     return failure();
   isOver = told.size() == kMostErrors;
   mlir::Location where = location(at);
   std::string text = message.str();
   if (std::string values = pipeline::loopValues(where); !values.empty())
     text += (StringRef(text).ends_with("?") ? " with " : ", with ") + values;
-  mlir::InFlightDiagnostic diagnostic = mlir::emitError(user == at ? where : source.location(user), text);
-  if (user != at && (!noteAt.isValid() || source.userOf(noteAt) == noteAt))
-    diagnostic.attachNote(where) << "the library says so here";
+  mlir::InFlightDiagnostic diagnostic = mlir::emitError(where, text);
   if (noteAt.isValid())
     diagnostic.attachNote(source.location(noteAt)) << note;
   return diagnostic;

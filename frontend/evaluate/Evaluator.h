@@ -51,8 +51,7 @@ public:
   /// No error is told.
   bool isQuiet = false;
 
-  /// Says `message` at `at` with the calls and loop values that led there; once at each place of the user's. Always
-  /// failure.
+  /// Says `message` at `at` with the calls and loop values that led there; once at each place. Always failure.
   mlir::LogicalResult fail(SMLoc at, const llvm::Twine &message, SMLoc noteAt = {}, const llvm::Twine &note = "");
   /// `at` with the calls and loop values that led there.
   mlir::Location location(SMLoc at);
