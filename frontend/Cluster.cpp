@@ -14,6 +14,7 @@ struct Figure {
   bool required; ///< where its option is given, and the option itself if it is a number alone
   std::vector<double> values = {};
   const Expr *list = nullptr; ///< that the values are from
+  bool isGiven = false;       ///< rightly or not
 
   bool isOfDevice() const { return kind != Count && option != "inside" && option != "between"; }
 };
@@ -24,15 +25,12 @@ public:
       : evaluator(evaluator), cluster(cluster), scope(scope), builder(context) {}
 
   FailureOr<ClusterOutline> run() {
+    bool isRead = !cluster.isWrong;
     for (const Option &option : cluster.options)
-      if (failed(checkName(option)) || failed(read(option)))
-        return failure();
-    for (Figure &figure : figures) {
-      bool expected = figure.label.empty() || figure.option == "device" || find(figure.option);
-      if (figure.required && expected && figure.values.empty())
-        return missing(figure);
-    }
-    return failed(checkLengths()) ? FailureOr<ClusterOutline>(failure()) : outline();
+      isRead &= succeeded(checkName(option)) && succeeded(read(option));
+    // Where a name is wrong, it may be the one that is missing.
+    isRead &= cluster.isWrong || isMisnamed || succeeded(checkAllGiven());
+    return !isRead || failed(checkLengths()) ? FailureOr<ClusterOutline>(failure()) : outline();
   }
 
 private:
@@ -41,21 +39,36 @@ private:
     return found == cluster.options.end() ? nullptr : found;
   }
 
-  LogicalResult missing(const Figure &figure) {
-    if (figure.label.empty())
-      return evaluator.fail(cluster.name.at, "cluster `" + cluster.name.text + "` lacks `" + figure.option + " " +
-                                                 (figure.kind == Figure::Bytes ? "<bytes of a rank>" : "<of a node>") +
-                                                 "`");
-    const Option *option = find(figure.option);
-    return evaluator.fail(option ? option->name.at : cluster.name.at, "cluster `" + cluster.name.text + "` lacks `" +
-                                                                          figure.label + "` of `" + figure.option +
-                                                                          "`");
+  /// What is missing is told where its option stands, else at the cluster's name.
+  LogicalResult checkAllGiven() {
+    bool isRight = true;
+    std::string ofCluster;
+    for (const Figure &figure : figures) {
+      const Option *option = find(figure.option);
+      bool isExpected = figure.label.empty() || figure.option == "device" || option;
+      if (!figure.required || !isExpected || figure.isGiven)
+        continue;
+      isRight = false;
+      std::string missing =
+          figure.label.empty()
+              ? ("`" + figure.option + " " + (figure.kind == Figure::Bytes ? "<bytes of a rank>" : "<of a node>") + "`")
+                    .str()
+              : ("`" + figure.label + "` of `" + figure.option + "`").str();
+      if (option)
+        (void)evaluator.fail(option->name.at, "cluster `" + cluster.name.text + "` lacks " + missing);
+      else
+        ofCluster += (ofCluster.empty() ? "" : " and ") + missing;
+    }
+    return ofCluster.empty()
+               ? success(isRight)
+               : evaluator.fail(cluster.name.at, "cluster `" + cluster.name.text + "` lacks " + ofCluster);
   }
 
   LogicalResult checkName(const Option &option) {
     SmallVector<StringRef> names;
     for (const Figure &figure : figures)
       names.push_back(figure.option);
+    isMisnamed |= !is_contained(names, option.name.text);
     if (!is_contained(names, option.name.text))
       return evaluator.fail(option.name.at,
                             "`cluster` has no option `" + option.name.text + "`" + didYouMean(option.name.text, names),
@@ -71,29 +84,34 @@ private:
     bool alone = find_if(figures, [&](Figure &figure) { return figure.option == name; })->label.empty();
     if (alone && option.value)
       return set(name, "", option.value);
-    if (alone || option.labels.empty())
+    if (alone || option.labels.empty()) {
+      for (Figure &figure : figures)
+        figure.isGiven |= figure.option == name;
       return evaluator.fail(option.name.at, "expected `" + name + (alone ? " <number>`" : " name = <number>, ..`"));
+    }
+    bool isRead = true;
     for (auto [label, value] : zip(option.labels, option.values)) {
       SmallVector<StringRef> labels;
       for (const Figure &figure : figures)
         if (figure.option == name)
           labels.push_back(figure.label);
-      if (!is_contained(labels, label.text))
-        return evaluator.fail(label.at,
-                              "`" + name + "` has no option `" + label.text + "`" + didYouMean(label.text, labels),
-                              label.at, thereAre(labels));
-      if (failed(set(name, label.text, value)))
-        return failure();
+      isMisnamed |= !is_contained(labels, label.text);
+      if (is_contained(labels, label.text))
+        isRead &= succeeded(set(name, label.text, value));
+      else
+        isRead = succeeded(evaluator.fail(
+            label.at, "`" + name + "` has no option `" + label.text + "`" + didYouMean(label.text, labels), label.at,
+            thereAre(labels)));
     }
-    return success();
+    return success(isRead);
   }
 
   LogicalResult set(StringRef option, StringRef label, const Expr *expr) {
     Figure &figure = *find_if(figures, [&](Figure &one) { return one.option == option && one.label == label; });
     FailureOr<Value> value = evaluator.evaluate(expr, scope);
     if (failed(value))
-      return failure();
-    if (!figure.values.empty())
+      return figure.isGiven = true, failure();
+    if (std::exchange(figure.isGiven, true))
       return evaluator.fail(expr->at, "`" + (label.empty() ? option : label) + "` is given twice");
     const Value::List *list = figure.isOfDevice() ? value->asList() : nullptr;
     if (!list || list->empty())
@@ -188,6 +206,7 @@ private:
   const Cluster &cluster;
   Scope &scope;
   mlir::Builder builder;
+  bool isMisnamed = false;
   Figure figures[19] = {{"nodes", "", Figure::Count, false},
                         {"ranks", "", Figure::Count, true},
                         {"memory", "", Figure::Bytes, true},

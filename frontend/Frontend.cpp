@@ -20,18 +20,15 @@ class Loader {
 public:
   Loader(Source &source, const FrontendOptions &options) : source(source), options(options) {}
 
+  /// After an error, `declared` has what could be read.
   LogicalResult load(unsigned buffer) {
-    StringRef text = source.text(buffer);
-    FailureOr<File> file = parse(source, text);
-    if (failed(file))
-      return failure();
-    bool isRead = true;
-    for (const Name &import : file->imports)
+    File file = parse(source, source.text(buffer));
+    bool isRead = !file.isWrong;
+    for (const Name &import : file.imports)
       isRead &= succeeded(loadImport(import, directoryOf(buffer)));
-    if (!isRead)
-      return failure();
-    schedules[source.manager.getMemoryBuffer(buffer)->getBufferIdentifier()] = file->schedules;
-    return declare(*file);
+    declared.isIncomplete |= file.isIncomplete;
+    schedules[source.manager.getMemoryBuffer(buffer)->getBufferIdentifier()] = file.schedules;
+    return success(succeeded(declare(file)) && isRead);
   }
 
   /// A library file, for schedules that are drawn without a model of their own.
@@ -43,11 +40,13 @@ public:
       return success();
     std::string why;
     unsigned buffer = source.addFile(full, why);
+    declared.isIncomplete |= !buffer;
     if (!buffer)
       return source.error(import.at) << "cannot open `" << import.text << "`: " << why
                                      << (import.text.starts_with("std/")
                                              ? "; the library is in `" + options.stdlibDir + "`"
                                              : "");
+    source.setUser(SMLoc::getFromPointer(source.manager.getMemoryBuffer(buffer)->getBufferStart()), import.at);
     open.push_back(full.str().str());
     LogicalResult loaded = load(buffer);
     open.pop_back();
@@ -101,7 +100,8 @@ private:
     return sys::path::parent_path(name).str();
   }
 
-  template <typename T> LogicalResult add(std::vector<const T *> &into, const std::vector<const T *> &from) {
+  template <typename T> bool add(std::vector<const T *> &into, const std::vector<const T *> &from) {
+    bool isRight = true;
     for (const T *one : from) {
       auto [first, isNew] = names.insert({one->name.text, one->name.at});
       if (!isNew && isUnasked)
@@ -109,18 +109,20 @@ private:
       if (!isNew) {
         mlir::InFlightDiagnostic error = source.error(one->name.at) << "`" << one->name.text << "` is defined twice";
         error.attachNote(source.location(first->second)) << "first defined here";
-        return error;
+        isRight = false;
+        continue;
       }
       into.push_back(one);
     }
-    return success();
+    return isRight;
   }
 
   LogicalResult declare(const File &file) {
     declared.trains.insert(declared.trains.end(), file.trains.begin(), file.trains.end());
-    return success(succeeded(add(declared.functions, file.functions)) &&
-                   succeeded(add(declared.schedules, file.schedules)) && succeeded(add(declared.models, file.models)) &&
-                   succeeded(add(declared.clusters, file.clusters)));
+    bool isRight = add(declared.functions, file.functions);
+    isRight &= add(declared.schedules, file.schedules);
+    isRight &= add(declared.models, file.models);
+    return success(add(declared.clusters, file.clusters) && isRight);
   }
 
   Source &source;
@@ -132,29 +134,41 @@ private:
   bool isUnasked = false; ///< what is read now
 };
 
-/// Holds back what is said of a program, and then says it in the order of the text.
+/// Holds back what is said of a program, and then says it in the order of the text: one error at each place, and only
+/// the first ones.
 class InOrderOfText {
 public:
-  explicit InOrderOfText(mlir::MLIRContext *context) : engine(context->getDiagEngine()) {
-    handler = engine.registerHandler([this](mlir::Diagnostic &said) {
-      auto place = said.getLocation()->findInstanceOf<mlir::FileLineColLoc>();
-      auto file = files.try_emplace(place ? place.getFilename().getValue() : "", files.size()).first;
-      held.emplace_back(std::array<size_t, 3>{file->second, place ? place.getLine() : 0, place ? place.getColumn() : 0},
-                        std::move(said));
-    });
+  explicit InOrderOfText(const Source &source) : source(source), engine(source.context->getDiagEngine()) {
+    handler = engine.registerHandler([this](mlir::Diagnostic &said) { held.push_back(std::move(said)); });
   }
   ~InOrderOfText() {
     engine.eraseHandler(handler);
-    stable_sort(held, [](const auto &a, const auto &b) { return a.first < b.first; });
-    for (auto &[_, said] : held)
+    StringMap<size_t> files; // those of which something is said, in this order
+    using Place = std::array<size_t, 3>;
+    std::vector<std::pair<Place, mlir::Diagnostic>> all;
+    for (mlir::Diagnostic &said : held) {
+      std::optional<mlir::Diagnostic> moved = source.library->forUser(said);
+      mlir::Diagnostic &told = moved ? *moved : said;
+      auto at = told.getLocation()->findInstanceOf<mlir::FileLineColLoc>();
+      size_t file = files.try_emplace(at ? at.getFilename().getValue() : "", files.size()).first->second;
+      all.emplace_back(Place{file, at ? at.getLine() : 0, at ? at.getColumn() : 0}, std::move(told));
+    }
+    stable_sort(all, [](const auto &a, const auto &b) { return a.first < b.first; });
+    unsigned errors = 0;
+    std::optional<Place> last;
+    for (auto &[place, said] : all) {
+      bool isError = said.getSeverity() == mlir::DiagnosticSeverity::Error;
+      if (isError && (std::exchange(last, place) == place || ++errors > kMostErrors))
+        continue;
       engine.emit(std::move(said));
+    }
   }
 
 private:
+  const Source &source;
   mlir::DiagnosticEngine &engine;
   mlir::DiagnosticEngine::HandlerID handler;
-  StringMap<size_t> files; ///< those of which something is said, in this order
-  std::vector<std::pair<std::array<size_t, 3>, mlir::Diagnostic>> held;
+  std::vector<mlir::Diagnostic> held;
 };
 } // namespace
 
@@ -187,15 +201,14 @@ static LogicalResult loadSchedule(Loader &loader, Source &source, StringRef give
 mlir::OwningOpRef<mlir::ModuleOp> pp::importPipe(SourceMgr &manager, mlir::MLIRContext *context,
                                                  const FrontendOptions &options) {
   context->loadDialect<mlir::func::FuncDialect, pp::nn::NnDialect, pp::pipeline::PipelineDialect>();
-  InOrderOfText inOrder(context);
   Source source(manager, context);
   source.libraryFolder = options.stdlibDir;
+  InOrderOfText inOrder(source);
   CommandLine commandLine(source, options);
   Loader loader(source, options);
   unsigned main = manager.getMainFileID();
   loader.declared.begin = SMLoc::getFromPointer(manager.getMemoryBuffer(main)->getBufferStart());
-  if (failed(loader.load(main)))
-    return nullptr;
+  loader.declared.isWrong = failed(loader.load(main));
   bool isFile = !scheduleFile(options.schedule).first.empty();
   bool drawn = loader.declared.trains.empty() || (!options.schedule.empty() && !isFile);
   if (drawn && loader.declared.models.empty() && failed(loader.loadUnasked("std/models/llama.pipe")))
@@ -209,7 +222,8 @@ mlir::OwningOpRef<mlir::ModuleOp> pp::importPipe(SourceMgr &manager, mlir::MLIRC
   if (!loader.hasClusters(options.cluster) && failed(loader.loadUnasked("std/clusters.pipe")))
     return nullptr;
   mlir::OwningOpRef<mlir::ModuleOp> module = mlir::ModuleOp::create(source.location(loader.declared.begin));
-  if (failed(elaborateProgram(source, loader.declared, options, commandLine, *module)) || failed(mlir::verify(*module)))
+  if (failed(elaborateProgram(source, loader.declared, options, commandLine, *module)) || loader.declared.isWrong ||
+      failed(mlir::verify(*module)))
     return nullptr;
   return module;
 }

@@ -21,30 +21,30 @@ LogicalResult MeshClause::checkName(SMLoc at, StringRef name) {
 }
 
 LogicalResult MeshClause::read(ArrayRef<Option> options, ArrayRef<Override> overrides, Scope &scope,
-                               const ModelOutline &model) {
-  for (const Option &option : options) {
-    if (option.name.text != "mesh")
-      continue;
-    if (option.labels.empty())
-      return evaluator.fail(option.name.at, "expected `mesh name = value`, as in `mesh data = 2`");
-    if (!option.parts.empty()) {
-      if (failed(readPart(option, scope, model)))
-        return failure();
-      continue;
-    }
-    for (auto [i, label, expr] : enumerate(option.labels, option.values)) {
-      for (const Name &first : option.labels.take_front(i))
-        if (first.text == label.text)
-          return evaluator.fail(label.at, "`" + label.text + "` is given twice", first.at, "first given here");
-      FailureOr<Value> value = evaluator.evaluate(expr, scope);
-      if (failed(value) || failed(set(label, originOf(expr, scope), *value)))
-        return failure();
-    }
-  }
+                               const ModelOutline *model) {
+  bool isRead = true;
+  for (const Option &option : options)
+    if (option.name.text == "mesh")
+      isRead &= succeeded(option.labels.empty()  ? evaluator.fail(option.name.at, "expected `mesh name = value`, as in "
+                                                                                   "`mesh data = 2`")
+                          : option.parts.empty() ? readAll(option, scope)
+                                                 : readPart(option, scope, model));
   for (const Override &given : overrides)
-    if (given.owner == "mesh" && failed(set({given.parameter, given.at}, given.valueAt, given.value)))
-      return failure();
-  return check();
+    if (given.owner == "mesh")
+      isRead &= succeeded(set({given.parameter, given.at}, given.valueAt, given.value));
+  return isRead ? check() : failure();
+}
+
+LogicalResult MeshClause::readAll(const Option &option, Scope &scope) {
+  bool isRead = true;
+  for (auto [i, label, expr] : enumerate(option.labels, option.values)) {
+    for (const Name &first : option.labels.take_front(i))
+      if (first.text == label.text)
+        return evaluator.fail(label.at, "`" + label.text + "` is given twice", first.at, "first given here");
+    FailureOr<Value> value = evaluator.evaluate(expr, scope);
+    isRead &= succeeded(value) && succeeded(set(label, originOf(expr, scope), *value));
+  }
+  return success(isRead);
 }
 
 /// Of those that number devices.
@@ -110,12 +110,12 @@ LogicalResult MeshClause::setOrder(SMLoc at, StringRef text) {
 
 //===-- Parts ---------------------------------------------------------------------------------------------------===//
 
-LogicalResult MeshClause::readPart(const Option &option, Scope &scope, const ModelOutline &model) {
+LogicalResult MeshClause::readPart(const Option &option, Scope &scope, const ModelOutline *model) {
   SmallVector<StringRef> names;
-  for (const ModelOutline::Part &part : model.parts)
+  for (const ModelOutline::Part &part : model ? ArrayRef(model->parts) : ArrayRef<ModelOutline::Part>())
     names.push_back(part.name);
   for (Name part : option.parts)
-    if (!is_contained(names, part.text))
+    if (model && !model->isIncomplete && !is_contained(names, part.text))
       return evaluator.fail(part.at,
                             "`mesh of " + part.text + "`: the model has no part `" + part.text + "`" +
                                 didYouMean(part.text, names),

@@ -1,6 +1,7 @@
 // Binds a training program and elaborates it: the options of `train`, the command line's overrides, the defaults.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/Train.h"
+#include "dialect/pipeline/Clauses.h"
 #include "frontend/Cluster.h"
 #include "frontend/Mesh.h"
 #include "frontend/Settings.h"
@@ -8,6 +9,7 @@
 #include "frontend/evaluate/Parameters.h"
 #include "frontend/model/Model.h"
 #include "frontend/schedule/Elaborator.h"
+#include "llvm/Support/SaveAndRestore.h"
 
 using namespace llvm;
 using namespace pp;
@@ -59,42 +61,66 @@ public:
       : source(source), declared(declared), options(options), commandLine(commandLine), module(module),
         builder(source.context), evaluator(source, options.budget) {
     for (const Function *function : declared.functions)
-      evaluator.globals.bindings.push_back({function->name, Value(), false, function});
+      evaluator.globals.bindings.push_back({function->name, Value(), false, function, {}, function->isWrong});
+    evaluator.isIncomplete = declared.isIncomplete;
   }
 
+  /// All errors are told, but for those that only follow from another one: of what depends on something that is wrong,
+  /// or that could not be read, nothing is said.
   LogicalResult run() {
     FailureOr<std::vector<Override>> defines = commandLine.readDefines();
     if (failed(defines))
       return failure();
     overrides = std::move(*defines);
-    if (failed(pickTrain()) || failed(pickCallees()) || failed(pickCluster()) || failed(resolveOverrides()))
+    if (failed(pickTrain()))
       return failure();
-    warnOfUnreadParameters();
-    SMLoc drawnAt = commandLine.schedule.isValid() ? commandLine.schedule : schedule->name.at;
-    source.setUser(model->name.at, modelCall ? modelCall->at : drawnAt);
-    source.setUser(schedule->name.at, scheduleCall ? scheduleCall->at : drawnAt);
+    bool isRight = isTrainRight && isTrainWhole;
+    isRight &= succeeded(pickCallees());
+    isRight &= succeeded(pickCluster());
+    isRight &= succeeded(resolveOverrides());
+    if (isRight && !declared.isIncomplete)
+      warnOfUnreadParameters();
+    setUsers();
     FailureOr<ModelOutline> outline = bindModel();
-    bool isRead = succeeded(outline) &&
-                  succeeded(mesh.read(train ? train->options : ArrayRef<Option>(), overrides, trainScope, *outline)) &&
-                  succeeded(readCluster());
-    evaluator.isUnknown = !isRead;
-    evaluator.schedule = schedule;
-    evaluator.scope = &scheduleScope;
-    FailureOr<std::vector<Override>> given = withSizes();
-    isRead &= succeeded(given) && succeeded(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope,
-                                                           *given, scheduleScope));
-    for (auto [option, _] : settings.all())
-      isRead &= succeeded(readSettings(option));
-    isRead &= succeeded(trained.read(find("freeze"), find("lora"), overrides, trainScope));
-    if (failed(readPrecisions()) || !isRead ||
-        (options.precision.empty() && failed(settings.checkOptimizer(evaluator, precision))))
-      return failure();
-    if (options.aloneMicrobatches)
+    known.outline = succeeded(outline);
+    known.mesh = succeeded(mesh.read(train ? train->options : ArrayRef<Option>(), overrides, trainScope,
+                                     known.outline ? &*outline : nullptr)) &&
+                 knows("mesh");
+    known.cluster = succeeded(readCluster());
+    evaluator.isUnknown = !known.outline || !known.mesh || !known.cluster;
+    known.sizes = succeeded(bindSchedule());
+    for (auto [option, _] : settings.all()) {
+      bool isRead = succeeded(readSettings(option));
+      isRight &= isRead;
+      known.data &= option != "data" || (isRead && knows("data"));
+    }
+    isRight &= succeeded(trained.read(find("freeze"), find("lora"), overrides, trainScope));
+    known.precision = succeeded(readPrecisions()) && knows("precision");
+    if (options.precision.empty() && isRight && known.precision)
+      isRight = succeeded(settings.checkOptimizer(evaluator, precision));
+    isRight &= known.outline && known.mesh && known.cluster && known.sizes && known.data && known.precision;
+    if (options.aloneMicrobatches && isRight)
       runAlone();
-    return elaborate(*outline);
+    return known.outline ? elaborate(*outline, isRight) : failure();
   }
 
 private:
+  /// What is read without an error.
+  struct {
+    bool outline = false, mesh = false, cluster = false, sizes = false, data = true, precision = false;
+  } known;
+
+  /// Errors in files of the library are told where the program asks for what they declare.
+  void setUsers() {
+    SMLoc drawnAt = commandLine.schedule.isValid() ? commandLine.schedule : schedule ? schedule->name.at : SMLoc();
+    if (model)
+      source.setUser(model->name.at, modelCall ? modelCall->at : drawnAt);
+    if (schedule)
+      source.setUser(schedule->name.at, scheduleCall ? scheduleCall->at : drawnAt);
+    if (cluster)
+      source.setUser(cluster->name.at, clusterAt);
+  }
+
   //===-- What to train -----------------------------------------------------------------------------------------===//
 
   LogicalResult pickTrain() {
@@ -104,8 +130,12 @@ private:
                             declared.trains[0]->name.at, "the first one is here");
     if (!drawsOne && !declared.trains.empty()) {
       train = declared.trains[0];
-      return bindTrain();
+      isTrainRight = succeeded(bindTrain());
+      isTrainWhole = succeeded(checkOptions()) && !train->isWrong;
+      return success();
     }
+    if (!drawsOne && declared.isWrong) // what to draw, and with which sizes, may be what could not be read
+      return failure();
     if (!drawsOne && (declared.chosen || declared.schedules.size() == 1)) {
       schedule = declared.chosen ? declared.chosen : declared.schedules[0];
       return success();
@@ -126,8 +156,12 @@ private:
         given.parameter = name;
       }
     }
-    if (failed(bindParameters(evaluator, callee, nullptr, trainScope, overrides, trainScope)))
-      return failure();
+    evaluator.isIncomplete |= train->isHeadWrong;
+    return train->isHeadWrong ? failure()
+                              : bindParameters(evaluator, callee, nullptr, trainScope, overrides, trainScope);
+  }
+
+  LogicalResult checkOptions() {
     static const StringRef known[] = {"model",     "schedule", "data",   "mlp",  "optimizer", "precision",
                                       "gradients", "cluster",  "freeze", "lora", "mesh"};
     bool isKnown = true;
@@ -144,6 +178,9 @@ private:
     return success(isKnown);
   }
 
+  /// Whether it is known what `train` says of this.
+  bool knows(StringRef option) { return isTrainWhole || find(option); }
+
   const Option *find(StringRef name) {
     auto found = find_if(train ? train->options : ArrayRef<Option>(),
                          [&](const Option &option) { return option.name.text == name && option.parts.empty(); });
@@ -155,8 +192,10 @@ private:
     for (const T *one : all)
       if (one->name.text == name.text)
         found = one;
-    if (found)
+    if (found && !found->isHeadWrong)
       return success();
+    if (std::exchange(found, nullptr) || declared.isIncomplete)
+      return failure();
     SmallVector<StringRef> names = namesOf(all);
     return evaluator.fail(name.at, "there is no " + kind + " `" + name.text + "` here" + didYouMean(name.text, names),
                           name.at, thereAre(names));
@@ -172,6 +211,8 @@ private:
   // `model llama(..)`, or the call that `model choose ..` picks.
   FailureOr<const Expr *> callOf(StringRef name) {
     const Option *option = find(name);
+    if (!option && !isTrainWhole)
+      return failure();
     if (!option)
       return evaluator.fail(train->name.at, "train `" + train->name.text + "` names no " + name);
     const Expr *call = option->value;
@@ -203,18 +244,22 @@ private:
   LogicalResult pickCallees() {
     if (!train)
       return pickDrawnModel();
-    FailureOr<const Expr *> call = callOf("model");
-    if (failed(call) || failed(find(declared.models, "model", {(*call)->name, (*call)->at}, model)))
+    bool isRight = succeeded(pick("model", declared.models, modelCall, model));
+    if (failed(pick("schedule", declared.schedules, scheduleCall, schedule)))
       return failure();
-    modelCall = *call;
-    call = callOf("schedule");
-    if (failed(call) || failed(find(declared.schedules, "schedule", {(*call)->name, (*call)->at}, schedule)))
-      return failure();
-    scheduleCall = *call;
     if (declared.chosen && declared.chosen != schedule) {
       replaced = schedule, replacedCall = scheduleCall;
       schedule = declared.chosen, scheduleCall = nullptr;
     }
+    return success(isRight);
+  }
+
+  template <typename T>
+  LogicalResult pick(StringRef kind, const std::vector<const T *> &all, const Expr *&callee, const T *&found) {
+    FailureOr<const Expr *> call = callOf(kind);
+    if (failed(call) || failed(find(all, kind, {(*call)->name, (*call)->at}, found)))
+      return failure();
+    callee = *call;
     return success();
   }
 
@@ -224,20 +269,18 @@ private:
       clusterAt = commandLine.cluster;
       return find(declared.clusters, "cluster", {options.cluster, clusterAt}, cluster);
     }
-    if (!find("cluster"))
+    if (knows("cluster") && !find("cluster"))
       return success();
-    FailureOr<const Expr *> call = callOf("cluster");
-    if (failed(call) || failed(find(declared.clusters, "cluster", {(*call)->name, (*call)->at}, cluster)))
+    if (failed(pick("cluster", declared.clusters, clusterCall, cluster)))
       return failure();
-    clusterCall = *call;
-    clusterAt = (*call)->at;
+    clusterAt = clusterCall->at;
     return success();
   }
 
   LogicalResult readCluster() {
     if (!cluster)
-      return success();
-    if (failed(bindParameters(evaluator, calleeOf(*cluster), clusterCall, trainScope, overrides, clusterScope)))
+      return success(knows("cluster") && !find("cluster") && options.cluster.empty());
+    if (failed(bindParameters(evaluator, calleeOf(cluster), clusterCall, trainScope, overrides, clusterScope)))
       return failure();
     FailureOr<ClusterOutline> read = outlineCluster(evaluator, *cluster, clusterScope, source.context);
     if (failed(read))
@@ -251,18 +294,24 @@ private:
   LogicalResult pickDrawnModel() {
     if (declared.models.empty())
       return evaluator.fail(schedule->name.at, "there is no model to draw this schedule with");
+    if (declared.models[0]->isHeadWrong || declared.isIncomplete)
+      return failure();
     model = declared.models[0];
     static const std::pair<const char *, int64_t> sizes[] = {
         {"hidden", 64}, {"heads", 4}, {"ffn", 176}, {"vocab", 256}};
     for (auto [name, size] : sizes)
-      if (calleeOf(*model).find(name))
+      if (calleeOf(model).find(name))
         overrides.insert(overrides.begin(), {name, Value(size), "model", name, SMLoc(), SMLoc()});
     return success();
   }
 
-  Callee calleeOf(const Schedule &one) { return {"schedule", one.name, one.parameters}; }
-  Callee calleeOf(const Model &one) { return {"model", one.name, one.parameters}; }
-  Callee calleeOf(const Cluster &one) { return {"cluster", one.name, one.parameters}; }
+  /// Without a name and parameters where it is not known.
+  static Callee calleeOf(const Declaration *one, StringRef kind) {
+    return one ? Callee{kind, one->name, one->parameters} : Callee{kind, {}, {}};
+  }
+  Callee calleeOf(const Schedule *one) { return calleeOf(one, "schedule"); }
+  Callee calleeOf(const Model *one) { return calleeOf(one, "model"); }
+  Callee calleeOf(const Cluster *one) { return calleeOf(one, "cluster"); }
 
   /// The overrides; before them, of a schedule in place of the one that `train` names, the ranks, microbatches and
   /// slices of that one. Of several values the last one counts.
@@ -272,10 +321,10 @@ private:
     for (size_t i = 0; isCall && i < replacedCall->operands.size(); ++i) {
       StringRef label = replacedCall->labels[i].text;
       const Expr *value = replacedCall->operands[i];
-      const Parameter *parameter = !label.empty()                    ? calleeOf(*replaced).find(label)
+      const Parameter *parameter = !label.empty()                    ? calleeOf(replaced).find(label)
                                    : i < replaced->parameters.size() ? &replaced->parameters[i]
                                                                      : nullptr;
-      if (!parameter || parameter->role.empty() || !calleeOf(*schedule).find(parameter->role))
+      if (!parameter || parameter->role.empty() || !calleeOf(schedule).find(parameter->role))
         continue;
       FailureOr<Value> size = evaluator.evaluate(value, trainScope);
       if (failed(size))
@@ -287,8 +336,19 @@ private:
     return given;
   }
 
+  LogicalResult bindSchedule() {
+    if (!schedule)
+      return failure();
+    evaluator.schedule = schedule;
+    evaluator.scope = &scheduleScope;
+    FailureOr<std::vector<Override>> given = withSizes();
+    return failed(given)
+               ? failure()
+               : bindParameters(evaluator, calleeOf(schedule), scheduleCall, trainScope, *given, scheduleScope);
+  }
+
   FailureOr<ModelOutline> bindModel() {
-    if (failed(bindParameters(evaluator, calleeOf(*model), modelCall, trainScope, overrides, modelScope)))
+    if (!model || failed(bindParameters(evaluator, calleeOf(model), modelCall, trainScope, overrides, modelScope)))
       return failure();
     noteModelSizes();
     if (!model->layerVariables.empty()) {
@@ -296,9 +356,12 @@ private:
         return failure();
       model = &expanded.model;
     }
+    SaveAndRestore quiet(evaluator.isQuiet, model->isWrong);
     FailureOr<ModelOutline> outline = outlineModel(evaluator, *model, modelScope);
-    if (succeeded(outline))
-      evaluator.layers = outline->layers;
+    if (failed(outline))
+      return failure();
+    outline->isIncomplete = model->isWrong;
+    evaluator.layers = outline->layers;
     return outline;
   }
 
@@ -330,7 +393,7 @@ private:
         return failure();
     }
     for (Override &given : overrides) {
-      if (given.name != "optimizer" || calleeOf(*schedule).find(given.name))
+      if (given.name != "optimizer" || calleeOf(schedule).find(given.name))
         continue;
       given.owner = "chosen";
       const StringRef *word = given.value.asString();
@@ -364,16 +427,22 @@ private:
 
   LogicalResult resolve(Override &given) {
     auto [owner, name] = StringRef(given.name).split('.');
-    if (name.empty()) {
+    bool isDotted = !name.empty();
+    if (!isDotted) {
       name = owner;
-      owner = !calleeOf(*schedule).find(name) && !train && calleeOf(*model).find(name) ? "model" : "schedule";
+      owner = !calleeOf(schedule).find(name) && !train && calleeOf(model).find(name) ? "model" : "schedule";
     }
     given.owner = owner;
     given.parameter = name;
-    if (is_contained({"freeze", "recompute"}, given.name) && !calleeOf(*schedule).find(given.name)) {
+    if (is_contained({"freeze", "recompute"}, given.name) && !calleeOf(schedule).find(given.name)) {
       given.owner = given.parameter;
       return success();
     }
+    bool isUnknown = (owner == "schedule" && !schedule) || (!isDotted && !train && !model) ||
+                     (owner == "model" && !model) || (owner == "cluster" && !cluster && !knows("cluster")) ||
+                     (owner == "optimizer" && !knows("optimizer"));
+    if (isUnknown || (train && train->isHeadWrong && (!isDotted || owner == "train")))
+      return success();
     if (owner == "lora")
       return trained.checkName(given.at, name);
     if (owner == "mesh")
@@ -396,9 +465,9 @@ private:
 
   /// What is chosen and has parameters.
   SmallVector<Callee> callees() {
-    SmallVector<Callee> all = {calleeOf(*schedule), calleeOf(*model)};
+    SmallVector<Callee> all = {calleeOf(schedule), calleeOf(model)};
     if (cluster)
-      all.push_back(calleeOf(*cluster));
+      all.push_back(calleeOf(cluster));
     return all;
   }
 
@@ -437,11 +506,11 @@ private:
   void warnOfUnreadParameters() {
     if (!train)
       return;
-    SmallVector<ChosenCall> calls = {{modelCall, calleeOf(*model)}, {scheduleCall, calleeOf(*schedule)}};
+    SmallVector<ChosenCall> calls = {{modelCall, calleeOf(model)}, {scheduleCall, calleeOf(schedule)}};
     if (replaced)
-      calls.push_back({replacedCall, calleeOf(*replaced)});
+      calls.push_back({replacedCall, calleeOf(replaced)});
     if (cluster)
-      calls.push_back({clusterCall, calleeOf(*cluster)});
+      calls.push_back({clusterCall, calleeOf(cluster)});
     pp::warnOfUnread(source, *train, calls, overrides);
   }
 
@@ -449,7 +518,7 @@ private:
 
   LogicalResult readSettings(StringRef option) {
     const Option *written = find(option);
-    if (train && !written && option == "data")
+    if (train && !written && option == "data" && isTrainWhole)
       return evaluator.fail(train->name.at, "train `" + train->name.text +
                                                 "` has no `data`; it needs `data microbatch = "
                                                 "<sequences>, sequence = <tokens>`");
@@ -570,7 +639,7 @@ private:
         continue;
       for (const Value &length : *bound->value.asList())
         total += lengths.emplace_back(*length.asInt());
-      if (total != int64_t(settings.data[1].value))
+      if (known.data && total != int64_t(settings.data[1].value))
         return evaluator.fail(parameter.name.at, "the slices " + bound->value.text() + " hold " + Twine(total) +
                                                      " tokens; a sequence has " +
                                                      Twine(int64_t(settings.data[1].value)));
@@ -594,7 +663,72 @@ private:
     return success();
   }
 
-  LogicalResult elaborate(const ModelOutline &outline) {
+  /// Where `option name = value` is given, or its value on the command line.
+  std::vector<std::pair<std::string, mlir::Location>> placesOfClauses() {
+    std::vector<std::pair<std::string, mlir::Location>> places;
+    for (const Override &given : reverse(overrides))
+      if (is_contained({"data", "mlp", "optimizer", "lora", "mesh", "freeze"}, given.owner))
+        places.emplace_back(given.owner == given.parameter ? given.owner.str()
+                                                           : (given.owner + "." + given.parameter).str(),
+                            source.location(given.valueAt));
+    for (const Option &option : train ? train->options : ArrayRef<Option>()) {
+      bool isCall = option.name.text == "optimizer" && option.value;
+      for (auto [label, value] : zip(isCall ? option.value->labels : option.labels,
+                                     isCall ? ArrayRef(option.value->operands) : option.values))
+        if (option.parts.empty())
+          places.emplace_back((option.name.text + "." + label.text).str(),
+                              source.location(originOf(value, trainScope)));
+      if (option.name.text == "freeze")
+        places.emplace_back("freeze", source.location(option.texts.front().at));
+    }
+    return places;
+  }
+
+  /// Builds the model and runs the schedule, each if what it needs is known; makes the program if all is right.
+  LogicalResult elaborate(const ModelOutline &outline, bool isRight) {
+    builder.setInsertionPointToEnd(module.getBody());
+    FailureOr<SmallVector<int64_t>> lengths = failure();
+    if (known.sizes)
+      lengths = countSlices();
+    ScheduleSizes sizes = sizesOf();
+    if (cluster && known.cluster && known.mesh && known.sizes && known.precision)
+      isRight &=
+          succeeded(checkRoom(evaluator, clusterOutline, sizes.ranks, mesh.devicesOfRank(), precision, clusterAt));
+    isRight &= succeeded(build(outline));
+    if (failed(lengths))
+      return failure();
+    auto program = builder.create<pipeline::ProgramOp>(
+        pipeline::withClauses(source.location(schedule->name.at), placesOfClauses()),
+        train ? train->name.text : schedule->name.text, sizes.ranks, sizes.microbatches, sizes.slices,
+        isRight ? trainAttr(outline.layers) : mlir::DictionaryAttr());
+    if (cluster)
+      program.setClusterAttr(clusterOutline.attribute);
+    if (isRight && !options.aloneMicrobatches)
+      if (pipeline::MeshAttr made = mesh.attribute(sizes.ranks, source.context)) {
+        program.setMeshAttr(made);
+        isRight = succeeded(mesh.markParts(module));
+      }
+    if (!lengths->empty())
+      program.setSliceLengths(*lengths);
+    Elaborator elaborator(source, options.budget, outline, sizes, &program.getBody().emplaceBlock());
+    elaborator.globals.bindings = evaluator.globals.bindings;
+    elaborator.isIncomplete = evaluator.isIncomplete || schedule->isWrong || outline.isIncomplete;
+    elaborator.knowsNodes = known.mesh && known.cluster;
+    isRight &= options.aloneMicrobatches || succeeded(recompute(elaborator));
+    isRight &= succeeded(elaborator.elaborate(*schedule, scheduleScope));
+    if (!isRight || failed(elaborator.emitPieces()) || failed(trained.check(module, model->name.text)))
+      return failure();
+    for (const Setting &setting : settings.optimizer)
+      for (StringRef text : setting.texts)
+        if (failed(trained.checkText(setting.at, setting.name, text)))
+          return failure();
+    return success();
+  }
+
+  /// The sizes of tensors do not depend on the precision, which may be unknown.
+  LogicalResult build(const ModelOutline &outline) {
+    if (model->isWrong || !known.data)
+      return failure();
     if (intOf(modelScope, "vocab") < 1)
       return evaluator.fail(model->name.at, "model `" + model->name.text + "` needs a parameter `vocab` of at least 1");
     auto element = llvm::StringSwitch<mlir::FloatType>(precision)
@@ -604,13 +738,12 @@ private:
                        .Default(builder.getF32Type());
     BatchShape shape{int64_t(settings.data[0].value), int64_t(settings.data[1].value), element,
                      settings.data[2].value != 0};
-    builder.setInsertionPointToEnd(module.getBody());
-    LogicalResult isBuilt = buildModel(source, evaluator, *model, modelScope, shape, outline, builder);
+    return buildModel(source, evaluator, *model, modelScope, shape, outline, builder);
+  }
+
+  ScheduleSizes sizesOf() {
     ScheduleSizes sizes;
-    FailureOr<SmallVector<int64_t>> lengths = countSlices();
-    if (failed(lengths))
-      return failure();
-    for (const Parameter &parameter : schedule->parameters) {
+    for (const Parameter &parameter : known.sizes ? schedule->parameters : ArrayRef<Parameter>()) {
       int64_t count = intOf(scheduleScope, parameter.name.text);
       if (parameter.role == "ranks")
         sizes.ranks = count;
@@ -619,35 +752,8 @@ private:
       else if (parameter.role == "slices")
         sizes.slices = count;
     }
-    if (cluster &&
-        failed(checkRoom(evaluator, clusterOutline, sizes.ranks, mesh.devicesOfRank(), precision, clusterAt)))
-      return failure();
     sizes.ranksPerNode = evaluator.ranksPerNode;
-    auto program = builder.create<pipeline::ProgramOp>(
-        source.location(schedule->name.at), train ? train->name.text : schedule->name.text, sizes.ranks,
-        sizes.microbatches, sizes.slices, succeeded(isBuilt) ? trainAttr(outline.layers) : mlir::DictionaryAttr());
-    if (cluster)
-      program.setClusterAttr(clusterOutline.attribute);
-    if (succeeded(isBuilt) && !options.aloneMicrobatches)
-      if (pipeline::MeshAttr made = mesh.attribute(sizes.ranks, source.context)) {
-        program.setMeshAttr(made);
-        if (failed(mesh.markParts(module)))
-          return failure();
-      }
-    if (!lengths->empty())
-      program.setSliceLengths(*lengths);
-    Elaborator elaborator(source, options.budget, outline, sizes, &program.getBody().emplaceBlock());
-    elaborator.globals.bindings = evaluator.globals.bindings;
-    if ((!options.aloneMicrobatches && failed(recompute(elaborator))) ||
-        failed(elaborator.elaborate(*schedule, scheduleScope)) || failed(isBuilt))
-      return failure();
-    if (failed(elaborator.emitPieces()) || failed(trained.check(module, model->name.text)))
-      return failure();
-    for (const Setting &setting : settings.optimizer)
-      for (StringRef text : setting.texts)
-        if (failed(trained.checkText(setting.at, setting.name, text)))
-          return failure();
-    return success();
+    return sizes;
   }
 
   Source &source;
@@ -659,6 +765,7 @@ private:
   ArgumentEvaluator evaluator;
   std::vector<Override> overrides;
   const Train *train = nullptr;
+  bool isTrainRight = true, isTrainWhole = true; ///< its parameters have values; none of its options is unknown
   const Model *model = nullptr;
   ExpandedModel expanded;                                  // what `model` is where its layers have values
   const Schedule *schedule = nullptr, *replaced = nullptr; // `replaced`: what `train` names, where another is chosen

@@ -20,6 +20,8 @@ struct Declarations {
   const Schedule *chosen = nullptr; // by --schedule=FILE.pipe:NAME, in place of what `train` names
   const Schedule *single = nullptr; // the library's, where the program runs alone
   SMLoc begin;                      // of the main file
+  bool isWrong = false;             // errors were told
+  bool isIncomplete = false;        // some declarations could not be read; what names one of them is right
 };
 
 /// Appends the program and the model's functions to `module`.

@@ -27,6 +27,8 @@ LogicalResult Evaluator::unknown(StringRef name, SMLoc at, Scope &scope) {
       for (Binding &binding : around->bindings)
         names.push_back(binding.name.text);
   addNames(names);
+  if (isIncomplete)
+    return failure();
   bool isUnit = name.size() == 1 && StringRef("fbiwru").contains(name.front());
   return fail(at, "`" + name + "` is not defined" +
                       (isUnit ? "; units have capital letters: `" + name.upper() + "(..)`" : didYouMean(name, names)));
@@ -69,7 +71,8 @@ FailureOr<Value> Evaluator::call(const Expr *expr, Scope &scope, bool asStatemen
   if (std::optional<FailureOr<Value>> piece = pieceCall(expr, scope))
     return *piece;
   if (Binding *found = globals.find(expr->name))
-    return callFunction(found->function, &globals, expr, scope, asStatement);
+    return found->isWrong ? FailureOr<Value>(failure())
+                          : callFunction(found->function, &globals, expr, scope, asStatement);
   if (is_contained(kBuiltins, expr->name))
     return callBuiltin(expr, scope);
   return unknown(expr->name, expr->at, scope);

@@ -30,17 +30,14 @@ mlir::Location Evaluator::location(SMLoc at) {
 }
 
 LogicalResult Evaluator::fail(SMLoc at, const Twine &message, SMLoc noteAt, const Twine &note) {
-  SMLoc user = source.userOf(at);
-  if (isOver || !told.insert(user.getPointer()).second)
+  if (isOver || isQuiet || !told.insert(at.getPointer()).second)
     return failure();
   isOver = told.size() == kMostErrors;
   mlir::Location where = location(at);
   std::string text = message.str();
   if (std::string values = pipeline::loopValues(where); !values.empty())
     text += (StringRef(text).ends_with("?") ? " with " : ", with ") + values;
-  mlir::InFlightDiagnostic diagnostic = mlir::emitError(user == at ? where : source.location(user), text);
-  if (user != at && (!noteAt.isValid() || source.userOf(noteAt) == noteAt))
-    diagnostic.attachNote(where) << "the library says so here";
+  mlir::InFlightDiagnostic diagnostic = mlir::emitError(where, text);
   if (noteAt.isValid())
     diagnostic.attachNote(source.location(noteAt)) << note;
   return diagnostic;
@@ -60,7 +57,7 @@ FailureOr<Evaluator::Flow> Evaluator::runBlock(Block block, Scope &scope) {
   for (const Statement *statement : block) {
     size_t outer = loops.size();
     FailureOr<Flow> flow = failure();
-    if (!lost.contains(statement))
+    if (!statement->isWrong && !lost.contains(statement))
       flow = runStatement(statement, scope);
     if (failed(flow) && canFollow(statement)) {
       forget(statement, scope);
@@ -88,6 +85,11 @@ static void visit(const Statement *statement, function_ref<void(const Statement 
       .Case<IfStatement>([&](const IfStatement *branch) {
         visitAll(branch->body);
         visitAll(branch->otherwise);
+      })
+      .Case<LostStatement>([&](const LostStatement *lost) {
+        if (lost->head)
+          visit(lost->head, each);
+        visitAll(lost->body);
       });
 }
 
@@ -100,11 +102,20 @@ bool Evaluator::canFollow(const Statement *statement) const {
 
 /// What a statement that failed would have defined or changed is not known.
 void Evaluator::forget(const Statement *statement, Scope &scope) {
-  if (auto *let = dyn_cast<LetStatement>(statement))
+  auto forgetName = [&](Name name, bool changes) {
+    if (!name.text.empty() && !scope.find(name.text))
+      scope.bindings.push_back({name, Value(), changes, nullptr, {}, /*isWrong=*/true});
+  };
+  auto *lost = dyn_cast<LostStatement>(statement);
+  const Statement *head = lost && lost->head ? lost->head : statement;
+  if (auto *let = dyn_cast<LetStatement>(head))
     for (const LetStatement::Definition &definition : let->definitions)
-      if (!scope.find(definition.name.text))
-        scope.bindings.push_back({definition.name, Value(), let->changes, nullptr, {}, /*isWrong=*/true});
+      forgetName(definition.name, let->changes);
+  if (auto *function = dyn_cast<Function>(head))
+    forgetName(function->name, /*changes=*/false);
   visit(statement, [&](const Statement *inner) {
+    if (statement->isWrong && isa<CutStatement, LostStatement>(inner))
+      loseCuts();
     auto *assign = dyn_cast<AssignStatement>(inner);
     for (Scope *around = &scope; assign && around; around = around->parent)
       if (Binding *found = around->find(assign->name))
@@ -137,11 +148,8 @@ FailureOr<Evaluator::Flow> Evaluator::runStatement(const Statement *statement, S
     scope.bindings.push_back({function->name, Value(), false, function});
     return Flow::Next;
   }
-  case Statement::Require: {
-    LogicalResult holds = runRequire(cast<RequireStatement>(statement), scope);
-    isOver |= failed(holds); // all the rest needs it
-    return next(holds);
-  }
+  case Statement::Require:
+    return next(runRequire(cast<RequireStatement>(statement), scope));
   case Statement::Return: {
     if (callers.empty())
       return fail(statement->at, "`return` stands outside a function");
@@ -263,7 +271,7 @@ LogicalResult Evaluator::runRequire(const RequireStatement *require, Scope &scop
       return failure();
     values += (values.empty() ? ", and " : ", ") + name->name.str() + " = " + value->text();
   }
-  return fail(require->at, require->reason, SMLoc::getFromPointer(require->condition->text.begin()),
+  return stop(require->at, require->reason, SMLoc::getFromPointer(require->condition->text.begin()),
               "this requires `" + require->condition->text + "`" + values);
 }
 

@@ -42,12 +42,16 @@ public:
   mlir::FailureOr<int64_t> evaluateInt(const Expr *expr, Scope &scope, const llvm::Twine &what);
   mlir::FailureOr<double> evaluateNumber(const Expr *expr, Scope &scope);
   mlir::LogicalResult run(Block block, Scope &scope);
+  [[nodiscard]] bool hasFailed() const { return !told.empty(); }
 
   /// File-level functions, which come last when a name is looked up.
   Scope globals{nullptr};
+  /// A name that is not found may be one that could not be read; that is no error of its own.
+  bool isIncomplete = false;
+  /// No error is told.
+  bool isQuiet = false;
 
-  /// Says `message` at `at` with the calls and loop values that led there; once at each place of the user's. Always
-  /// failure.
+  /// Says `message` at `at` with the calls and loop values that led there; once at each place. Always failure.
   mlir::LogicalResult fail(SMLoc at, const llvm::Twine &message, SMLoc noteAt = {}, const llvm::Twine &note = "");
   /// `at` with the calls and loop values that led there.
   mlir::Location location(SMLoc at);
@@ -64,6 +68,8 @@ protected:
   /// How many tokens behind the next one the model predicts.
   virtual int64_t furtherTokens() const { return 0; }
   virtual void addNames(llvm::SmallVectorImpl<StringRef> &names) {}
+  /// A statement that may have cut the model could not be read.
+  virtual void loseCuts() {}
 
   /// `fail`, and nothing is run after it.
   mlir::LogicalResult stop(SMLoc at, const llvm::Twine &message, SMLoc noteAt = {}, const llvm::Twine &note = "");

@@ -54,7 +54,8 @@ private:
     unsigned buffer = source.addFile(path, why);
     if (!buffer)
       return source.error(config.begin) << "cannot open `" << path << "`: " << why;
-    return parse(source, source.text(buffer));
+    File file = parse(source, source.text(buffer));
+    return file.isWrong ? FailureOr<File>(failure()) : file;
   }
 
   LogicalResult readLibrary() {

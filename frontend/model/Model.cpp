@@ -38,7 +38,7 @@ public:
     for (ModelOutline::Step step : outline.steps()) {
       Built &part = built[step.part];
       if (!part.isBuilt)
-        part.isWrong = failed(buildPart(step.part, previous, types));
+        part.isWrong = model.parts[step.part].isWrong || failed(buildPart(step.part, previous, types));
       else if (types && !part.isWrong && failed(checkFollows(step, *previous, *types)))
         return failure();
       types = part.isWrong ? std::nullopt : std::optional(part.results);

@@ -20,7 +20,8 @@ Elaborator::Elaborator(Source &source, Budget budget, const ModelOutline &model,
 LogicalResult Elaborator::elaborate(const Schedule &schedule, Scope &parameters) {
   Scope scope(&parameters);
   goesOn = true;
-  return success(succeeded(run(schedule.body, scope)) && told.empty() && succeeded(checkCoverage(schedule)));
+  bool isRun = succeeded(run(schedule.body, scope)) && told.empty() && !schedule.isWrong && !model.isIncomplete;
+  return success(isRun && succeeded(checkCoverage(schedule)));
 }
 
 LogicalResult Elaborator::act(const Statement *statement, Scope &scope) {
@@ -192,6 +193,8 @@ LogicalResult Elaborator::recompute(SMLoc at, ArrayRef<StringRef> names) {
     recomputesAll |= name == "stage";
     if (is_contained(parts, name))
       recomputedParts.push_back(name);
+    else if (name != "stage" && model.isIncomplete)
+      return failure();
     else if (name != "stage")
       return fail(at, "`recompute`: the model has no part `" + name + "`" + didYouMean(name, parts), at,
                   thereAre(parts) + "; `stage` is all that a piece does");
@@ -224,7 +227,9 @@ LogicalResult Elaborator::recomputePiece(const Expr *expr, Scope &scope) {
 
 LogicalResult Elaborator::recomputeParts(const RecomputeStatement *statement, Scope &scope) {
   for (const Expr *expr : statement->pieces)
-    if (modelPart(expr, scope).empty())
+    if (modelPart(expr, scope).empty() && model.isIncomplete)
+      return failure();
+    else if (modelPart(expr, scope).empty())
       return fail(expr->at, "expected a part of the model before `of` that is not a piece of this schedule");
   for (const Expr *whole : statement->of) {
     if (families.empty())

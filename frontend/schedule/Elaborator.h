@@ -31,6 +31,7 @@ struct ModelOutline {
   llvm::SmallVector<unsigned> kindOf; ///< by layer
   int64_t layers = 0;
   int64_t furtherTokens = 0; ///< that it predicts: parameters `from targets + k`
+  bool isIncomplete = false; ///< something of the model could not be read
 
   bool isIn(unsigned part, int64_t layer) const { return parts[part].kind == kindOf[layer]; }
   /// The number of layers that stand before a part that exists once.
@@ -49,6 +50,8 @@ struct ScheduleSizes {
 class Elaborator : public Evaluator {
 public:
   Elaborator(Source &source, Budget budget, const ModelOutline &model, ScheduleSizes sizes, mlir::Block *program);
+
+  bool knowsNodes = true; ///< else nothing is said of what is computed with `nodes`
 
   /// Emits the actions of a schedule; `parameters` holds the schedule's. All errors are told before it fails.
   mlir::LogicalResult elaborate(const Schedule &schedule, Scope &parameters);
@@ -103,6 +106,7 @@ private:
   mlir::FailureOr<Value> listOnce(StringRef name, SMLoc at);
   std::optional<mlir::FailureOr<Value>> pieceCall(const Expr *call, Scope &scope) override;
   void addNames(llvm::SmallVectorImpl<StringRef> &names) override;
+  void loseCuts() override { wrongCuts.push_back("stage"); }
 
   // Pieces.cpp: what the model is cut into, and where.
   mlir::LogicalResult cut(const CutStatement *statement, Scope &scope);

@@ -29,7 +29,7 @@ std::optional<FailureOr<Value>> Elaborator::predefined(StringRef name, SMLoc at)
     if (!family.name.empty() && family.name == name)
       return Value(PieceName{family.name, -1});
   if (name == "nodes")
-    return listOnce(name, at);
+    return knowsNodes ? listOnce(name, at) : FailureOr<Value>(failure());
   return std::nullopt;
 }
 
@@ -418,6 +418,8 @@ LogicalResult Elaborator::joinPart(const CutStatement *statement, const Name &na
   SmallVector<StringRef> names;
   for (const ModelOutline::Part &part : model.parts)
     names.push_back(part.name);
+  if (!is_contained(names, name.text) && model.isIncomplete)
+    return failure();
   if (!is_contained(names, name.text))
     return fail(name.at, "the model has no part `" + name.text + "`" + didYouMean(name.text, names), model.at,
                 "model `" + model.name + "` is declared here");

@@ -57,10 +57,11 @@ struct Expr {
 struct Statement {
   // clang-format off
   enum Kind { Let, Assign, Call, Function, Require, Return, For, Repeat, While, If, On,
-              Unit, Move, Joint, Attend, Cut, Limit, Recompute, Updates };
+              Unit, Move, Joint, Attend, Cut, Limit, Recompute, Updates, Lost };
   // clang-format on
   Kind kind;
   SMLoc at;
+  bool isWrong = false; ///< it could not be read; only the names that it defines and the blocks in it may be there
 };
 
 template <Statement::Kind K> struct StatementOf : Statement {
@@ -192,6 +193,12 @@ struct LimitStatement : StatementOf<Statement::Limit> {
   ArrayRef<Claim> claims;
 };
 
+/// Nobody knows which statement was meant.
+struct LostStatement : StatementOf<Statement::Lost> {
+  Statement *head = nullptr; ///< what was read in front of the block
+  Block body;
+};
+
 struct UpdatesStatement : StatementOf<Statement::Updates> {
   Expr *count;
 };
@@ -208,9 +215,15 @@ struct Parameter {
   Expr *value = nullptr;
 };
 
-struct Schedule {
+/// What stands in a file under a name. Where reading failed, what is there was read in whole and the rest is missing.
+struct Declaration {
   Name name;
   ArrayRef<Parameter> parameters;
+  bool isHeadWrong = false; ///< the parameters are not known
+  bool isWrong = false;     ///< something of the body is missing
+};
+
+struct Schedule : Declaration {
   Block body;
 };
 
@@ -237,6 +250,7 @@ struct ModelPart {
   ArrayRef<Definition> definitions;
   SMLoc returnAt;
   ArrayRef<Expr *> results;
+  bool isWrong = false; ///< only the name and the kind are known
 };
 
 /// `NAME in [..]` of a `layer`: the value of every layer.
@@ -245,9 +259,7 @@ struct LayerVariable {
   Expr *values;
 };
 
-struct Model {
-  Name name;
-  ArrayRef<Parameter> parameters;
+struct Model : Declaration {
   ArrayRef<WeightDeclaration> weights;
   ArrayRef<ModelPart> parts; ///< in the order of the text
   ArrayRef<Name> kinds;      ///< of layers; the text is empty for `layer { .. }`
@@ -296,16 +308,12 @@ struct Option {
   ArrayRef<Choice> choices;
 };
 
-struct Train {
-  Name name;
-  ArrayRef<Parameter> parameters;
+struct Train : Declaration {
   ArrayRef<Option> options;
   ArrayRef<RecomputeStatement *> recomputes;
 };
 
-struct Cluster {
-  Name name;
-  ArrayRef<Parameter> parameters;
+struct Cluster : Declaration {
   ArrayRef<Option> options;
 };
 
@@ -317,6 +325,8 @@ struct File {
   std::vector<const Train *> trains;
   std::vector<const Cluster *> clusters;
   std::vector<const Family *> families;
+  bool isWrong = false;      ///< errors were told
+  bool isIncomplete = false; ///< a declaration or an import is missing
 };
 
 } // namespace pp

@@ -1,6 +1,7 @@
 // Reads expressions, and holds what all parts of the parser share.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/syntax/Parser.h"
+#include "llvm/Support/SaveAndRestore.h"
 
 using namespace llvm;
 using namespace pp;
@@ -27,6 +28,7 @@ void TokenReader::fail(SMLoc at, const Twine &message, SMLoc noteAt, const Twine
     return;
   bool isTold = peek().kind == Token::Wrong; // by the lexer
   broken = true;
+  ++mishaps;
   if (isTold)
     return;
   ++errors;
@@ -98,14 +100,20 @@ size_t TokenReader::indentOf(size_t i) const {
   return begin - line;
 }
 
+/// One that can begin an item, and does not stand inside one.
+bool TokenReader::isWord(size_t i) const {
+  const Token &word = tokens[i];
+  for (const char *inside : {"then", "else", "in", "and", "or", "of", "at", "from", "to", "over", "with"})
+    if (word.is(inside))
+      return false;
+  return word.kind == Token::Name || word.kind == Token::Keyword || word.kind == Token::UnitLetter;
+}
+
 /// A word that does not go on with what the line before it began.
 bool TokenReader::startsItem(size_t i) const {
-  const Token &word = tokens[i], &before = tokens[i - 1];
-  bool isWord = word.kind == Token::Name || word.kind == Token::Keyword || word.kind == Token::UnitLetter;
-  for (const char *inside : {"then", "else", "in", "and", "or", "of", "at", "from", "to", "over", "with"})
-    isWord &= !word.is(inside);
+  const Token &before = tokens[i - 1];
   bool isOpen = before.kind == Token::Mark && !before.is(")") && !before.is("]") && !before.is("}");
-  return startsLine(i) && isWord && !isOpen;
+  return startsLine(i) && isWord(i) && !isOpen;
 }
 
 bool TokenReader::startsDeclaration(size_t i) const {
@@ -145,9 +153,16 @@ bool TokenReader::findBody(SMLoc begin) {
       continue;
     position = i;
     broken = false;
+    mended = true;
     return true;
   }
   return false;
+}
+
+bool TokenReader::isRead(function_ref<void()> item) {
+  SaveAndRestore outside(mended, false);
+  item();
+  return !broken && !mended;
 }
 
 void TokenReader::braces(function_ref<void()> item) {
@@ -167,16 +182,17 @@ void TokenReader::braces(function_ref<void()> item) {
 }
 
 void TokenReader::declarations(function_ref<void()> item) {
-  while (!ended()) {
+  for (size_t begin = 0;; item()) {
+    if (broken && errors < kMostErrors) {
+      for (position = std::max(position, begin + 1); position + 1 < tokens.size() && !startsDeclaration(position);)
+        ++position;
+      broken = false;
+    }
     while (failed() && take("}")) // of a block whose begin was not understood
       continue;
-    size_t begin = position;
-    item();
-    if (!broken || errors >= kMostErrors)
-      continue;
-    for (position = std::max(position, begin + 1); position + 1 < tokens.size() && !startsDeclaration(position);)
-      ++position;
-    broken = false;
+    begin = position;
+    if (ended())
+      return;
   }
 }
 

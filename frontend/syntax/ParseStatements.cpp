@@ -13,14 +13,35 @@ static const StringRef kThings[] = {"weight", "grad", "act", "dact", "stash", "k
 Block StatementParser::block() {
   SmallVector<Statement *> statements;
   findBody();
-  braces([&] { statements.push_back(statement()); });
+  braces([&] {
+    bool isOne = mayGoOn() && !statements.empty();
+    statements.push_back(statement());
+    if (isOne && statements.back()->isWrong)
+      statements.end()[-2]->isWrong = true;
+  });
   return keep(ArrayRef<Statement *>(statements));
 }
 
 Statement *StatementParser::statement() {
   Nested level(*this);
+  SMLoc begin = peek().at;
+  Statement *made = nullptr;
+  bool isWrong = !isRead([&] {
+    made = plainStatement();
+    if (!findBody(begin)) // of a misspelt `repeat`
+      return;
+    auto *lost = make<LostStatement>();
+    lost->head = made;
+    lost->body = block();
+    made = lost;
+  });
+  made->isWrong |= isWrong;
+  made->at = begin;
+  return made;
+}
+
+Statement *StatementParser::plainStatement() {
   const Token &first = peek();
-  SMLoc begin = first.at;
   Statement *made = nullptr;
   if (first.kind == Token::Name)
     made = assignOrCall();
@@ -62,11 +83,8 @@ Statement *StatementParser::statement() {
     made = node;
   } else {
     failExpected("a statement", kStatements);
-    made = make<CallStatement>();
+    made = make<LostStatement>();
   }
-  if (findBody(begin)) // of a misspelt `repeat`
-    (void)block();
-  made->at = begin;
   return made;
 }
 
@@ -107,9 +125,11 @@ Statement *StatementParser::assignOrCall() {
     node->call = postfix();
     return node;
   }
-  auto *node = make<AssignStatement>();
-  if (!peek(1).is("=") && !peek(1).is("[") && !nearestName(peek().text, kStatements).empty())
+  if (!peek(1).is("=") && !peek(1).is("[") && !nearestName(peek().text, kStatements).empty()) {
     failExpected("a statement", kStatements);
+    return make<LostStatement>();
+  }
+  auto *node = make<AssignStatement>();
   node->name = next().text;
   SmallVector<Expr *> indices;
   while (take("[")) {

@@ -10,37 +10,68 @@ class FileParser : StatementParser {
 public:
   using StatementParser::StatementParser;
 
-  mlir::FailureOr<File> file() {
+  File file() {
     File made;
     while (take("import")) {
-      SMLoc begin = peek().at;
-      made.imports.push_back({expectString(), begin});
+      Name import = text();
+      if (mishaps == 0)
+        made.imports.push_back(import);
     }
+    made.isIncomplete = mishaps > 0;
     declarations([&] { declaration(made); });
-    if (failed())
-      return mlir::failure();
+    made.isIncomplete |= broken;
+    made.isWrong = failed();
     return made;
   }
 
 private:
   void declaration(File &file) {
     if (at("fn"))
-      file.functions.push_back(function());
+      add(file, file.functions, fileFunction());
     else if (take("schedule"))
-      file.schedules.push_back(schedule());
+      add(file, file.schedules, schedule());
     else if (take("model"))
-      file.models.push_back(model());
+      add(file, file.models, model());
     else if (take("train"))
-      file.trains.push_back(train());
+      add(file, file.trains, train());
     else if (take("cluster"))
-      file.clusters.push_back(cluster());
+      add(file, file.clusters, cluster());
     else if (peek().kind == Token::Name && peek().text == "family")
       append_range(file.families, families());
-    else if (at("import"))
-      fail(peek().at, "imports must stand before everything else in a file");
+    else {
+      file.isIncomplete = true;
+      if (last)
+        *last = true; // which may have ended too early
+      if (at("import"))
+        fail(peek().at, "imports must stand before everything else in a file");
+      else
+        failExpected("a declaration (fn, schedule, model, train or cluster)",
+                     {"import", "fn", "schedule", "model", "train", "cluster"});
+    }
+  }
+
+  template <typename T> void add(File &file, std::vector<const T *> &into, T *made) {
+    last = &made->isWrong;
+    if (made->name.text.empty())
+      file.isIncomplete = true;
     else
-      failExpected("a declaration (fn, schedule, model, train or cluster)",
-                   {"import", "fn", "schedule", "model", "train", "cluster"});
+      into.push_back(made);
+  }
+
+  Function *fileFunction() {
+    Function *made = nullptr;
+    bool isWhole = isRead([&] { made = function(); });
+    made->isWrong = !isWhole;
+    return made;
+  }
+
+  /// The name and the parameters, which a training program and a cluster may lack.
+  void head(Declaration &into, bool roles, bool isOptional) {
+    unsigned before = mishaps;
+    into.name = expectName();
+    if (!isOptional || at("("))
+      into.parameters = parameters(roles);
+    into.isHeadWrong = mishaps != before;
   }
 
   // The parameters of schedules have roles; those of models and trains may be reserved words.
@@ -67,26 +98,36 @@ private:
     return made;
   }
 
-  const Schedule *schedule() {
+  Schedule *schedule() {
     auto *node = make<Schedule>();
-    node->name = expectName();
-    node->parameters = parameters(/*roles=*/true);
+    unsigned before = mishaps;
+    head(*node, /*roles=*/true, /*isOptional=*/false);
     node->body = block();
+    node->isWrong = mishaps != before;
     return node;
   }
 
   //===-- Models ------------------------------------------------------------------------------------------------===//
 
-  const Model *model() {
+  Model *model() {
     allowsNumbers = allowsLabels = true;
     auto *node = make<Model>();
-    node->name = expectName();
-    node->parameters = parameters(/*roles=*/false);
+    unsigned before = mishaps, inParts = 0;
+    head(*node, /*roles=*/false, /*isOptional=*/false);
     SmallVector<WeightDeclaration> shared;
     SmallVector<ModelPart> parts;
     SmallVector<Name> kinds;
     SmallVector<Statement *> requirements;
-    braces([&] {
+    auto addPart = [&](std::optional<unsigned> kind) {
+      unsigned before = mishaps;
+      ModelPart made = part(kind);
+      made.isWrong = mishaps != before;
+      if (made.name.text.empty())
+        return;
+      inParts += mishaps - before;
+      parts.push_back(made);
+    };
+    auto item = [&] {
       if (at("weight"))
         weights(shared);
       else if (at("require"))
@@ -94,10 +135,12 @@ private:
       else if (at("layers"))
         kindOf(*node);
       else if (peek().kind == Token::Name && peek().text == "layer")
-        layer(*node, parts, kinds);
+        layer(*node, kinds, addPart);
       else
-        parts.push_back(part(std::nullopt));
-    });
+        addPart(std::nullopt);
+    };
+    bool isWhole = isRead([&] { braces(item); });
+    node->isWrong = !isWhole || mishaps != before + inParts;
     node->requirements = keep(ArrayRef<Statement *>(requirements));
     node->kinds = keep(ArrayRef<Name>(kinds));
     node->weights = keep(ArrayRef<WeightDeclaration>(shared));
@@ -110,11 +153,12 @@ private:
     SMLoc begin = next().at;
     if (model.kindOf)
       fail(begin, "the kinds of the layers are given twice", model.kindOfAt, "first given here");
-    model.kindOf = expression();
+    model.isHeadWrong |= !isRead([&] { model.kindOf = expression(); });
     model.kindOfAt = begin;
   }
 
-  void layer(Model &model, SmallVector<ModelPart> &parts, SmallVector<Name> &kinds) {
+  void layer(Model &model, SmallVector<Name> &kinds, function_ref<void(unsigned)> addPart) {
+    unsigned before = mishaps;
     Name kind{"", next().at};
     if (!at("{"))
       kind = expectName();
@@ -122,7 +166,8 @@ private:
       model.layerVariables = layerVariables(kind);
       kind.text = "";
     }
-    braces([&] { parts.push_back(part(kinds.size())); });
+    model.isHeadWrong |= mishaps != before;
+    braces([&] { addPart(kinds.size()); });
     kinds.push_back(kind);
   }
 
@@ -267,12 +312,7 @@ private:
   }
 
   /// A name, or a string with `*` for any characters.
-  Name pattern() {
-    if (peek().kind == Token::Name)
-      return expectName();
-    SMLoc begin = peek().at;
-    return {expectString(), begin};
-  }
+  Name pattern() { return peek().kind == Token::Name ? expectName() : text(); }
 
   Family::Field field() {
     Family::Field made;
@@ -304,37 +344,50 @@ private:
 
   //===-- Training programs -------------------------------------------------------------------------------------===//
 
-  const Train *train() {
+  Train *train() {
     allowsNumbers = allowsLabels = allowsWords = true;
     auto *node = make<Train>();
-    node->name = expectName();
-    if (at("("))
-      node->parameters = parameters(/*roles=*/false);
+    unsigned before = mishaps;
+    head(*node, /*roles=*/false, /*isOptional=*/true);
     SmallVector<Option> options;
     SmallVector<RecomputeStatement *> recomputes;
     braces([&] {
-      if (at("recompute"))
-        recomputes.push_back(recompute());
-      else
-        options.push_back(option());
+      if (!at("recompute"))
+        return addOption(options);
+      unsigned before = mishaps;
+      RecomputeStatement *made = recompute();
+      if (mishaps == before)
+        recomputes.push_back(made);
     });
+    node->isWrong = mishaps != before;
     node->options = keep(ArrayRef<Option>(options));
     node->recomputes = keep(ArrayRef<RecomputeStatement *>(recomputes));
     allowsNumbers = allowsLabels = allowsWords = false;
     return node;
   }
 
-  const Cluster *cluster() {
+  Cluster *cluster() {
     allowsNumbers = allowsLabels = allowsWords = true;
     auto *node = make<Cluster>();
-    node->name = expectName();
-    if (at("("))
-      node->parameters = parameters(/*roles=*/false);
+    unsigned before = mishaps;
+    head(*node, /*roles=*/false, /*isOptional=*/true);
     SmallVector<Option> options;
-    braces([&] { options.push_back(option()); });
+    braces([&] { addOption(options); });
+    node->isWrong = mishaps != before;
     node->options = keep(ArrayRef<Option>(options));
     allowsNumbers = allowsLabels = allowsWords = false;
     return node;
+  }
+
+  /// One that could not be read is left out, and so is the one that the error may belong to.
+  void addOption(SmallVector<Option> &options) {
+    unsigned before = mishaps;
+    bool isOne = mayGoOn() && !options.empty();
+    Option made = option();
+    if (mishaps == before)
+      options.push_back(made);
+    else if (isOne)
+      options.pop_back();
   }
 
   Option option() {
@@ -366,10 +419,12 @@ private:
 
   /// `"a", "b"`.
   ArrayRef<Name> texts() {
-    return list<Name>([&] {
-      SMLoc begin = peek().at;
-      return Name{expectString(), begin};
-    });
+    return list<Name>([&] { return text(); });
+  }
+
+  Name text() {
+    SMLoc begin = peek().at;
+    return {expectString(), begin};
   }
 
   ArrayRef<Choice> choices() {
@@ -380,9 +435,9 @@ private:
     });
     return keep(ArrayRef<Choice>(made));
   }
+
+  bool *last = nullptr; ///< whether the declaration that was read last is wrong
 };
 } // namespace
 
-mlir::FailureOr<File> pp::parse(Source &source, StringRef buffer) {
-  return FileParser(source, lex(source, buffer)).file();
-}
+File pp::parse(Source &source, StringRef buffer) { return FileParser(source, lex(source, buffer)).file(); }

@@ -8,8 +8,8 @@
 
 namespace pp {
 
-/// The tree of a buffer, or failure after its errors.
-mlir::FailureOr<File> parse(Source &source, llvm::StringRef buffer);
+/// The tree of a buffer; after errors, of what could be read.
+File parse(Source &source, llvm::StringRef buffer);
 
 /// What the parser of files, of statements and of expressions share: the words, and what happens at an error.
 class TokenReader {
@@ -35,6 +35,10 @@ protected:
   void failExpected(const llvm::Twine &what, ArrayRef<StringRef> known = {});
   bool failed() const { return errors > 0; }
   bool findBody(SMLoc begin = {});
+  /// `item`; whether it was read without an error, but for errors in the items of blocks in it.
+  bool isRead(llvm::function_ref<void()> item);
+  /// Whether an error at this word may be one of what stands before it: it is on the same line, or no word at all.
+  bool mayGoOn() const { return position > 0 && !(startsLine(position) && isWord(position)); }
   /// `{ item item .. }`; after an error in an item, the next one is read.
   void braces(llvm::function_ref<void()> item);
   /// `item item ..` up to the end of the file, in the same way.
@@ -52,10 +56,13 @@ protected:
   }
 
   Source &source;
+  unsigned mishaps = 0; ///< errors of the lexer and of the parser that were reached
+  bool broken = false;  ///< since the last of them nothing is read
 
 private:
   bool recover(size_t begin);
   bool startsLine(size_t i) const;
+  bool isWord(size_t i) const;
   bool startsItem(size_t i) const;
   bool startsDeclaration(size_t i) const;
   size_t indentOf(size_t i) const;
@@ -63,7 +70,7 @@ private:
   std::vector<Token> tokens;
   size_t position = 0;
   const char *previousEnd = nullptr;
-  bool broken = false;
+  bool mended = false; ///< an error stood in front of a block that was read
   unsigned errors = 0;
 };
 
@@ -114,6 +121,7 @@ protected:
   Statement *statement();
 
 private:
+  Statement *plainStatement();
   Statement *loop();
   Statement *let();
   Statement *assignOrCall();

@@ -32,15 +32,8 @@ mlir::Location Source::location(llvm::SMLoc at) {
 void Source::setUser(llvm::SMLoc inside, llvm::SMLoc user) {
   unsigned buffer = manager.FindBufferContainingLoc(inside);
   llvm::StringRef file = manager.getMemoryBuffer(buffer)->getBufferIdentifier();
-  if (!libraryFolder.empty() && file.starts_with(libraryFolder))
-    users[buffer] = user;
-}
-
-llvm::SMLoc Source::userOf(llvm::SMLoc at) {
-  if (users.empty())
-    return at;
-  auto found = users.find(manager.FindBufferContainingLoc(at));
-  return found == users.end() ? at : found->second;
+  if (buffer != manager.getMainFileID() && !libraryFolder.empty() && file.starts_with(libraryFolder))
+    library->setUser(file, location(user));
 }
 
 unsigned Source::addFile(llvm::StringRef path, std::string &why) {

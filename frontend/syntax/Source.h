@@ -3,6 +3,7 @@
 #ifndef PP_FRONTEND_SOURCE_H
 #define PP_FRONTEND_SOURCE_H
 
+#include "frontend/LibraryErrors.h"
 #include "mlir/IR/Diagnostics.h"
 #include "mlir/IR/Location.h"
 #include "llvm/ADT/DenseMap.h"
@@ -19,7 +20,8 @@ constexpr unsigned kMostErrors = 20;
 /// What all readers of one program share: buffers, an arena for the tree, interned names, locations.
 class Source {
 public:
-  Source(llvm::SourceMgr &manager, mlir::MLIRContext *context) : manager(manager), context(context) {}
+  Source(llvm::SourceMgr &manager, mlir::MLIRContext *context)
+      : manager(manager), context(context), library(LibraryErrors::watch(context)) {}
 
   mlir::Location location(llvm::SMLoc at);
   /// The number of the buffer that holds this file; 0, and why, if it cannot be read.
@@ -35,20 +37,19 @@ public:
     return whole;
   }
 
-  /// From now on errors in the library's file around `inside` are told at `user`, who asks for what it declares.
+  /// From now on errors in the file around `inside`, if that is one of the library, are told at `user`, who asks for
+  /// what it declares. The main file is always the user's.
   void setUser(llvm::SMLoc inside, llvm::SMLoc user);
-  /// Where to tell an error at `at`: there, or if it lies in a file of the library, where the user asks for that.
-  llvm::SMLoc userOf(llvm::SMLoc at);
 
   llvm::SourceMgr &manager;
   mlir::MLIRContext *const context;
   std::string libraryFolder;
+  const std::shared_ptr<LibraryErrors> library;
 
 private:
   llvm::StringSet<> names;
   llvm::BumpPtrAllocator allocator;
   llvm::DenseMap<const char *, mlir::Location> locations;
-  llvm::DenseMap<unsigned, llvm::SMLoc> users;               // by the buffer of a file of the library
   llvm::DenseMap<unsigned, std::vector<const char *>> lines; ///< by buffer: where each line begins
 };
 

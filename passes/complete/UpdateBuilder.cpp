@@ -11,6 +11,7 @@
 // A tied weight is owned by the first piece that uses it. Each later piece holds a copy in its own payload: its share
 // of the gradient is copied out (tie.out), added on the owner (tie.in.k), and the new value comes back (tie.fresh.k).
 #include "passes/complete/UpdateBuilder.h"
+#include "dialect/pipeline/Clauses.h"
 
 using namespace mlir;
 using namespace pp;
@@ -66,8 +67,9 @@ LogicalResult UpdateBuilder::createInputs() {
   }
   for (int64_t rank = 0; isLate() && rank < static_cast<int64_t>(step.program.getRanks()); ++rank)
     if (llvm::none_of(undo, [&](auto &one) { return pieces.owner(one.first) == rank; }))
-      return emitError(step.program.getLoc()) << "`barrier = false`: rank " << rank << " updates no weights; expected "
-                                              << "that every rank does";
+      return emitError(clauseLoc(step.program, "optimizer.barrier"))
+             << "`barrier = false`: rank " << rank << " updates no weights; expected "
+             << "that every rank does";
   return success();
 }
 

@@ -84,7 +84,7 @@ LogicalResult PieceGraph::chunkMlps() {
       mlps.push_back(*mlp);
   for (const Mlp &mlp : mlps) {
     auto type = cast<RankedTensorType>(mlp.down->getOperand(0).getType());
-    auto counts = rowsOfRuns(piece.loc, type.getNumElements() / type.getShape().back(), piece.chunks);
+    auto counts = rowsOfRuns(*piece.chunksLoc, type.getNumElements() / type.getShape().back(), piece.chunks);
     if (failed(counts))
       return failure();
     replace(mlp.down->getResult(0), chunkMlp(mlp, *counts));

@@ -10,6 +10,7 @@
 #include "analysis/Keys.h"
 #include "analysis/Optimizer.h"
 #include "analysis/Vocabulary.h"
+#include "dialect/pipeline/Clauses.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringMap.h"
 
@@ -416,11 +417,12 @@ LogicalResult PieceTable::readChunks() {
   bool found = false;
   for (Entry &entry : entries) {
     entry.model.chunks = chunks ? chunks.getInt() : 1;
+    entry.model.chunksLoc = clauseLoc(program, "mlp.chunks", entry.model.loc);
     found |= llvm::any_of(entry.model.parts, [](const PartUse &part) { return hasMlp(part.function); });
   }
   if (chunks && !found)
-    return emitError(program.getLoc()) << "`mlp chunks = " << chunks.getInt()
-                                       << "`: the model has no linears with a gelu or swiglu between them";
+    return emitError(clauseLoc(program, "mlp.chunks"))
+           << "`mlp chunks = " << chunks.getInt() << "`: the model has no linears with a gelu or swiglu between them";
   return success();
 }
 

@@ -73,12 +73,13 @@ struct PieceModel {
   llvm::SmallVector<PartUse> parts;
   llvm::SmallVector<PieceWeight> weights; ///< those that are frozen last
   llvm::SmallVector<Sharer> sharers;
-  unsigned phases = 0;       ///< bit p set: units of phase p are in the program
-  double lossScale = 1;      ///< 1 / tokens of the step, for a piece with the loss
-  int64_t chunks = 1;        ///< in which an MLP is computed
-  bool readsNorm = false;    ///< updates read the norm of all gradients
-  bool endsBackward = false; ///< nothing before it has a backward that would read its dact
-  bool rounds = false;       ///< gradients are kept and travel in the weights' type, not in that of sums
+  unsigned phases = 0;                          ///< bit p set: units of phase p are in the program
+  double lossScale = 1;                         ///< 1 / tokens of the step, for a piece with the loss
+  int64_t chunks = 1;                           ///< in which an MLP is computed
+  std::optional<mlir::Location> chunksLoc = {}; ///< where they are given
+  bool readsNorm = false;                       ///< updates read the norm of all gradients
+  bool endsBackward = false;                    ///< nothing before it has a backward that would read its dact
+  bool rounds = false; ///< gradients are kept and travel in the weights' type, not in that of sums
   /// Of the gradient of a weight of this type.
   mlir::RankedTensorType gradType(mlir::RankedTensorType weight) const;
   std::vector<CutRequest> aheads = {}; ///< keys are attended ahead of these units, help by help

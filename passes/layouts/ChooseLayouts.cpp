@@ -14,6 +14,7 @@
 // ways to one state the cheaper one stays: by the products of a device, then by what comes to it in forward and
 // backward, then by the number of exchanges; then the one that was found first.
 #include "passes/layouts/ChooseLayouts.h"
+#include "dialect/pipeline/Clauses.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/TypeSwitch.h"
 
@@ -373,6 +374,7 @@ SmallVector<DeviceLayout> Chooser::returned(State &state, func::FuncOp part) con
 /// Masks count the elements of a row, and a device with a piece of it has no number for the first one.
 static LogicalResult refuseDropout(nn::DropoutOp dropout, int64_t devices) {
   auto part = dropout->getParentOfType<func::FuncOp>();
+  Location at = dropout.getLoc();
   std::string who = ("`dropout` in part `" + part.getName() + "`").str(), what = "what it drops";
   for (Operation *user : dropout->getUsers())
     for (Value operand : user->getOperands()) {
@@ -380,11 +382,13 @@ static LogicalResult refuseDropout(nn::DropoutOp dropout, int64_t devices) {
       if (!argument || !hasAttribute(argument, nn::kAdapterAttr))
         continue;
       who = "`lora.dropout`";
+      for (auto program : part->getParentOfType<ModuleOp>().getOps<ProgramOp>())
+        at = clauseLoc(program, "lora.dropout", at);
       what = "what `" + part.getArgAttrOfType<nn::WeightAttr>(argument.getArgNumber(), nn::kWeightAttr).getAs().str() +
              "` reads";
     }
-  return dropout.emitError() << who << ": `tensor = " << devices << "` cuts " << what
-                             << ", and dropout of a cut tensor is not built yet";
+  return emitError(at) << who << ": `tensor = " << devices << "` cuts " << what
+                       << ", and dropout of a cut tensor is not built yet";
 }
 
 LogicalResult Chooser::refuse(Operation *op, const State &state) const {

@@ -19,6 +19,7 @@
 // its end, so that each sees as many keys (Grattafiori et al. 2024, 3.3.2).
 #include "analysis/Actions.h"
 #include "dialect/nn/Nn.h"
+#include "dialect/pipeline/Clauses.h"
 #include "dialect/pipeline/Pipeline.h"
 #include "passes/Passes.h"
 #include "passes/layouts/ChooseLayouts.h"
@@ -74,8 +75,9 @@ LogicalResult SequenceCutter::checkSlices() {
   SmallVector<int64_t> starts = sliceStarts(program);
   for (size_t k = 0; k + 1 < starts.size(); ++k)
     if (int64_t length = starts[k + 1] - starts[k]; length % (2 * devices) != 0)
-      return emitError(program.getLoc()) << "slice " << k << " has " << length << " tokens, which are not cut over "
-                                         << "`context = " << devices << "`: it needs a multiple of " << 2 * devices;
+      return emitError(clauseLoc(program, "mesh.context"))
+             << "slice " << k << " has " << length << " tokens, which are not cut over "
+             << "`context = " << devices << "`: it needs a multiple of " << 2 * devices;
   return success();
 }
 
@@ -84,9 +86,9 @@ LogicalResult SequenceCutter::checkProgram() {
     return checkSlices();
   auto sequence = program.getTrain().getAs<IntegerAttr>("sequence");
   if (sequence && sequence.getInt() % (2 * devices) != 0)
-    return emitError(program.getLoc()) << "a sequence of " << sequence.getInt()
-                                       << " tokens is not cut over `context = " << devices
-                                       << "`: it needs a multiple of " << 2 * devices;
+    return emitError(clauseLoc(program, "mesh.context"))
+           << "a sequence of " << sequence.getInt() << " tokens is not cut over `context = " << devices
+           << "`: it needs a multiple of " << 2 * devices;
   return success();
 }
 

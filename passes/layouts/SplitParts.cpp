@@ -12,6 +12,7 @@
 //
 // All devices run this one text. From here on every pass sees local tensors, and ops that exchange them.
 #include "analysis/Actions.h"
+#include "dialect/pipeline/Clauses.h"
 #include "dialect/pipeline/Pipeline.h"
 #include "passes/Passes.h"
 #include "passes/layouts/ChooseLayouts.h"
@@ -424,7 +425,7 @@ LogicalResult Splitting::checkRows() {
   }
   for (size_t k = 0; k + 1 < starts.size(); ++k)
     if (int64_t rows = batch.getInt() * (starts[k + 1] - starts[k]) / share; rows % program.sizeOf(Axis::tensor) != 0) {
-      auto error = emitError(program.getLoc());
+      auto error = emitError(clauseLoc(program, "mesh.sequence"));
       error << (program.getSlices() > 0 ? "slice " + Twine(k) : Twine("a microbatch")) << " has " << rows
             << " rows of activations; `tensor = " << program.sizeOf(Axis::tensor)
             << "` with `sequence` does not divide them";

@@ -11,6 +11,7 @@
 // The factor stands between A and B because u is the smallest tensor. freeze-weights freezes all weights of the model.
 // Names are those of the peft library's files (Hu et al. 2021, "LoRA").
 #include "dialect/nn/Nn.h"
+#include "dialect/pipeline/Clauses.h"
 #include "dialect/pipeline/Pipeline.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "passes/Passes.h"
@@ -162,7 +163,7 @@ struct AdaptLinears : public pp::impl::AdaptLinearsBase<AdaptLinears> {
           count += adapter.adapt(part);
       numberDropouts(getOperation(), adapter.dropouts);
       if (count == 0) {
-        emitError(program.getLoc()) << "`lora`: no linear of the model has one of its targets";
+        emitError(clauseLoc(program, "lora.targets")) << "`lora`: no linear of the model has one of its targets";
         return signalPassFailure();
       }
     }

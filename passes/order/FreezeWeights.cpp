@@ -10,6 +10,7 @@
 // Stage 2 hands the gradient on, and has none of weights: B is I, and W, U and moves of gradients are nothing.
 #include "analysis/Actions.h"
 #include "dialect/nn/Nn.h"
+#include "dialect/pipeline/Clauses.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "passes/Passes.h"
 #include "llvm/ADT/SetVector.h"
@@ -35,7 +36,7 @@ public:
       markFrozen(piece);
     first = llvm::find(trains, true) - trains.begin();
     if (first == pieces.size())
-      return emitError(program.getLoc()) << "`freeze` leaves no weight of the model to train";
+      return emitError(clauseLoc(program, "freeze")) << "`freeze` leaves no weight of the model to train";
     for (Operation &op : llvm::make_early_inc_range(program.getBody().front()))
       if (auto together = dyn_cast<TogetherOp>(op))
         thin(together);

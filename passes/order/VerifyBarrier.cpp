@@ -6,6 +6,7 @@
 #include "analysis/Actions.h"
 #include "analysis/Optimizer.h"
 #include "analysis/Vocabulary.h"
+#include "dialect/pipeline/Clauses.h"
 #include "passes/Passes.h"
 
 namespace pp {
@@ -46,7 +47,7 @@ static LogicalResult refuse(Location loc, const Twine &what, const Twine &why = 
 
 static LogicalResult verify(ProgramOp program) {
   if (StringRef reason = reasonOf(program); !reason.empty())
-    return refuse(program.getLoc(), reason);
+    return refuse(clauseLoc(program, "optimizer.barrier"), reason);
   Pieces pieces(program);
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
     if (StringRef reason = reasonOf(pieces, piece); !reason.empty())
