@@ -15,10 +15,10 @@
 #include "tools/Forms.h"
 #include "tools/FrontendFlags.h"
 #include "tools/Proofs.h"
-#include "tools/judge/Check.h"
 #include "tools/editor/Server.h"
-#include "tools/search/Search.h"
 #include "tools/editor/Watch.h"
+#include "tools/judge/Check.h"
+#include "tools/search/Search.h"
 #include "llvm/Support/BuryPointer.h"
 #include "llvm/Support/InitLLVM.h"
 #include "llvm/Support/Path.h"
@@ -357,8 +357,9 @@ int main(int argc, char **argv) {
     return pp::watch({argv, size_t(argc)}, fromFolder.empty() ? input : fromFolder + "/config.json");
   auto serve = [] {
     auto options = pp::frontendOptions();
-    return input.empty() ? success(succeeded(options) && succeeded(pp::serveLanguage(*options)))
-                         : LogicalResult(pp::usage("--lsp serves the files that the editor opens; leave `" + input + "` out"));
+    return input.empty()
+               ? success(succeeded(options) && succeeded(pp::serveLanguage(*options)))
+               : LogicalResult(pp::usage("--lsp serves the files that the editor opens; leave `" + input + "` out"));
   };
   int code = pp::exitCode(success(read && succeeded(pp::wantsLanguageServer() ? serve() : run())));
   pp::tellFiles();
