@@ -39,7 +39,10 @@ public:
     if (!read.insert(full).second)
       return success();
     std::string why;
-    unsigned buffer = source.addFile(full, why);
+    auto held = options.openFiles ? options.openFiles->find(full) : llvm::StringMap<std::string>::const_iterator();
+    unsigned buffer = options.openFiles && held != options.openFiles->end()
+                          ? source.manager.AddNewSourceBuffer(MemoryBuffer::getMemBuffer(held->second, full), SMLoc())
+                          : source.addFile(full, why);
     declared.isIncomplete |= !buffer;
     if (!buffer)
       return source.error(import.at) << "cannot open `" << import.text << "`: " << why

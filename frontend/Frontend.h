@@ -6,6 +6,7 @@
 #include "frontend/evaluate/Budget.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"
+#include "llvm/ADT/StringMap.h"
 #include "llvm/Support/SourceMgr.h"
 #include <string>
 #include <utility>
@@ -34,6 +35,8 @@ struct FrontendOptions {
   std::string config;
   /// For --search, if not null: gets the names of the `defines` that are the schedule's.
   std::vector<std::string> *scheduleDefines = nullptr;
+  /// For --lsp, if not null: texts that an editor holds, by path; they go before the files.
+  const llvm::StringMap<std::string> *openFiles = nullptr;
   Budget budget;
 };
 

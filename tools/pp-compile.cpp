@@ -15,9 +15,10 @@
 #include "tools/Forms.h"
 #include "tools/FrontendFlags.h"
 #include "tools/Proofs.h"
+#include "tools/editor/Server.h"
+#include "tools/editor/Watch.h"
 #include "tools/judge/Check.h"
 #include "tools/search/Search.h"
-#include "tools/watch/Watch.h"
 #include "llvm/Support/BuryPointer.h"
 #include "llvm/Support/InitLLVM.h"
 #include "llvm/Support/Path.h"
@@ -354,7 +355,13 @@ int main(int argc, char **argv) {
       {pp::formNames(), pp::channelNames()});
   if (read && pp::wantsWatch())
     return pp::watch({argv, size_t(argc)}, fromFolder.empty() ? input : fromFolder + "/config.json");
-  int code = pp::exitCode(success(read && succeeded(run())));
+  auto serve = [] {
+    auto options = pp::frontendOptions();
+    return input.empty()
+               ? success(succeeded(options) && succeeded(pp::serveLanguage(*options)))
+               : LogicalResult(pp::usage("--lsp serves the files that the editor opens; leave `" + input + "` out"));
+  };
+  int code = pp::exitCode(success(read && succeeded(pp::wantsLanguageServer() ? serve() : run())));
   pp::tellFiles();
   return code == 0 && isInterrupted ? 128 + SIGINT : code;
 }

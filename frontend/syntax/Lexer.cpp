@@ -7,7 +7,7 @@
 using namespace llvm;
 using namespace pp;
 
-static const char *const kKeywords[] = {
+static constexpr StringRef kKeywords[] = {
     "import", "fn",       "schedule", "model",  "train", "cluster",      "part",    "stage",  "of",
     "at",     "weight",   "opt",      "layers", "let",   "var",          "require", "return", "for",
     "in",     "repeat",   "while",    "if",     "then",  "else",         "on",      "move",   "from",
@@ -18,11 +18,13 @@ static const char *const kKeywords[] = {
 static const char *const kMarks[] = {"==", "!=", "<=", ">=", "//", "..", "(", ")", "{", "}", "[",
                                      "]",  ",",  "=",  "<",  ">",  "+",  "-", "*", "/", "%"};
 
+ArrayRef<StringRef> pp::reservedWords() { return kKeywords; }
+
 namespace {
 class Lexer {
 public:
   Lexer(Source &source, StringRef buffer) : source(source), at(buffer.begin()), end(buffer.end()) {
-    for (const char *word : kKeywords)
+    for (StringRef word : kKeywords)
       keywords.insert(word);
   }
 

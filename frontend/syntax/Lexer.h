@@ -26,6 +26,9 @@ struct Token {
 /// Reads a number with `.` or `e`; null, or why it is none: one that is infinite or vanishes was meant to be another.
 const char *readNumber(llvm::StringRef text, double &number);
 
+/// The words that are no names.
+llvm::ArrayRef<llvm::StringRef> reservedWords();
+
 /// All tokens of a buffer, the last one `End`; what is no word is `Wrong`, and the error is told.
 std::vector<Token> lex(Source &source, llvm::StringRef buffer);
 

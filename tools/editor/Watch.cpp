@@ -8,7 +8,7 @@
 //   changes OUT.watch.js      a page that is open sees that, and loads itself again
 //
 // A page in a browser may not read files, but it may load a script from beside it.
-#include "tools/watch/Watch.h"
+#include "tools/editor/Watch.h"
 #include "tools/Forms.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Program.h"
