@@ -17,8 +17,8 @@ from pp_schedules.advise.arguments import Unreadable, read_arguments
 COMPILER, FOLDER = sys.argv[1:3]
 TALLY = harness.Tally()
 JOB = ("--num-layers {layers} --hidden-size 256 --num-attention-heads 4 --swiglu --ffn-hidden-size 512 "
-       "--seq-length 128 --micro-batch-size 1 --global-batch-size {batch} --pipeline-model-parallel-size {ranks} --bf16 "
-       "--vocab-size 4096 --world-size {gpus} ")
+       "--seq-length 128 --micro-batch-size 1 --global-batch-size {batch} "
+       "--pipeline-model-parallel-size {ranks} --bf16 --vocab-size 4096 --world-size {gpus} ")
 
 # Layout, ranks, and the layers, embedding and losses of its stages.
 LAYOUTS = (("Et*8|t*8|t*8|t*8L", [8, 8, 8, 8]), ("Et|tt|tt|tttL", [1, 2, 2, 3]), ("E||tt|tL", [0, 0, 2, 1]),

@@ -1,7 +1,8 @@
 """Reads the arguments of Megatron-LM that say what a pipeline is."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# Names and defaults are those that Megatron-LM itself gives its arguments. What is only nearly the same here is said in `near`.
+# Names and defaults are those that Megatron-LM itself gives its arguments. What is only nearly the same here is said in
+# `near`.
 from __future__ import annotations
 
 from typing import List, Optional
