@@ -42,7 +42,7 @@ def problems(path, trees, texts):
             if other in trees and node.attr not in defined(trees[other]):
                 yield f"{path}:{node.lineno}: `{other}` has no `{node.attr}`"
     for name, line in imported.items():
-        if name not in used and "#" not in texts[path].splitlines()[line - 1]:
+        if name not in used and name != "annotations" and "#" not in texts[path].splitlines()[line - 1]:
             yield f"{path}:{line}: `{name}` is imported and not used"
 
 
