@@ -112,8 +112,8 @@ llvm::SmallVector<nn::Axis> axesOfTerms(pipeline::ProgramOp program, pipeline::W
 /// The update that the gradient of this microbatch is part of.
 int64_t updateOf(pipeline::ProgramOp program, int64_t microbatch);
 
-/// Which version of the weights a unit, a task or a launch reads: 0 is there when the step begins, each update makes
-/// the next, those below 0 are of earlier steps. If the schedule says nothing, all updates before its own are in it.
+/// Which version of the weights a unit, a task or a launch reads: 0 is there at the start of the step, each update
+/// makes the next, earlier steps made those below 0. By default it is the newest.
 template <typename Op> int64_t versionOf(pipeline::ProgramOp program, Op op) {
   std::optional<uint64_t> version = op.getVersion();
   return version ? static_cast<int64_t>(*version) : updateOf(program, op.getUnit().getCoord().getMicrobatch());

@@ -57,7 +57,7 @@ public:
     pipeline::PostOp post;
     bool posted = false;
   };
-  /// The k-th message of a directed edge and channel, or the k-th sum of a group.
+  /// One message: the k-th of a directed edge and channel, or the k-th sum of a group.
   struct Message {
     llvm::SmallVector<End, 2> ends; ///< those that some rank posts, now or later; a send before its receive
     bool delivered = false;

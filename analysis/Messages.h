@@ -9,7 +9,7 @@
 
 namespace pp {
 
-/// Numbers from 1: sends and collectives in the order of ranks and of their lists. An emitted program counts the same
+/// Numbers messages from 1: sends and collectives by the order of ranks and lists. An emitted program counts the same
 /// way (runtime/files/Trace.cpp), so that a planned and a measured message have the same number.
 class Messages {
 public:
@@ -26,7 +26,7 @@ private:
 
 /// Bytes that a rank sends, receives or has all of in a collective: of its slot, or of the first tensors of it.
 int64_t bytesOf(pipeline::PostOp post);
-/// Bytes that come to the rank from others, each member's straight from it.
+/// Bytes that come to the rank from others, if each member sends its own directly.
 int64_t bytesReceived(pipeline::PostOp post);
 
 //===-- Exchanges inside bodies ---------------------------------------------------------------------------------===//

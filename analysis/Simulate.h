@@ -84,8 +84,8 @@ struct Timeline {
   double period = 0, barrierPeriod = 0;
   /// What it costs that all ranks meet between two steps.
   double barrierCost() const { return 2 * step - twoSteps; }
-  /// The longest time from the first to the last work of one rank: what a step costs where the next one may begin on a
-  /// rank before the others have ended this one (no optimizer barrier).
+  /// The longest time from the first to the last work of one rank. It is the cost of a step without an optimizer
+  /// barrier: a rank then begins the next step before the other ranks have ended this one.
   double span() const;
   /// Share of ranks x makespan in which no work runs.
   double bubble() const;

@@ -132,7 +132,7 @@ private:
   bool isUnasked = false; ///< what is read now
 };
 
-/// Holds back what is said of a program, and then says it in the order of the text.
+/// Holds back the diagnostics of a program, and then emits them in the order of the text.
 class InOrderOfText {
 public:
   explicit InOrderOfText(mlir::MLIRContext *context) : engine(context->getDiagEngine()) {

@@ -32,7 +32,7 @@ struct FrontendOptions {
   std::string folder;
   /// For --from-hf: what its config.json says of the computation, as ConfigFacts writes it.
   std::string config;
-  /// For --search, if not null: gets the names of the `defines` that are the schedule's.
+  /// If not null (for --search), receives the names of those `defines` that belong to the schedule.
   std::vector<std::string> *scheduleDefines = nullptr;
   Budget budget;
 };

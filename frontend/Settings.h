@@ -51,7 +51,7 @@ public:
   mlir::LogicalResult check(Evaluator &evaluator, SMLoc at, StringRef option, StringRef name);
   /// Takes a value that was given at `at`, if it is in range.
   mlir::LogicalResult set(Evaluator &evaluator, SMLoc at, StringRef option, StringRef name, const Value &value);
-  /// That what is given of the optimizer has an effect with this precision and this rate.
+  /// An error if an optimizer option that is given has no effect with this precision and rate.
   mlir::LogicalResult checkOptimizer(Evaluator &evaluator, StringRef precision);
 
   mlir::DictionaryAttr dictionaryOf(StringRef option, StringRef precision, mlir::Builder &builder);

@@ -264,8 +264,8 @@ private:
   Callee calleeOf(const Model &one) { return {"model", one.name, one.parameters}; }
   Callee calleeOf(const Cluster &one) { return {"cluster", one.name, one.parameters}; }
 
-  /// The overrides; before them, of a schedule in place of the one that `train` names, the ranks, microbatches and
-  /// slices of that one. Of several values the last one counts.
+  /// The overrides. If another schedule replaces the one that `train` names, the ranks, microbatches and slices of the
+  /// named one come first. A later value of the same name counts.
   FailureOr<std::vector<Override>> withSizes() {
     std::vector<Override> given;
     bool isCall = replaced && replacedCall->kind == Expr::Call;

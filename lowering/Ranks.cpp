@@ -24,7 +24,7 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-/// One straight-line function of 1e5 calls takes 17 s to generate, a hundred of a thousand calls 1 s.
+/// LLVM takes 17 s for one function of 1e5 calls, and 1 s for a hundred functions of a thousand calls.
 static constexpr unsigned kCallsPerFunction = 1000;
 
 static FailureOr<ProgramOp> findProgram(ModuleOp module) {

@@ -146,7 +146,7 @@ StateSpec readState(const json &entry, const Place &place) {
   return state;
 }
 
-/// The device of another rank, or of this one, that is in line with this device.
+/// The device of `rank` that has the same coordinates on the mesh as this device.
 int32_t deviceOf(const Program &program, const RankProgram &own, const std::string &label, int32_t rank) {
   if (rank < 0 || rank >= program.ranks)
     throw Unfit(text("message `", label, "` names rank ", rank, " of ", program.ranks));

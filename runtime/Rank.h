@@ -26,7 +26,7 @@ protected:
   ~KernelQueue() = default;
 };
 
-/// Losses that count their targets have these at most 3 places further on than the next token.
+/// The targets of a loss that counts them are at most 3 places behind the next token.
 constexpr int mostAhead = 3;
 
 /// What updates and the loss read besides their arrays; set by the trainer before each step.

@@ -15,7 +15,7 @@ llvm::LogicalResult refuse(const llvm::Twine &message);
 /// Counts errors that point into the command line as such: for every context that a tool makes.
 void watchCommandLine(mlir::MLIRContext &context);
 
-/// An option whose values have names, and these.
+/// An option and the names that its value may have.
 struct NamedValues {
   llvm::StringRef option;
   llvm::SmallVector<llvm::StringRef> values;

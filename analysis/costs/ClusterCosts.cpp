@@ -219,8 +219,8 @@ private:
     return product ? product.getDw() : Value();
   }
 
-  /// Each expert multiplies its share of the rows, and the matrix of one without rows is not touched. Where experts are
-  /// cut over devices, those of the device for which that takes longest: the others wait for it.
+  /// Seconds in which each expert multiplies its share of the rows; nobody reads the matrix of an expert without rows.
+  /// If experts are cut over devices, it is the time of the slowest device: the others wait for it.
   double secondsOfExperts(nn::Kernel kernel, Value weights, double flops, double bytes, double bandwidth) const {
     auto filled = kernel->getAttrOfType<FloatAttr>("filled");
     auto type = cast<RankedTensorType>(weights.getType());

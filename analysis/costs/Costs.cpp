@@ -81,7 +81,7 @@ std::unique_ptr<CostModel> pp::makeCosts(ProgramOp program, StringRef choice, St
   return makeMeasuredCosts(program, choice);
 }
 
-/// The part of its unit that a launch does: all, if the unit is not cut at its attentions.
+/// The share of its unit's work that a launch does; 1 if the unit is not cut at its attentions.
 static double shareOf(LaunchOp launch) { return launch.getShare() ? launch.getShare()->convertToDouble() : 1; }
 
 double UnitCosts::of(int64_t, LaunchOp launch) const {

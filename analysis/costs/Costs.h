@@ -77,8 +77,8 @@ class PieceWeights {
 public:
   explicit PieceWeights(pipeline::ProgramOp program);
   double of(pipeline::CoordAttr coord) const;
-  /// What a reader of the times should know: which layers are 1, which parts count as a stage. Empty if all stages are
-  /// alike and there are no parts.
+  /// A note for who reads the times: which layers are 1, which parts count as a stage. Empty if all stages are alike
+  /// and the model has no parts.
   std::string str() const;
 
 private:

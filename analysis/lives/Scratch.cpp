@@ -141,7 +141,8 @@ private:
   }
 };
 
-/// On a GPU. A block for all kernels; a communicator for each channel, as runtime/cuda/TransportNccl.cpp has them.
+/// Counts scratch on a GPU. All kernels share one block, and each channel has a communicator, as in
+/// runtime/cuda/TransportNccl.cpp.
 class DeviceCount {
 public:
   explicit DeviceCount(ArrayRef<RankOp> programs) {

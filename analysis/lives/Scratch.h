@@ -7,8 +7,8 @@
 
 namespace pp {
 
-/// Bounds that hold for every CPU, with one thread a rank, and over every transport; or, for `cuda`, for every GPU with
-/// NCCL. There `kernels` is one block that libraries and our kernels use in turn: as large as the largest one needs.
+/// Bounds for every CPU, with one thread a rank, and for every transport; with `cuda`, for every GPU with NCCL. On a
+/// GPU `kernels` is one block, as large as the largest need of a kernel: libraries and our kernels take turns in it.
 struct RankScratch {
   int64_t kernels = 0;  ///< what the largest op needs, and all tables
   int64_t messages = 0; ///< of the collectives that are posted and not complete, at their largest sum; in host memory

@@ -27,10 +27,10 @@ struct SlotLife {
 /// Whether both hold something at some position.
 bool meet(const SlotLife &a, const SlotLife &b);
 
-/// The lives of all slots of a rank, in order of their first segment; `positions` of the rank's ops are counted from 0.
-/// Weights, optimizer state and data are there when the step begins; what the trainer reads lives to the end. Of a slot
-/// whose tensors lie apart each has its own life; one that a launch hands on ends right before it. `host`: of the slots
-/// in the rank's host memory instead. `apart`: as if all tensors lay apart that may.
+/// The lives of all slots of a rank, ordered by their first segment. Positions count the rank's ops from 0. Weights,
+/// optimizer state and data live from the start of the step; values that the trainer reads live to its end. If a slot's
+/// tensors lie apart, each tensor has its own life; a tensor that a launch hands on ends right before it. `host`: the
+/// slots in the rank's host memory instead. `apart`: as if every tensor that may lie apart did so.
 std::vector<SlotLife> slotLives(pipeline::RankOp rank, bool host = false, bool apart = false);
 
 /// The role and bytes of the largest sum of live slots, and where it is reached.

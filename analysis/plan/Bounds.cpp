@@ -87,7 +87,8 @@ private:
     return units;
   }
 
-  /// Jackson's rule: a machine that may interrupt a unit always runs the ready one with the longest tail.
+  /// A bound by Jackson's rule: a machine that may interrupt its units always runs the ready unit with the longest
+  /// tail.
   int64_t oneMachine(int64_t rank) const {
     std::vector<int64_t> units = unitsOf(rank);
     std::sort(units.begin(), units.end(), [&](int64_t a, int64_t b) { return heads[a] < heads[b]; });

@@ -8,8 +8,8 @@ using namespace pp;
 
 namespace {
 
-/// Above so many units half the rounds are enough. So many units are scheduled in waves, all of them together: time
-/// stays nearly linear in the number of units.
+/// Problems with more than kManyUnits units take half the rounds. All waves together schedule at most kWaveUnits units,
+/// so that the time stays nearly linear in the number of units.
 constexpr int64_t kManyUnits = 10'000, kWaveUnits = 60'000;
 /// What high effort does, and in how many units together: so its time is bounded for large problems, too.
 constexpr int64_t kPatterns = 30, kLists = 300, kListUnits = 1'500'000, kMoves = 100'000, kMoveUnits = 60'000'000;

@@ -72,8 +72,8 @@ private:
   uint64_t state = 0;
 };
 
-/// Moves units along the lists, so many times, and keeps the shortest order. Takes orders that are up to `hottest`
-/// ticks longer at first, none at the end; stops at `bound`. `order` fits and completes, and so do all that follow.
+/// Moves units along the lists, `tries` times, and returns the shortest order. At first it accepts orders that are up
+/// to `hottest` ticks longer, at the end none; it stops at `bound`. `order` and all later ones fit and complete.
 PlanOrder annealOrder(const PlanGraph &graph, const PlanOrder &order, int64_t tries, int64_t hottest, int64_t bound,
                       PlanDraws &draws);
 

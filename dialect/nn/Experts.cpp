@@ -158,7 +158,7 @@ INFER(RouteOp) {
   return success();
 }
 
-/// A loss of balance is over so many tokens one behind the other.
+/// The number of consecutive tokens over which a loss of balance is taken.
 static int64_t groupOf(RouteOp op) {
   return op.getOver() == "sequence" ? tensorOf(op.getLogits()).getDimSize(1) : rowsOf(op.getLogits());
 }

@@ -132,7 +132,7 @@ private:
     return refuse(givenAs, "rotary positions of type `" + type + "` are not known" + didYouMean(type, known) + "; " +
                                thereAre(known));
   }
-  /// Only the keys that the type has.
+  /// An error unless all keys that are given are among these names.
   LogicalResult only(std::initializer_list<StringRef> names) {
     for (const auto &[key, value] : given ? *given : json::Object()) {
       StringRef name = key;

@@ -33,7 +33,7 @@ std::optional<FailureOr<Value>> Elaborator::predefined(StringRef name, SMLoc at)
   return std::nullopt;
 }
 
-// A list that is asked for at every turn of a loop is made the first time.
+// Makes the list once: a loop may ask for it at every turn.
 FailureOr<Value> Elaborator::listOnce(StringRef name, SMLoc at) {
   for (auto &[known, list] : lists)
     if (known == name)
@@ -502,8 +502,8 @@ SmallVector<unsigned> Elaborator::piecesInModelOrder() {
   return order;
 }
 
-/// Parts outside the layers that no piece declares. Those before all layers join the piece behind them, those behind
-/// all layers the piece before them; others are added with the layer that they stand before.
+/// Finds pieces for the parts outside the layers that no piece declares. A part before all layers joins the piece
+/// behind it, and a part behind all layers joins the piece before it. Any other part joins the layer that follows it.
 void Elaborator::collectUndeclared(ArrayRef<unsigned> order) {
   for (unsigned part = 0; part < model.parts.size(); ++part) {
     if (model.parts[part].kind || isDeclared(part))

@@ -48,7 +48,7 @@ Thing UnitBuilder::skipOf(ArrayRef<int64_t> skips, const BodyGroups::Group &grou
   return StepValues::thing(StepValues::roleOf(group.kind()), skips[group.number()], unit);
 }
 
-/// What other units made, or attentions of this one that ran apart from it. Null if it is none of these.
+/// A value that other units made, or an attention of this unit that ran apart from it. Null for any other value.
 FailureOr<Value> UnitBuilder::readShared(UnitOp op, const BodyGroups::Group &group) {
   CoordAttr coord = op.getUnit().getCoord();
   int64_t piece = step.pieces.find(coord), rank = op.getRanks().front();
@@ -135,7 +135,8 @@ LogicalResult UnitBuilder::reportMoved(UnitOp op, Thing stash, TransferOp move) 
   return error;
 }
 
-/// An input that the schedule moves itself, and not to where it is read; keys of a slice that ran elsewhere.
+/// Reports an input that the schedule moves itself, but not to its reader, and keys of a slice that ran on another
+/// rank.
 LogicalResult UnitBuilder::reportAbsent(UnitOp op, Thing thing, int64_t rank) const {
   SmallVector<int64_t> ranks;
   for (int64_t other = 0; other < static_cast<int64_t>(ProgramOp(step.program).getRanks()); ++other)

@@ -20,9 +20,9 @@ public:
   mlir::LogicalResult build(pipeline::UnitOp op);
   /// What the unit reads of this group where it runs.
   mlir::LogicalResult readGroup(pipeline::UnitOp op, const BodyGroups::Group &group, mlir::Value &value);
-  /// What the task has made for others. `share`: of the gradient, what it contained before.
+  /// Records what the task made for others. `share`: what the gradient contained before.
   mlir::LogicalResult recordResults(pipeline::UnitOp op, const TaskBody &body, pipeline::TaskOp task, Share share);
-  /// That the unit's input is elsewhere, and why.
+  /// Reports that the unit's input is elsewhere, and why.
   mlir::LogicalResult reportAbsent(pipeline::UnitOp op, Thing thing, int64_t rank) const;
 
   /// The tasks of one `together` have its number as `joint`.

@@ -3,10 +3,11 @@
 //
 //   shares on ranks --move, sum--> owner --norm per rank, all-reduce--> U on the owner --move--> every home
 //
-// On a mesh the owner's devices along `data` sum what they have before the norm. All of them then have the same, so
-// each makes the norm and the update of all by itself, and they stay alike. With `zero = 1` each gets the sum of a
-// shard alone, updates it, and then they gather the new weights. With `zero = 2` they do so behind each backward, and
-// each adds up its shard (GradientShares); at the end there is left what tied weights were to be added to.
+// On a mesh the owner's devices along `data` sum their gradients before the norm. Then all of them have the same sums,
+// and each makes the whole norm and the whole update by itself, so their weights stay alike. With `zero = 1` each
+// device gets the sum of one shard and updates it; then the devices gather the new weights. With `zero = 2` they sum
+// behind each backward, and each device adds up its shard (GradientShares). At the end only gradients with terms of
+// tied weights are left to sum.
 //
 // A tied weight is owned by the first piece that uses it. Each later piece holds a copy in its own payload: its share
 // of the gradient is copied out (tie.out), added on the owner (tie.in.k), and the new value comes back (tie.fresh.k).
@@ -87,8 +88,8 @@ void UpdateBuilder::outputFrozen() {
     step.output(weight, value, locOf(weight.piece));
 }
 
-/// Where several updates need a norm, it is made before each. Where they do not, only the norm of the last one is made,
-/// for people, at the end.
+/// If the updates need a norm, each has one before it. If they do not, only the last one gets a norm, at the end, for
+/// the log.
 LogicalResult UpdateBuilder::update(ArrayRef<int64_t> pieces) {
   if (!isLate())
     norms.clear();

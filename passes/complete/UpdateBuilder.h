@@ -50,7 +50,7 @@ private:
   // Gradients.
   mlir::LogicalResult reduceGradients(llvm::ArrayRef<int64_t> pieces);
   mlir::LogicalResult reduceToOwner(int64_t piece);
-  /// Who of the ranks that update the piece is nearest to the k-th of others that do so with another.
+  /// The rank among the piece's owners that serves `rank`, the k-th owner of another piece: itself if it can.
   int64_t nearestOwner(int64_t piece, int64_t rank, size_t k) const;
   mlir::LogicalResult addTied(llvm::ArrayRef<int64_t> pieces);
   mlir::LogicalResult addTiedToOwners(int64_t piece);

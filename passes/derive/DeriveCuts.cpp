@@ -188,8 +188,9 @@ SmallVector<Value> PieceGraph::argumentsOf(const Group &sum) const {
   return {};
 }
 
-/// The gradients of weights when this step has ended: those that it has not come to are as they were. One that is kept
-/// rounded is rounded once; its sum is carried from step to step until then.
+/// The gradients of weights after this step of the unit. A gradient to which no step has added yet is still the one
+/// that came in. A gradient that is kept rounded is rounded once, at its end; until then its sum is carried from step
+/// to step.
 SmallVector<Value> PieceGraph::sumsUpTo(const CutPlan &plan, int64_t step) const {
   auto isDone = [&](Operation *op) { return cuts.contains(op) && plan.stepOf(cuts.lookup(op)) <= step; };
   SmallVector<Value> sums;

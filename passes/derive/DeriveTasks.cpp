@@ -409,7 +409,7 @@ LogicalResult PieceTable::readSlices() {
   return success();
 }
 
-/// `mlp chunks = n` of the training program.
+/// Reads `mlp chunks = n` of the training program.
 LogicalResult PieceTable::readChunks() {
   auto mlp = program.getTrain().getAs<DictionaryAttr>("mlp");
   auto chunks = mlp ? mlp.getAs<IntegerAttr>("chunks") : IntegerAttr();

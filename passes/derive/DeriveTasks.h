@@ -117,7 +117,7 @@ struct Group {
 /// Makes the two ops again of which fuse-epilogues has made one.
 void splitEpilogues(mlir::func::FuncOp body);
 
-/// A function under construction whose ops several bodies take their share of.
+/// A function under construction; several bodies take a share of its ops.
 class Scratch {
 public:
   Scratch(mlir::ModuleOp module, mlir::Location loc);
@@ -129,8 +129,8 @@ public:
 };
 
 /// Writes the function of this identity: the ops of the values' block that lead from the inputs to the results,
-/// nothing else. Input groups that nothing reads are left out. Sets the attributes by which later passes know it and
-/// its groups.
+/// nothing else. Leaves out input groups that nothing reads. Sets the attributes by which later passes know the
+/// function and its groups.
 mlir::LogicalResult writeBody(mlir::ModuleOp module, mlir::Location loc, pipeline::BodyAttr identity,
                               llvm::ArrayRef<Group> inputs, llvm::ArrayRef<Group> results);
 

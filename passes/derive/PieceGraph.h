@@ -14,7 +14,7 @@ public:
   using Identities = llvm::DenseSet<pipeline::BodyAttr>;
   /// `written`: parts of attentions that graphs of this piece and slice have written so far.
   PieceGraph(mlir::ModuleOp module, const PieceModel &piece, const SequenceSlice &slice, Identities &written);
-  /// The forward ops; then, if the program has a backward, the derivatives. `first`: no gradient to add to.
+  /// Builds the forward ops, and the derivatives if there is a backward. `first`: no gradient is there yet.
   mlir::LogicalResult build(bool first);
   /// F, and R where there is one; or the rest of F behind what was attended ahead, with one more input.
   mlir::LogicalResult writeForward(pipeline::CutAttr cut = {}, const Group &more = {});
@@ -94,7 +94,7 @@ private:
   llvm::SmallVector<Group> carryGroups(pipeline::GroupKind kind, const CutPlan &plan, bool inForward,
                                        llvm::ArrayRef<mlir::Value> saved, llvm::ArrayRef<mlir::Value> ends) const;
   void replace(mlir::Value value, mlir::Value by);
-  /// For another way to cut, of which this part is one too.
+  /// Whether this body is written already, for another way to cut the unit; from now on it is.
   bool isWritten(pipeline::BodyAttr identity) { return !written.insert(identity).second; }
   mlir::LogicalResult writePart(int64_t number, int64_t attention, llvm::ArrayRef<mlir::Value> query,
                                 pipeline::KeysAttr help, pipeline::BodyAttr identity);

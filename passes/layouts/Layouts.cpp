@@ -155,7 +155,8 @@ static Results expertLinearDw(ExpertLinearDwOp op, const Operands &given) {
   return result != kNone && given.goesOn(op.getAcc(), result) ? one(result) : Results();
 }
 
-/// Rows that are cut by columns, each times a number that all devices have; its gradient is a term on each.
+/// Multiplies each row by a number. The rows are cut by columns; all devices have the numbers, whose gradient is a term
+/// on each device.
 static Results scaleRows(Operation *op, Value w, const Operands &given) {
   for (auto [operand, layout] : llvm::zip(op->getOperands(), given.layouts))
     if (layout.kind != LayoutKind::none && layout != (operand == w ? kCopy : DeviceLayout::shard(2)))

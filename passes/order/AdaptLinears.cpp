@@ -113,7 +113,7 @@ private:
     return part.getArgument(weights);
   }
 
-  /// The file has it as [out, in].
+  /// Adds a weight that files hold as [out, in].
   static Value addWeight(func::FuncOp part, nn::LinearOp linear, nn::WeightAttr weight, StringRef name,
                          ArrayRef<int64_t> shape, nn::Init init, double deviation) {
     Builder builder(part.getContext());

@@ -115,8 +115,8 @@ void firstFitByStart(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, ArrayRef<
   }
 }
 
-/// Slots that have their places stay there. Then those that live in several segments: they are few, and everything else
-/// fits around them. `bySize`: then the others by size, and not by start.
+/// Slots that have a place keep it. The next ones are slots that live in several segments: they are few, and everything
+/// else fits around them. The others follow by their start, or by their size if `bySize` is set.
 SlotLayout firstFitOf(ArrayRef<SlotLife> lives, bool keeps, bool bySize = false) {
   std::vector<size_t> order(lives.size());
   std::iota(order.begin(), order.end(), 0);
@@ -195,7 +195,8 @@ struct Plan {
   }
 };
 
-/// Tensors lie apart only where whole slots leave gaps that no plan found in this work fills.
+/// Plans whole slots first. Plans their tensors apart only if whole slots leave gaps, and `work` finds no plan without
+/// them.
 Plan planArena(RankOp rank, bool host, int64_t work) {
   Plan plan(rank, host, /*apart=*/false);
   plan.improve(work);

@@ -13,9 +13,9 @@
 // different length, a send waits for as long as the longest of them: the receiver may have begun one just before; and a
 // receive is posted as long before it is waited for (PostAhead.cpp).
 //
-// What a rank does follows from those ops of the step that stand on it, in their order. So ranks are projected beside
-// each other. They take the step a stretch at a time, and the ops of a stretch are erased when nothing behind it reads
-// them: the step and the programs of the ranks are never whole in memory at the same time.
+// The program of a rank follows from the ops of the step on this rank alone, in their order. So ranks are projected in
+// parallel. They read the step one stretch at a time. The ops of a stretch are erased when nothing behind it reads
+// them, so the whole step and the whole programs of the ranks are never in memory at the same time.
 #include "analysis/Actions.h"
 #include "analysis/costs/Costs.h"
 #include "mlir/IR/Threading.h"

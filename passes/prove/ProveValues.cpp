@@ -224,8 +224,8 @@ private:
     return llvm::is_contained({BodyVariant::norm, BodyVariant::norm_first, BodyVariant::judge}, body.getVariant());
   }
 
-  /// Before the first judge of a step that does it over all but the norm is: what depends on weights is, and that what
-  /// does not is made once more.
+  /// Whether the launch's results are doubtful: before the first judge of a step that may be done over, everything but
+  /// the norm is. Results that depend on the weights are wrong if an update was wrong, and the others are made again.
   bool isDoubtful(int64_t rank, LaunchOp launch) {
     if (stages[rank] == Stage::Sure)
       return false;

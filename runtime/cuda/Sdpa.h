@@ -57,7 +57,7 @@ public:
   pp_status_t run(const SdpaTensors &tensors, char *scratch, void *stream, std::string &why) const;
   /// Whether PP_CUDNN says this: `off`, `forward`.
   static bool isWished(const char *what);
-  /// What attention runs here by, for --info: cuDNN and its version, or why not.
+  /// The library that runs attention here, for --info: cuDNN and its version, or why it is not used.
   static std::string describe();
 
 private:

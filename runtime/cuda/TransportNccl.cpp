@@ -196,8 +196,8 @@ std::string NcclTransport::plan(const Key &key) const {
   return all;
 }
 
-/// What meets must be the same: NCCL would move what fits, or wait for ever. No two ranks may share a GPU: NCCL refuses
-/// them in words that do not say what to do.
+/// Both ends must have the same plan: with different plans NCCL would move what fits, or wait for ever. No two ranks
+/// may share a GPU: NCCL refuses that, too, but its message does not say what to do.
 Status NcclTransport::comparePlans(const Key &key, const Lane &lane) {
   const std::string gpu = driver.identity(), mine = plan(key);
   std::string first = gpu + mine;
@@ -418,7 +418,7 @@ ncclResult_t NcclTransport::shareApart(const MessageSpec &message, const Lane &l
   return result;
 }
 
-/// A shard that lies in the whole is where it belongs: that is how NCCL knows that it need not be copied.
+/// A shard that is a part of the whole lies at its own place there: by that NCCL knows that it need not copy the shard.
 ncclResult_t NcclTransport::shareEqually(const MessageSpec &message, const Lane &lane, void *data, void *shard,
                                          ncclDataType_t type) const {
   auto *stream = static_cast<cudaStream_t>(driver.native(lane.stream));
@@ -437,7 +437,8 @@ Status NcclTransport::endGroup(ncclResult_t result, const Lane &lane, const Mess
   return settle(isWrong ? result : ended, lane, message);
 }
 
-/// Copies what this rank gives the others to the channel's memory, or from there what it gets; its own rows once.
+/// Copies what this rank gives the others into the channel's memory, or copies what it got out of that memory. The
+/// rank's own rows are copied once.
 Status NcclTransport::pack(const MessageSpec &message, const Lane &lane, void *data, void *shard, bool gives) {
   auto own = size_t(lane.place);
   const int64_t each = message.bytes / message.blocks() / int64_t(message.group.size());

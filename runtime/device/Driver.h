@@ -78,7 +78,7 @@ public:
   /// Returns when what the event stands for, or all that was asked for, has happened; PP_PEER when it is overdue.
   virtual Status finish(Event event) = 0;
   virtual Status finish() = 0;
-  /// Asked now and then while one of them waits, and once more when it is overdue; what is not ok ends the wait.
+  /// `look` is called now and then during a wait, and once more when it is overdue; an error of it ends the wait.
   virtual void watch(std::function<Status(bool overdue)> look) = 0;
 
   /// The kernels of the rank go to this stream from now on.

@@ -183,7 +183,8 @@ void Writer::write() {
 
 } // namespace
 
-/// A unit's event comes after those of what it posted and waited for inside itself, which count there only.
+/// The event of a unit comes after the events of the messages inside it. The time of these messages is taken out of the
+/// unit's time, so it counts once.
 void Trace::settle() {
   for (size_t i = 0; i < pending.size(); ++i) {
     Event event = pending[i];

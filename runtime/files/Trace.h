@@ -47,7 +47,7 @@ public:
   /// The step is over: the marks' times become known.
   void settle();
 
-  /// Makes room for `capacity` events. More are kept, too, up to `most`; later ones are counted and dropped.
+  /// Makes room for `capacity` events. Up to `most` events are kept; later ones are counted and dropped.
   void reserve(size_t capacity, size_t most) {
     events.resize(std::min(capacity, most));
     this->most = most;

@@ -23,8 +23,8 @@ public:
   [[nodiscard]] static std::string singleOf(const std::string &stem) { return stem + ".safetensors"; }
   [[nodiscard]] static std::string indexOf(const std::string &stem) { return singleOf(stem) + ".index.json"; }
 
-  /// Opens a file, or what a folder has: the files that its index names, or `model.safetensors`. A tensor that several
-  /// files have is the one of the file that the index says.
+  /// Opens a file, or what a folder has: the files that its index names, or `model.safetensors`. If several files have
+  /// a tensor, the index says whose it is.
   Status open(const std::string &path, const std::string &stem = modelStem);
 
   [[nodiscard]] const std::string &path() const { return name; }

@@ -14,9 +14,9 @@ using namespace pp;
 
 //===-- Dropout of weights ---------------------------------------------------------------------------------------===//
 //
-// A pair's word is that of element (head * length + query) * length + key of its sequence, with heads of all devices
-// of the rank and positions in the whole sequence. So no slice, chunk or part of a call changes it, and the backward
-// makes the same words again.
+// The word of a pair is number (head * length + query) * length + key of its sequence. Heads count over all devices of
+// the rank, positions over the whole sequence. So the word depends on no slice, chunk or part of a call, and the
+// backward makes the same word again.
 
 /// As many words as a register holds, each in the low half of its lane; the high halves may be anything.
 #if defined(__AVX512F__)

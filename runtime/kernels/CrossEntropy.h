@@ -30,7 +30,7 @@ template <bool Capped, class A> struct LogitCap {
   A cap, inverse;
   explicit LogitCap(const PreparedOp &op) : cap(A(op.logitCap())), inverse(Capped ? A(1 / op.logitCap()) : A(0)) {}
   PP_INLINE A operator()(A z) const { return Capped ? cap * hyperbolicTangent(z * inverse) : z; }
-  /// The slope of the cap where it makes `logit`.
+  /// The derivative of the cap at the point where its value is `logit`.
   PP_INLINE A slope(A logit) const { return Capped ? A(1) - (logit * inverse) * (logit * inverse) : A(1); }
 };
 

@@ -188,8 +188,8 @@ struct PreparedOp {
   double logitCap() const { return params[kernel == Kernel::cross_entropy_stats ? 0 : 1]; }
 };
 
-/// The loops of one ISA. Each is made by one file with its own compiler flags; all they define has internal linkage,
-/// so that the linker cannot take code of one ISA for another.
+/// The loops of one ISA. One file with its own compiler flags makes each table. All functions of the file have internal
+/// linkage, so that the linker cannot take code of one ISA for another.
 struct IsaTable {
   const char *name;
   bool multipliesBf16;                 ///< products of bf16 are Bf16Gemm.cpp's where oneDNN has no AMX

@@ -148,7 +148,7 @@ Status checkMemory(int64_t bytes, int64_t beside);
 Status checkWhole(const std::string &folder);
 /// The newest checkpoint that is whole: `folder`, or one that is kept beside it. `damage`: why it is not `folder`.
 Status findWhole(const std::string &folder, int64_t &kept, std::string &damage);
-/// What differs from the program of a checkpoint: the name that `--changed` takes for it, and a sentence.
+/// A difference from a checkpoint's program: its name for `--changed`, and a sentence about it.
 struct StateChange {
   const char *name;
   std::string what;

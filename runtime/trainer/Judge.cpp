@@ -1,4 +1,4 @@
-// Steps without a barrier: judges each update when its norm has come, does a wrong one over, and says steps later.
+// Runs steps without a barrier: judges each update when its norm has come, repeats a wrong one, and logs steps later.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The emitted step calls `judge` behind its first forwards (docs/barrier.md). All ranks have the same bits of the norm,
@@ -10,9 +10,9 @@
 namespace pp {
 namespace {
 
-/// What a step ends with that was only run up to its judge.
+/// The status of a step that ran only up to its judge.
 constexpr auto stopped = pp_status_t(PP_INTERNAL + 1);
-/// After so many steps at most a step is said.
+/// A step is logged after at most this many further steps.
 constexpr size_t unsaidSteps = 16;
 
 /// Whether an update that assumed a finite norm that needs no clipping was right: as gammaOf and skips of the kernels.

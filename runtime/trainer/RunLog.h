@@ -45,7 +45,7 @@ public:
   Status open();
   /// Says what step `step` of `steps` did; the run ends after `last`.
   Status say(int64_t step, int64_t steps, int64_t last, const StepSummary &summary);
-  /// The losses before step 1 of `steps`.
+  /// Says the losses before step 1 of `steps`.
   Status sayFirst(int64_t steps, const std::vector<EvalSummary> &evals);
 
 private:

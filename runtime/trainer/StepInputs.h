@@ -102,7 +102,7 @@ private:
   [[nodiscard]] std::array<Run, 2> runsOf(const InputSpec &its) const;
   [[nodiscard]] static double divisorOf(double weight) { return weight > 0 ? weight : 1; }
   Status read(const InputSpec &its, Rows::What what, int32_t *next);
-  /// What of each row a file has, and how it names it.
+  /// One kind of data that a file may have for each row, and its name.
   struct Column {
     const char *name, *type;
     Rows::What what;

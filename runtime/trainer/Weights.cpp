@@ -116,7 +116,7 @@ private:
     std::vector<Place> places; ///< the first one has all elements of the others
     uint64_t key = 0;
   };
-  /// Elements that are drawn together, and their bytes in each place.
+  /// Elements of a weight that are drawn together, and their bytes for each place that holds the weight.
   struct Block {
     int64_t first = 0, end = 0;
     std::vector<std::vector<char>> bytes;

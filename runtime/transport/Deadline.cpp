@@ -25,7 +25,7 @@
 namespace pp {
 namespace {
 
-/// Of the thread that watches a deadline: other ranks see by it that this one has come to the call.
+/// The name of the thread that watches a deadline. By it other ranks see that this rank has come to the call.
 constexpr const char *watchName = "pp: waits";
 
 std::string readFile(const std::string &path) {

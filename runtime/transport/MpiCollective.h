@@ -65,7 +65,7 @@ public:
   /// Null: there is no memory, or more is asked for than is planned.
   char *take(int64_t bytes);
   void giveBack(const char *block);
-  /// Bytes that it had at most.
+  /// The largest number of bytes in use at one time.
   [[nodiscard]] int64_t most() const { return largest; }
 
 private:

@@ -58,7 +58,7 @@ public:
   /// Every rank hears of the lowest rank that hands in something not ok: `failed` (-1: none) and its code.
   virtual Status agree(const Status &mine, int32_t &failed, pp_status_t &code) = 0;
 
-  /// Keeps the step that runs where the other ranks can read it, for the message when this rank is killed.
+  /// Writes this rank's step to where other ranks can read it: they name it if this rank is killed.
   virtual void markStep(int64_t step) = 0;
   /// The steps that are marked from now on are those that run forward alone, or those that train.
   void setForward(bool its) { forward = its; }
@@ -122,7 +122,7 @@ void leave(Meeting &meeting, int32_t rank, const Status &status);
 /// The first failure of any rank and the rank that had it (-1: none).
 [[nodiscard]] Status firstFailure(Meeting &meeting, int32_t &rank);
 
-/// Starts MPI, if it does not run; the number of this process.
+/// Starts MPI if it does not run. `rank`: the number of this process.
 Status startMpi(const TransportOptions &options, int32_t &rank);
 /// Holds a text of each rank against that of rank 0. `other`: the lowest rank that has another one; all ranks then get
 /// what it and rank 0 say of theirs. -1: there is none. Collective.

@@ -59,12 +59,12 @@ constexpr Rule rules[] = {
     // Dropout draws by the number of the row, and all slices of a row have the same.
     {"the number of a row is read from another slice of it", "values", "reads `..` where it needs `..`",
      Rule::If::Rows},
-    // W adds to the one gradient of its stage; it is the same whichever term comes first.
+    // W adds to the only gradient of its stage: the sum is the same, whichever term comes first.
     {"the terms of a gradient change places", "values", "left for `..` where it needs what `..` left for `..`",
      Rule::If::Any},
     // The same message or unit twice: the second gradient is equal to the one that it replaces.
     {"a gradient is written over by an equal one", "values", "which nothing has taken", Rule::If::Any},
-    // A launch that runs twice, or a thing that arrives twice: while the first copy travels, an equal one is written.
+    // A launch runs twice, or a thing arrives twice: an equal copy is written over the first one while that travels.
     {"what is in flight is written over by an equal one", "slots", "writes `..` while it is in flight", Rule::If::Any},
     {"what is in flight is written over by an equal one", "slots", "receives over `..` while", Rule::If::Any},
     // Two names for the same bytes that mean the same value, a value that nobody reads any more, or the memory of a

@@ -20,8 +20,8 @@ namespace pp {
   return {range(its.from, its.fromStride), range(its.to, its.toStride)};
 }
 
-/// Another transport with every message checked against the rank programs, by an order that the driver keeps. `apart`:
-/// each rank has a device of its own, and of a message only its own end is checked.
+/// A transport that checks every message against the rank programs, in the order that the driver keeps. `apart`: each
+/// rank has a device of its own, and checks only its own end of a message.
 class CheckedMeeting;
 [[nodiscard]] std::shared_ptr<CheckedMeeting> makeCheckedMeeting(bool apart);
 [[nodiscard]] std::unique_ptr<Transport> makeCheckedTransport(std::shared_ptr<CheckedMeeting> meeting,

@@ -3,8 +3,8 @@
 //
 // Each stream is a queue; a wait in it names the record that it waits for. Streams have random priorities, and the
 // first that can go on does one thing; now and then the priorities change. So one rank may run far ahead of another,
-// and a copy be as late as the program allows: what CUDA may do, and rarely does. A capture keeps the same queues for
-// later.
+// and a copy may be as late as the program allows. CUDA may do that, too, but rarely does. A capture keeps the same
+// queues, and a later launch runs them.
 #include "runtime/Program.h"
 #include "runtime/files/Random.h"
 #include "runtime/files/Trace.h"

@@ -1,11 +1,12 @@
 // The part of cuBLASLt that runtime/cuda/Gemm.cpp calls, on this CPU: what descriptors and layouts say, by plain loops.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// So that Gemm.cpp itself runs without a GPU, where the headers are; elsewhere EmulatedGemm.cpp stands in for it.
-// Matrices are column-major: D[m,n] = op(A)[m,k] op(B)[k,n] + beta C, then the bias of each row, then gelu. What
-// cublasLt.h forbids is refused: layouts that do not fit, an algorithm of another product, addresses that it does not
-// take, C over a part of D or in its place with another layout. A trial that reaches behind its memory ends the test.
-// f64 has no epilogues, as in the library. The device is older than Hopper: by default runs what every GPU gets.
+// With it Gemm.cpp itself runs without a GPU, if the headers are installed; else EmulatedGemm.cpp stands in for it.
+// Matrices are column-major: D[m,n] = op(A)[m,k] op(B)[k,n] + beta C, then the bias of each row, then gelu. It refuses
+// what cublasLt.h forbids: layouts that do not fit, an algorithm of another product, addresses that the algorithm does
+// not take, and a C that overlaps D (but for the same place with the same layout). A trial that writes or reads past
+// its memory ends the test. f64 has no epilogues, as in the library. The device is older than Hopper, so by default the
+// code for every GPU runs.
 #include "runtime/files/Half.h"
 #include "runtime/simt/BlockFibers.h"
 #include <algorithm>

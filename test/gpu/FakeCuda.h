@@ -38,7 +38,7 @@ void fakeTake(int64_t bytes);
 /// Lets every stream go on a little, in an order drawn from PP_FAKE_SEED.
 void fakeGoOn();
 
-/// What a variable KIND:RANK:K of the environment has fail: on this rank (-1: on all) the K-th of its kind.
+/// The call that fails by the environment variable KIND:RANK:K: the K-th of this kind, on that rank (-1: on all).
 struct FakeFault {
   explicit FakeFault(const char *variable) {
     const char *given = getenv(variable), *rank = getenv("OMPI_COMM_WORLD_RANK");

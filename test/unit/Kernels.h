@@ -122,7 +122,7 @@ inline std::string refusal(OpSpec spec) {
   return message;
 }
 
-/// A rank with one prepared op.
+/// A rank that has one prepared op.
 struct OneOp {
   std::unique_ptr<Kernels> kernels;
   pp_rank_t rank;

@@ -217,10 +217,10 @@ void limitRows(const RouterCase &its, Routed &made, int64_t each, int64_t room, 
   }
 }
 
-/// Scores are multiples of 1/4, so that many are equal: the lower expert is chosen. Experts in sections have the rows
-/// of one, but each section begins where there is room for all that could come to the ones before.
-/// `full`: a section has room for as many as come to it if all are chosen equally often, and the rest has no row. Rows
-/// without a token, as `rowsOf` says, take no room and make none.
+/// Scores are multiples of 1/4, so that many are equal: of equal ones the lower expert is chosen. With several sections
+/// the rows are those of one section, but each section begins behind the room for all rows that could come to the
+/// sections before it. `full`: a section has room for the rows that come to it if all experts are chosen equally often;
+/// further choices get no row. Rows without a token, as `rowsOf` says, take no room and make none.
 void checkRoute(Type type, const RouterCase &its, int64_t sections, bool full, int kind) {
   const Numbers rows = rowsOf(its, kind);
   const auto tokens = its.tokens - int64_t(std::count(rows.begin(), rows.end(), -1));
@@ -295,8 +295,8 @@ TEST(KernelsExperts, BiasOf16Bits) {
   }
 }
 
-/// By finite differences of the weights and of both losses, with a loss scale; choices stay what they are. Rows without
-/// a token have no gradient.
+/// Checks the gradients by finite differences of the weights and of both losses, with a loss scale. The choices stay
+/// fixed. Rows without a token have no gradient.
 void checkRouteBackward(Type type, const RouterCase &its, int kind) {
   const double lossScale = 4, perToken = 0.125;
   OneOp op("route_bwd", type, {its.tokens, its.experts, its.top, its.group}, {its.scale, its.balance, its.z},

@@ -74,7 +74,7 @@ struct Runs {
 
 } // namespace
 
-/// A device's two runs, turned as one, are bit for bit those of the turned sequence; with documents, too.
+/// rope on a device's two runs gives the same bits as rope on the whole sequence; with documents, too.
 TEST(KernelsTwoRuns, RopeIsThatOfTheSequence) {
   for (Type type : allTypes)
     for (std::vector<std::string> flags : {std::vector<std::string>{}, {"pair", "inverse"}, {"documents"}})

@@ -161,8 +161,8 @@ TEST(RuntimeTransport, SumsInRankOrder) {
   }
 }
 
-// Two runs of a whole, each cut over all ranks, with `zigzag` the second one backwards. Where the next number is
-// `first` + 2, `first` + 1 is `first`: a sum that is rounded on its way stays there.
+// The whole has two runs, each cut over all ranks; with `zigzag` the second one is cut in reverse order. If the next
+// number of the type is `first` + 2, then `first` + 1 rounds to `first`: a sum that is rounded on its way never grows.
 static void sumShards(Type type, float first, uint16_t (*narrow)(float), float (*widen)(uint16_t), bool zigzag) {
   auto programs = emptyPrograms(3);
   MessageSpec sum = sumOver({0, 1, 2}, 0, 9, type);

@@ -4,9 +4,9 @@
 //   nothing saved, planned without a limit -> the fullest rank saves where a second frees most bytes -> .. until all
 //   fits; every choice on the way, and single changes of the best, planned within the limit -> the shortest
 //
-// The planner's model of a stage comes from a compilation in which all stages have the same saving. It takes R for a
-// part of its backward; the orders it finds are timed with R as soon as its rank is free. The simulator judges the best
-// choices.
+// The planner's model of a stage comes from a compilation in which all stages have the same saving. In this model R is
+// a part of the backward. The orders that the planner finds are then timed with each R as soon as its rank is free. The
+// simulator judges the best choices.
 #include "tools/search/Savings.h"
 #include "llvm/ADT/STLExtras.h"
 #include <algorithm>

@@ -4,8 +4,9 @@
 //   the library on the program's own mesh -> 1F1B on every mesh, with a few microbatches -> the library on those where
 //   no bound says that it is in vain -> stages, layers and savings on the best of them -> the table
 //
-// A schedule is tried with a few microbatches first: what its step takes, and for each further microbatch the work of
-// its busiest rank. Only what may be the best so far by that is judged with all of them. Rows are of whole steps.
+// A schedule is tried with a few microbatches first. Its estimate is the time of this step and, for each further
+// microbatch, the work of its busiest rank. Only schedules that may be the best so far by their estimate are judged
+// with all microbatches. Every row is of a whole step.
 #include "tools/search/Search.h"
 #include "analysis/Proof.h"
 #include "analysis/costs/Figures.h"
@@ -431,7 +432,7 @@ std::vector<SearchSite> Searcher::findSites() {
   return sites;
 }
 
-/// State, rows and heads shared in other ways.
+/// Tries variants of the best row's mesh: other ways to share optimizer state, rows and heads.
 void Searcher::varyBest() {
   for (int round = 0; round < kVariants && !isOver(); ++round) {
     std::optional<SearchRow> row = first();
@@ -449,7 +450,7 @@ void Searcher::varyBest() {
   }
 }
 
-/// Stages that the planner orders.
+/// Tries stages in an order of the planner.
 void Searcher::improve(const MeshLayout &layout) {
   std::vector<StageCut> cuts = layout.ranks > 1 ? evenCuts(layout.ranks, limits.layers) : std::vector<StageCut>();
   std::vector<std::vector<Saving>> known(cuts.size());
@@ -462,7 +463,7 @@ void Searcher::improve(const MeshLayout &layout) {
   StageImprover(*this, layout).polish(most == known.end() ? std::vector<Saving>() : *most);
 }
 
-/// Rows that take longer and keep less, of what was tried with a few microbatches.
+/// Adds rows that take longer and keep less, from the schedules that were tried with a few microbatches.
 void Searcher::fillTable() {
   std::vector<SearchProbe> smaller = probes;
   llvm::stable_sort(smaller, [](const SearchProbe &a, const SearchProbe &b) { return a.estimate < b.estimate; });
