@@ -43,7 +43,7 @@ Value UnitBuilder::dataInput(BindingKind kind, CoordAttr unit, int64_t rank, Tup
   return step.get({data, rank}, step.program.getLoc());
 }
 
-/// Of these values that skip parts that of the group's number.
+/// The value with the group's number, among these values that skip parts.
 Thing UnitBuilder::skipOf(ArrayRef<int64_t> skips, const BodyGroups::Group &group, CoordAttr unit) {
   return StepValues::thing(StepValues::roleOf(group.kind()), skips[group.number()], unit);
 }
@@ -80,7 +80,7 @@ FailureOr<Value> UnitBuilder::readShared(UnitOp op, const BodyGroups::Group &gro
   return reportAbsent(op, needed, rank);
 }
 
-/// What the unit's microbatch left on this rank, its weights and its data. Null if it is not there.
+/// A value that the unit's microbatch left on this rank, or the unit's weights or data. Null if it is not there.
 FailureOr<Value> UnitBuilder::readOwn(UnitOp op, const BodyGroups::Group &group) {
   CoordAttr coord = op.getUnit().getCoord();
   int64_t piece = step.pieces.find(coord), rank = op.getRanks().front();

@@ -82,7 +82,7 @@ void UpdateBuilder::createFrozenInputs(int64_t piece) {
   }
 }
 
-/// Behind the last unit: weights that nothing updates end the step as they began it.
+/// After the last unit: weights that nothing updates are the step's outputs as they are.
 void UpdateBuilder::outputFrozen() {
   for (auto [weight, value] : frozen)
     step.output(weight, value, locOf(weight.piece));
@@ -295,7 +295,7 @@ void UpdateBuilder::postNorm() {
     sumOfNorms = moveNorms();
 }
 
-/// Behind the last forward of any rank before the first backward of any.
+/// Stands behind the last forward that comes before the first backward of any rank.
 void UpdateBuilder::judge() {
   if (!isLate() || std::exchange(isJudged, true))
     return;
@@ -335,7 +335,7 @@ void UpdateBuilder::splitNorms(Value sum) {
     norm = step.builder.create<pipeline::SplitOp>(loc, step.typeOn(Role::stat, payload, rank), total);
 }
 
-/// To those whose pieces others have counted.
+/// Sends norms to ranks whose pieces other ranks have counted.
 void UpdateBuilder::sendNorms() {
   Location loc = step.program.getLoc();
   for (int64_t piece = 0; piece < step.pieces.size(); ++piece) {
@@ -440,7 +440,7 @@ static Value valueBefore(Value value) {
   return tiedInput(value);
 }
 
-/// What made the memory that this value has, through updates in place: an input, an arrival, ..
+/// The op that made the memory of this value, looking through updates in place: an input, an arrival, ..
 static Operation *rootOf(Value value) {
   while (Value last = valueBefore(value))
     value = last;

@@ -86,7 +86,7 @@ private:
            ((phase == Phase::B || phase == Phase::I) && makesLoss(pieces.find(unit.getUnit().getCoord())));
   }
 
-  /// Of the shards of a head that one which hands the loss to the trainer.
+  /// Whether this piece is the shard of a head that gives the loss to the trainer.
   bool makesLoss(int64_t piece) {
     if (vocabularyShards(pieces, piece) == 0)
       return false;

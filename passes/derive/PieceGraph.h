@@ -21,7 +21,7 @@ public:
   mlir::LogicalResult writeBackward(bool first);
   /// The steps and parts of a unit that is cut at its attentions (DeriveCuts.cpp).
   mlir::LogicalResult writeCut(const CutRequest &cut);
-  /// What is attended ahead of a unit, and the unit that attends the rest (DeriveAhead.cpp).
+  /// Writes the attention that runs ahead of a unit, and the unit that attends the rest (DeriveAhead.cpp).
   mlir::LogicalResult writeAhead(const CutRequest &cut);
   /// The linears before an activation function and the one behind it.
   struct Mlp {
@@ -43,7 +43,7 @@ private:
   void seedSkips(nn::Gradients &gradients);
   void collectSkipGradients(nn::Gradients &gradients);
   static llvm::SmallVector<Group> skipGroups(pipeline::GroupKind kind, llvm::ArrayRef<mlir::Value> values);
-  /// What an attention, or its backward, reads beside queries and keys.
+  /// The data that an attention, or its backward, reads beside queries and keys.
   template <typename Op> llvm::SmallVector<Group> dataOf(Op attention) const {
     llvm::SmallVector<Group> groups;
     if (attention.getStarts())
@@ -72,9 +72,9 @@ private:
   Group chunkGroup(pipeline::GroupKind kind, llvm::ArrayRef<mlir::Value> chunk, int64_t slice, int64_t attention,
                    bool tied = false) const;
 
-  /// What F keeps and saves, in groups of what one step computes if units of the piece are cut.
+  /// The values that F keeps and saves; if units of the piece are cut, in one group for each step.
   llvm::SmallVector<Group> savedGroups(pipeline::GroupKind kind, llvm::ArrayRef<mlir::Value> values) const;
-  /// What I leaves for W: one group, or by cut if units of the piece are cut.
+  /// The values that I leaves for W: one group, or one for each cut if units of the piece are cut.
   llvm::SmallVector<Group> pendingGroups() const;
   llvm::SmallVector<Group> dataGroups() const;
   llvm::SmallVector<Group> groupsAhead() const;

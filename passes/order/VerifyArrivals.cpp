@@ -30,7 +30,7 @@ struct Event {
   bool takes, isOwn; ///< its own: it stands in the list of this rank
 };
 
-/// That one event comes before another must follow from the lists and from data.
+/// Asks whether the lists and data alone put one event before another.
 struct Question {
   int64_t piece, rank;
   Event first, second;

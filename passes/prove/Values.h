@@ -76,7 +76,7 @@ struct Values {
 private:
   /// `F(0, 2)` in back quotes; of a step of an update its name too.
   std::string nameOf(pipeline::LaunchOp launch) const;
-  /// Who does what is wrong: a launch, the rank that posts, or the ranks that join a collective.
+  /// Names the one at fault: a launch, the rank that posts, or the ranks that join a collective.
   std::string subject(mlir::Operation *op) const;
   /// Whether the launch makes what has this label.
   bool makes(pipeline::LaunchOp launch, const Label &label) const;
