@@ -33,7 +33,7 @@ public:
   /// The attention that ran ahead of the unit so far.
   void setPartAhead(pipeline::UnitIdAttr unit, mlir::Value part) { partsAhead[unit] = part; }
 
-  /// What the trainer gives a rank of a microbatch and slice: `tokens`, `starts`; `places`: of so many places on.
+  /// The trainer's data for a microbatch and slice: `tokens`, `starts`; `places`: so many places further on.
   mlir::Value dataInput(pipeline::BindingKind kind, pipeline::CoordAttr unit, int64_t rank, mlir::TupleType payload,
                         int64_t places = 0);
 

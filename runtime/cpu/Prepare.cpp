@@ -66,7 +66,7 @@ void limitThreads(int threads) {
 
 constexpr int maxThreads = 1024;
 
-/// What the environment asks for, held against what there is.
+/// Reads what the environment asks for, and checks it against this machine.
 pp_status_t readEnvironment(int &threads, std::string &why) {
   threads = 1;
   if (const char *wanted = std::getenv("PP_THREADS")) {

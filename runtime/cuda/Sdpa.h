@@ -21,9 +21,9 @@ struct SdpaShape {
   /// ran no backward.
   static bool fits(const PreparedOp &op);
   [[nodiscard]] int64_t rows() const { return batch * heads * queries; }
-  /// What is planned for it in the scratch, at most: analysis/lives/DeviceScratch.cpp counts the same, and says why.
+  /// The most scratch that is planned for it; analysis/lives/DeviceScratch.cpp counts the same, and says why.
   [[nodiscard]] int64_t plannedBytes() const;
-  /// Why a plan that wants so many is not taken; empty where it is.
+  /// Why a plan that wants so many bytes is refused; empty if it is taken.
   [[nodiscard]] std::string excess(int64_t wanted) const;
   bool operator==(const SdpaShape &) const = default;
 };
@@ -37,7 +37,7 @@ struct SdpaTensors {
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
 };
 
-/// What runs one shape, made before the first step.
+/// A plan that runs one shape, made before the first step.
 class SdpaPlan {
 public:
   /// Null where this build or machine has no cuDNN, or cuDNN no plan, or one that asks for more than is planned: `why`

@@ -26,7 +26,7 @@ json firstOf(std::initializer_list<json> all) {
   return {};
 }
 
-/// What a configuration says of the rotary positions of one type of layers, under one name each.
+/// The settings of a configuration for the rotary positions of one type of layers, each under one name.
 json ropeOf(const json &config, const json &defaults) {
   const std::string kind = defaults.at("kind"), base = defaults.at("base");
   json given = get(config, "rope_parameters");

@@ -36,13 +36,13 @@ public:
   [[nodiscard]] bool isRandom() const { return random; }
   /// The token at this position; random ones have no last position.
   [[nodiscard]] int32_t at(int64_t position) const;
-  /// Where the documents begin, and the number of tokens; empty: the file has no documents.
+  /// The begins of the documents, and the number of tokens; empty if the file has no documents.
   [[nodiscard]] const std::vector<int64_t> &documents() const { return begins; }
   [[nodiscard]] bool hasCounted() const { return counts; }
   /// Tokens count by weights.
   [[nodiscard]] bool hasWeights() const { return weighted; }
   [[nodiscard]] bool isCounted(int64_t position) const { return weightOf(position) != 0; }
-  /// What the token's loss is multiplied by where it is a target.
+  /// The factor of the token's loss if the token is a target.
   [[nodiscard]] float weightOf(int64_t position) const;
 
 private:

@@ -4,8 +4,8 @@
 // A tile of `rows` x 3 vectors stays in registers: 4 x 3 of 16 registers with AVX2, 8 x 3 of 32 with AVX-512; one row
 // element is broadcast and used three times.
 //
-// What is multiplied lies in words of 32 bits. A word is an f32, or (`paired`) two bf16 that are neighbours along the
-// sum: channels of a row for dot products of rows ("rows" below), or neighbouring rows for sums over rows ("across").
+// Operands are words of 32 bits. A word is an f32, or (`paired`) two bf16 that are neighbours along the sum: channels
+// of a row for dot products of rows ("rows" below), or neighbouring rows for sums over rows ("across").
 #ifndef PP_RUNTIME_KERNELS_ATTENTIONTILES_H
 #define PP_RUNTIME_KERNELS_ATTENTIONTILES_H
 
