@@ -63,7 +63,7 @@ public:
     bool delivered = false;
     bool isComplete() const; ///< no end is missing
   };
-  /// What goes through a lane of one rank at once.
+  /// Messages that go through a lane of one rank together.
   struct Element {
     int32_t rank, lane;
     llvm::SmallVector<int32_t, 2> messages;

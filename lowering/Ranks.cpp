@@ -287,8 +287,8 @@ LogicalResult RankLowering::lowerAgain(ArrayRef<Operation *> ops, StringRef call
   return success();
 }
 
-/// What stands between the judges of the redo program: the drain; the update, as many launches as end the step and its
-/// messages with weights; and the head.
+/// Lowers the part between the judges of the redo program: the drain; the update, which has the launches that end the
+/// step and its messages with weights; and the head.
 LogicalResult RankLowering::lowerRedo(RankOp redo) {
   RedoParts parts = redoPartsOf(redo);
   ArrayRef<int32_t> units(unitsOfStep), posts(postsOfStep);

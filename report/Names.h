@@ -18,10 +18,10 @@ llvm::StringRef colorOf(IdleCause cause);
 /// The words of a legend.
 llvm::StringRef describe(pipeline::Phase phase);
 
-/// In the order in which memory is stacked: what stays all step long at the bottom.
+/// The roles in the order of stacking: values that stay for the whole step are at the bottom.
 llvm::ArrayRef<pipeline::Role> stackedRoles();
 
-/// What is known of the units of a program when all are seen together.
+/// The names of a program's units, which depend on all units together.
 class UnitNames {
 public:
   explicit UnitNames(pipeline::ProgramOp program);

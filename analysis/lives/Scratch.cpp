@@ -41,7 +41,7 @@ static int64_t bytesOfAllReduce(int64_t bytes, int64_t members, bool inStep) {
   return goesInTurns(bytes, members, inStep) ? bytesOfTurns(std::min(even, bytes), members) : members * bytes;
 }
 
-/// Of what is cut: the largest share that a member has of it, or in turns its longest runs.
+/// The bytes of a cut value: the largest share of a member, or the longest runs of its rounds.
 static int64_t bytesOfScatter(ArrayRef<int64_t> cuts, int64_t members, bool inStep) {
   SmallVector<int64_t> shares(members), longest;
   for (size_t first = 0; first + members < cuts.size(); first += members) {
@@ -165,7 +165,7 @@ public:
   RankScratch sum;
 
 private:
-  /// From, to and channel; or channel, members and axes.
+  /// A lane: from, to and channel; or channel, members and axes.
   using Key = std::tuple<int64_t, int64_t, int64_t, const void *>;
   struct Lane {
     Communicator communicator;

@@ -15,18 +15,18 @@ struct RankScratch {
   bool isDevice = false;
   int64_t products = 0, attention = 0; ///< of `kernels`, what cuBLASLt and cuDNN need
   int64_t nccl = 0;                    ///< buffers of all communicators, and rows that are packed for them
-  /// What NCCL's messages that are posted and not complete hold at their most: of one channel one at a time does.
+  /// The most that NCCL's posted, incomplete messages hold at once: one message of each channel.
   int64_t multiprocessors = 0;
   /// The same where messages between two ranks go by copy engines, and collectives alone over NCCL.
   int64_t multiprocessorsOfCollectives = 0;
   int64_t total() const { return kernels + (isDevice ? nccl : messages); }
-  /// By name what is in `total`, and of `kernels`: `kernels products attention nccl`, or `kernels messages`.
+  /// The parts of `total` and of `kernels` by name: `kernels products attention nccl`, or `kernels messages`.
   llvm::SmallVector<std::pair<llvm::StringRef, int64_t>> parts() const;
   /// `of kernels 2.06 GiB (products of cuBLASLt up to 32.00 MiB, .., in turn), of NCCL 140.00 MiB`.
   std::string str() const;
 };
 
-/// Of a rank's program and, unless it is null, its forward program: one runs after the other.
+/// The scratch of a rank's program and, unless it is null, its forward program, which never run together.
 RankScratch scratchOf(pipeline::RankOp rank, pipeline::RankOp forward = {});
 
 } // namespace pp

@@ -20,11 +20,11 @@ struct SlotLife {
   llvm::SmallVector<Segment, 2> segments;
   int64_t tensor = -1; ///< of a slot whose tensors lie apart: which of them
   SlotTensor heir;     ///< which tensor lies there next, of what launch at the last position makes; a null slot if none
-  /// Where it lies; 0 before slots are planned.
+  /// Its offset; 0 before slots are planned.
   int64_t offset() const;
 };
 
-/// Whether both hold something at some position.
+/// Whether the two are alive at some common position.
 bool meet(const SlotLife &a, const SlotLife &b);
 
 /// The lives of all slots of a rank, ordered by their first segment. Positions count the rank's ops from 0. Weights,

@@ -25,7 +25,7 @@ bool isRight(const OptimizerScalars &scalars, double norm2) {
 
 } // namespace
 
-/// What is written after the step, or read of its weights, is of weights that are right.
+/// Whether the step must be judged at once: weights that are saved, evaluated or read after it must be right.
 bool Trainer::mustBeJudged(int64_t step) const {
   return step == lastStep || evaluatesAfter(step) ||
          (!options.save.empty() && options.saveEvery && step % options.saveEvery == 0);
@@ -74,8 +74,8 @@ pp_status_t Trainer::redo(bool again) {
   return code;
 }
 
-/// Behind the step: keeps what it is to say. If it `must` be judged, its norm is waited for, and the steps before it
-/// are said.
+/// Ends the step and keeps its log line for later. If the step `must` be judged, waits for its norm and logs the steps
+/// before it.
 Status Trainer::endLate(int64_t step, bool must, bool &isJudged, StepSummary &summary) {
   if (!unscalable.ok())
     return settle(unscalable);

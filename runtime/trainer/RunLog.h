@@ -19,7 +19,7 @@ struct EvalSummary {
   bool hasWeights = false;
 };
 
-/// What one step did.
+/// The figures of one step.
 struct StepSummary {
   double loss = 0, norm = 0, lr = 0, seconds = 0, lossScale = 1;
   int64_t tokens = 0;          ///< targets that count

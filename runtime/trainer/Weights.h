@@ -18,7 +18,7 @@ struct RankMemory {
   Device &device;
 };
 
-/// What the tensors of files are to the model: each tensor is a weight, a copy of one, or none of the model's.
+/// Matches the tensors of files with the model: each tensor is a weight, a copy of one, or none of the model's.
 struct WeightMatch {
   std::map<std::string, FilePlace> weights;  ///< by the names of the model
   std::map<std::string, std::string> copies; ///< a tensor of the files -> the weight whose values it repeats
@@ -43,7 +43,7 @@ void storeElement(char *at, Type type, double value);
 Status convert(const std::string &name, SafeTensors::Reader read, const char *from, int64_t count, Type type, char *out,
                int64_t &vanished);
 
-/// Which element of the file's tensor an element of the whole tensor is.
+/// The number, in the file's tensor, of an element of the whole tensor.
 [[nodiscard]] int64_t placeInFile(const TensorSpec &tensor, int64_t element);
 /// Reads the part of a tensor that lies in the arena. `isFinite`: a number in the file must be finite.
 Status fromFile(const TensorSpec &tensor, FilePlace place, bool isFinite, Device &device, int64_t &vanished);

@@ -10,7 +10,7 @@ void keepSignals();
 [[nodiscard]] bool areSignalsKept();
 /// Which of them has come; 0: none.
 [[nodiscard]] int toldBy();
-/// What comes from now on changes nothing: the run ends anyway.
+/// Ignores further signals: the run ends anyway.
 void ignoreSignals();
 
 /// Whether SIGTERM comes because another rank has failed: then this one ends at once. It is asked in a signal handler.

@@ -60,7 +60,7 @@ std::vector<StageCut> evenCuts(int64_t ranks, int64_t layers);
 StageCut savingCut(const StageCut &cut, const std::vector<Saving> &savings, const SavingModels::Choice &choice,
                    const std::vector<std::vector<std::string>> &held);
 
-/// By rank: what its stages have of `work`.
+/// For each rank the `work` of its stages.
 std::vector<double> loadsOf(const StageCut &cut, llvm::ArrayRef<double> work, int64_t ranks);
 
 /// By rank: what a layer has of it.

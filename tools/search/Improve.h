@@ -13,7 +13,7 @@ public:
 
   /// The cut with its savings and with other layers.
   void improve(const StageCut &even);
-  /// Single changes of the best that was planned on this layout. `known`: what stages may save, as others found it.
+  /// Single changes of the best that was planned on this layout. `known`: the savings of stages that others found.
   void polish(const std::vector<Saving> &known);
   /// What stages may save, whether they have to or not.
   std::vector<Saving> savingsFor(const StageCut &cut);
