@@ -394,7 +394,7 @@ private:
                                         owner + "`" + didYouMean(owner, owners));
   }
 
-  /// What is chosen and has parameters.
+  /// The chosen declarations that have parameters.
   SmallVector<Callee> callees() {
     SmallVector<Callee> all = {calleeOf(*schedule), calleeOf(*model)};
     if (cluster)
@@ -560,7 +560,7 @@ private:
     return builder.getDictionaryAttr(made);
   }
 
-  /// Where the lengths of the slices are given, those; the schedule itself counts slices.
+  /// The lengths of the slices, if they are given; the schedule itself only counts slices.
   FailureOr<SmallVector<int64_t>> countSlices() {
     SmallVector<int64_t> lengths;
     int64_t total = 0;
@@ -579,7 +579,7 @@ private:
     return lengths;
   }
 
-  /// What `train` says, or -D in its place.
+  /// Applies the `recompute` of `train`, or that of -D in its place.
   LogicalResult recompute(Elaborator &elaborator) {
     for (const Override &given : reverse(overrides))
       if (given.owner == "recompute") {

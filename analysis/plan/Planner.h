@@ -53,8 +53,8 @@ struct PlanPriorities {
 std::optional<PlanOrder> listOrder(const PlanProblem &problem, const PlanGraph &graph,
                                    const PlanPriorities &priorities);
 
-/// How far apart the units of one microbatch stand in a repeated pattern: factors of a unit's time after forwards of
-/// the first chunk and of the others, after backwards of the last chunk and of the others, and of the shortest period.
+/// Distances of one microbatch's units in a repeated pattern: factors of a unit's time after forwards of the first
+/// chunk and of others, after backwards of the last chunk and of others, and of the shortest period.
 struct PlanSpacing {
   double firstF, laterF, lastI, earlierI, period;
   std::vector<double> stageF = {}, stageI = {}; ///< by stage, where they are not empty: in place of the factors

@@ -321,7 +321,7 @@ LogicalResult CombineOp::differentiate(Gradients &gradients) {
   return success();
 }
 
-/// Of counts [sections, experts], or [experts].
+/// The number of sections of counts [sections, experts], or [experts].
 static int64_t sectionsOf(Value counts) {
   auto type = tensorOf(counts);
   return type.getRank() > 1 ? type.getDimSize(0) : 1;

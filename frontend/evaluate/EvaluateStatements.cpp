@@ -98,7 +98,7 @@ bool Evaluator::canFollow(const Statement *statement) const {
   return goesOn && !isOver && !expressionDepth && !isNeeded;
 }
 
-/// What a statement that failed would have defined or changed is not known.
+/// Forgets the variables that a failed statement would have defined or changed.
 void Evaluator::forget(const Statement *statement, Scope &scope) {
   if (auto *let = dyn_cast<LetStatement>(statement))
     for (const LetStatement::Definition &definition : let->definitions)

@@ -164,7 +164,7 @@ FailureOr<PlaceAttr> Elaborator::evaluatePlace(const Place *place, Scope &scope)
   return PlaceAttr::get(builder.getContext(), unique.getArrayRef(), layout);
 }
 
-// What a piece takes beside itself: its queues of counted units, its location, its op.
+// Bytes that a piece takes beside itself: for its queues of counted units, its location and its op.
 static constexpr int64_t kPieceBytes = 1500;
 
 LogicalResult Elaborator::placePiece(const CutStatement *statement, Piece &piece, Scope &scope) {
@@ -483,7 +483,7 @@ LogicalResult Elaborator::checkBetween(const Family &family) {
   return success();
 }
 
-/// Where a piece stands: behind how many layers, its first part, its number; -1 layers for what comes first.
+/// The position of a piece: the layers before it, its first part, its number; -1 layers for pieces that come first.
 std::tuple<int64_t, unsigned, int64_t> Elaborator::positionOf(const Piece &piece) {
   const Family &family = families[piece.family];
   unsigned part = family.parts.front();

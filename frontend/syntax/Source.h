@@ -16,7 +16,7 @@ namespace pp {
 /// So many errors of a file are told; more would not be read.
 constexpr unsigned kMostErrors = 20;
 
-/// What all readers of one program share: buffers, an arena for the tree, interned names, locations.
+/// Shared by all readers of one program: buffers, an arena for the tree, interned names, locations.
 class Source {
 public:
   Source(llvm::SourceMgr &manager, mlir::MLIRContext *context) : manager(manager), context(context) {}
@@ -35,9 +35,9 @@ public:
     return whole;
   }
 
-  /// From now on errors in the library's file around `inside` are told at `user`, who asks for what it declares.
+  /// From now on errors in the library's file around `inside` are reported at `user`, which uses that file.
   void setUser(llvm::SMLoc inside, llvm::SMLoc user);
-  /// Where to tell an error at `at`: there, or if it lies in a file of the library, where the user asks for that.
+  /// The place to report an error at `at`: there, or for a file of the library, where the user's text uses it.
   llvm::SMLoc userOf(llvm::SMLoc at);
 
   llvm::SourceMgr &manager;

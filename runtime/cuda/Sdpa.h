@@ -40,8 +40,8 @@ struct SdpaTensors {
 /// A plan that runs one shape, made before the first step.
 class SdpaPlan {
 public:
-  /// Null where this build or machine has no cuDNN, or cuDNN no plan, or one that asks for more than is planned: `why`
-  /// says it. An empty `device` is the one at hand; else cuDNN's JSON of another, for which the plan is only made.
+  /// Null, with the reason in `why`, if there is no cuDNN, or cuDNN has no plan within the planned memory. An empty
+  /// `device` is the one at hand; else it is cuDNN's JSON of another one, for which the plan is only made.
   static std::unique_ptr<SdpaPlan> create(const SdpaShape &shape, const std::string &device, std::string &why);
   /// The one of this process for the device at hand, made at the first request; null if there is none. Making one
   /// compiles a kernel, which takes a second.

@@ -43,7 +43,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
       carried = st + roundUp(keyBlockOf(shape), rows) * panel;
     }
   };
-  /// What a block of queries carries from chunk to chunk; the sums of weights and Ot are relative to the maximum.
+  /// Values that a block of queries carries from chunk to chunk; sums and Ot are relative to the maximum.
   struct Carried {
     float *ot, *largest, *sum;
     Carried(const Packs &f, const AttentionShape &shape, int64_t block) {

@@ -57,7 +57,7 @@ Status readWeights(std::string_view text, std::map<int64_t, int64_t> &weights) {
   return {};
 }
 
-/// The path beside the list's folder; before a path the name may say how wide tokens are.
+/// The name of a data file, relative to the list's folder; a prefix of the name may say how wide tokens are.
 std::string besides(const std::string &list, const std::string &data) {
   const std::string path = tokenPath(data);
   return data.substr(0, data.size() - path.size()) + (std::filesystem::path(list).parent_path() / path).string();

@@ -48,7 +48,7 @@ public:
   mlir::FailureOr<SearchResult> run();
 
   using Use = llvm::function_ref<mlir::LogicalResult(mlir::ModuleOp)>;
-  // For who improves stages; several may at once.
+  // For StageImprover; several may run at once.
   const PlanRequest &planRequest() const { return request; }
   bool offersHost() const { return hasHost; }
   bool hasKinds() const { return areKinds; }
