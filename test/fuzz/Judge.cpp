@@ -71,14 +71,14 @@ constexpr Rule rules[] = {
     // send whose receiver must already have it: true by luck of this plan or of other ranks, and false after the next
     // change.
     {"two slots share bytes when it does no harm", "slots", "overlaps", Rule::If::Any},
-    // What I makes may be written anywhere; only what it leaves where it was must be looked for there.
+    // I may write its results anywhere; only tensors that it leaves in place must be read there.
     {"what is handed on is looked for where I writes it", "slots", "hands on tensor", Rule::If::Any},
 };
 } // namespace
 
 using Changed = llvm::SmallVector<OwningOpRef<ModuleOp>>;
 
-/// What a launch hands on lies in its result where it lies in its input.
+/// A tensor that a launch hands on has the same place in its result as in its input.
 static void followHanded(pipeline::LaunchOp launch) {
   llvm::ArrayRef<int64_t> left = launch.getHanded().value_or(llvm::ArrayRef<int64_t>());
   for (; !left.empty(); left = left.drop_front(4)) {
@@ -156,7 +156,7 @@ static OwningOpRef<ModuleOp> withoutSharing(ModuleOp module) {
   return apart;
 }
 
-/// What stands in back quotes after these words.
+/// The text in back quotes after these words.
 static llvm::StringRef quotedAfter(llvm::StringRef message, llvm::StringRef words) {
   return message.split((words + " `").str()).second.split('`').first;
 }
@@ -189,7 +189,7 @@ static bool namesOneRow(llvm::StringRef message) {
 std::string Judge::stricterRule(ModuleOp module, const Verdict &verdict, uint64_t seed) {
   std::string shape = shapeOf(verdict.message), ignored;
   auto isClean = [&](ModuleOp other) { return execute(other, seed, /*threads=*/false, ignored).truth == Truth::Clean; };
-  // What is asked of the program is asked of it with slots of their own, so that luck does not come twice.
+  // Asks the same of the program with separate slots, so that it does not pass by luck twice.
   OwningOpRef<ModuleOp> apart = withoutSharing(module);
   llvm::StringRef unit = llvm::StringRef(verdict.message).rsplit(" on rank").first;
   unit = unit.rsplit('`').first.rsplit('`').second;
@@ -320,7 +320,7 @@ const Reference *Judge::reference(int64_t data) {
   return found->second.steps.empty() ? nullptr : &found->second;
 }
 
-/// With every adversary in turn, until it does not run clean.
+/// Runs the program with every adversary in turn, until one run fails.
 static Outcome runAll(const Code &code, const Kernels &kernels, uint64_t seed, const Reference &reference) {
   Outcome outcome;
   for (Adversary adversary : {Adversary::Early, Adversary::Eager, Adversary::Late, Adversary::Mixed}) {

@@ -12,7 +12,7 @@ namespace pp {
 /// finds what CUDA's timing would hide. The wait number `dropped` of the run is left out (-1: none).
 [[nodiscard]] std::unique_ptr<Driver> makeEmulatedDriver(uint64_t seed, int64_t dropped);
 
-/// What a copy of rows reads and writes, with what lies between the rows.
+/// The ranges that a copy of rows reads and writes, with the bytes between the rows.
 [[nodiscard]] inline std::vector<std::pair<const char *, size_t>> rangesOf(const RowsSpec &its) {
   auto range = [&](const void *first, int64_t stride) {
     return std::pair(static_cast<const char *>(first), size_t((its.rows - 1) * stride + its.bytes));

@@ -30,7 +30,7 @@ struct Bf16 {
 struct F16 {
   uint16_t bits;
 };
-/// What an element is computed in.
+/// The type in which an element is computed.
 template <class E> using Acc = std::conditional_t<std::is_same_v<E, double>, double, float>;
 float widen(float x) { return x; }
 double widen(double x) { return x; }
@@ -66,7 +66,7 @@ struct FakeWish {
   uint32_t alignments[4] = {1, 1, 1, 1};
   uint64_t workspace = 0;
 };
-/// What an algorithm was chosen for; it lies in the words of a cublasLtMatmulAlgo_t.
+/// The product for which an algorithm was chosen, in the words of a cublasLtMatmulAlgo_t.
 struct Choice {
   int64_t m, n, k;
   uint32_t alignments[4];
@@ -364,7 +364,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// What else Gemm.cpp asks of the device: its age, memory and events of trials.
+// Other calls of Gemm.cpp to the device: its age, its memory and events of trials.
 cudaError_t cudaGetDevice(int *device) {
   *device = 0;
   return cudaSuccess;

@@ -20,7 +20,7 @@ constexpr int called = 4, launched = 40;
 
 float valueOf(int rank, int step, size_t i) { return float(rank * 1000 + step) + float(i % 251) / 256; }
 
-/// What one process has: `sent` and `got` in one block, and three words, of which the first stays 1.
+/// The memory of one process: `sent` and `got` in one block, and three words, of which the first stays 1.
 class Peer {
 public:
   Peer(int rank, int socket) : rank(rank), socket(socket) {}

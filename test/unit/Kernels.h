@@ -17,7 +17,7 @@ namespace pp::test {
 
 using Values = std::vector<double>;
 
-/// What a type's arrays of sums and statistics hold.
+/// The type of sums and statistics for this type.
 inline Type accOf(Type type) { return type == Type::F64 ? Type::F64 : Type::F32; }
 inline const char *nameOf(Type type) {
   return type == Type::F64 ? "f64" : type == Type::F32 ? "f32" : type == Type::F16 ? "f16" : "bf16";
@@ -150,7 +150,7 @@ struct OneOp {
   void operator()(int32_t (*function)(pp_rank_t *, int32_t, Parameters...), const Arguments &...arguments) {
     ASSERT_EQ(status(function, arguments...), PP_OK) << rank.message;
   }
-  /// What the call hands back, or what the device says after it.
+  /// The status that the call returns, or the device's status after it.
   template <class... Parameters, class... Arguments>
   int32_t status(int32_t (*function)(pp_rank_t *, int32_t, Parameters...), const Arguments &...arguments) {
     if (!kernels)

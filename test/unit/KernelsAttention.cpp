@@ -164,7 +164,7 @@ Values sunk(const Slice &n, const Values &q, const Keys &keys, const Values &sco
 
 } // namespace
 
-/// With the sink's log-sum-exp and output, the gradients of an attention are those of both.
+/// With the sink's log-sum-exp and output, the gradients of an attention are those of attention and sink together.
 TEST(KernelsAttention, SinksAndTheirDerivatives) {
   Slice n(2, 9, 4, 2, 6, true);
   for (Type type : allTypes) {

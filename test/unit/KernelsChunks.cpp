@@ -138,7 +138,8 @@ TEST(KernelsChunks, HiddenTilesAreSkipped) {
 
 namespace {
 
-/// Separate calls for runs of the chunks, merged, are the one call; their backwards, last run first, add up to its.
+/// Separate calls for runs of the chunks, merged, equal one call for all; their backwards, last run first, add up to
+/// its backward.
 void compareParts(const Slice &n, Type type, uint32_t seed) {
   SCOPED_TRACE(n.text() + " " + nameOf(type));
   Values q = rounded(type, random(n.queries(), 1)), dout = rounded(type, random(n.queries(), 2));
@@ -346,7 +347,7 @@ TEST(KernelsChunks, PositionsDecideWhoSeesWhom) {
     }
 }
 
-/// What many chunks need beside the arena is what two need: one chunk's keys and one slice's queries.
+/// Many chunks need as much scratch as two chunks: one chunk's keys and one slice's queries.
 TEST(KernelsChunks, ScratchIsOfOneSlice) {
   for (const char *kernel : {"attention", "attention_bwd"}) {
     auto bytes = [&](int64_t chunks) {

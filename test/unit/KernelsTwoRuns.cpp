@@ -5,8 +5,8 @@
 using namespace pp;
 using namespace pp::test;
 
-/// What a device along `context` has of a sequence: two runs, apart, together, one of them first or last; with windows,
-/// documents and dropout across them.
+/// Attention on a device along `context`, which has two runs of a sequence: apart or together, one of them first or
+/// last; with windows, documents and dropout across them.
 TEST(KernelsTwoRuns, Attention) {
 #ifdef PP_EMULATED // a thread at a time
   const auto sizes = {std::tuple(2, 1, 8), {3, 19, 20}};
@@ -56,7 +56,7 @@ TEST(KernelsTwoRuns, AttentionOverSlices) {
 
 namespace {
 
-/// What each device has of `batch` whole sequences of `2 * members * length` rows.
+/// The runs that each device has of `batch` whole sequences of `2 * members * length` rows.
 struct Runs {
   int64_t batch, members, length;
   [[nodiscard]] int64_t whole() const { return 2 * members * length; }
