@@ -1,5 +1,5 @@
-// The ops that models may use, with the operands and options that a model's text names. SPDX-License-Identifier:
-// Apache-2.0 WITH LLVM-exception
+// The ops that models may use, with the operands and options that a model's text names.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_FRONTEND_MODELOPS_H
 #define PP_FRONTEND_MODELOPS_H
 
