@@ -162,7 +162,7 @@ def arithmetic(arguments):
 
 def slices(arguments):
     print("\n13B, 128K tokens, 4 ranks, 2 microbatches (Figure 6): share of M_a on rank 0 and 3, bubble; by formula")
-    # Where 2 microbatches have fewer units than n + 2(p-1), n = 4, rank 0 keeps them all: 8 of 16, not 10.
+    # If 2 microbatches have fewer units than n + 2(p-1), as with n = 4, rank 0 keeps them all: 8 of 16, not 10.
     print("| slices | rank 0 | rank 3 | 1/p + 2(p-1)/np | 1/p | bubble | (p-1)/nm "
           "|\n|---:|---:|---:|---:|---:|---:|---:|")
     whole = plan(arguments, "13B", 2**17, "one_f_one_b(ranks = 4, microbatches = 2)")["per_rank"]

@@ -34,14 +34,16 @@
 #   messages, simulated apart from pp with one NCCL queue a rank, cost between 0 and 2. So ZB stands too high in table
 #   2, and nothing is fitted to hide it.
 # - From hidden 2048 on, TawPipe's FSDP takes less than the sum of its compute and its messages, and more than the
-# larger of the two: a part of the messages is behind tasks. We simulate the sum, which is too slow: 0.77 of the printed
-# speed at hidden 4096. TawPipe itself is simulated in turns. At S = 16384 WeiPipe passes it here, because of a bubble
-# of (R + 1) (D - 1) tasks, which the paper's TawPipe does not have. What they do not say:
-# - The vocabulary: the sizes WeiPipe prints, 384M to 6.1B, are 12 hidden^2 a layer and nothing else, so 256 stands for
-# none. Memory: simulated + what the paper's system keeps and pp does not (explained) | printed. At hidden 1024
-# TawPipe's table has 3 to 11 GB more than this sum. WeiPipe's table, for the same systems and two thirds of the layers,
-# does not. The text does not say why. From the third on, every round of microbatches costs the same: two and four
-# rounds are simulated, and the others are added.
+#   larger of the two: a part of the messages is behind tasks. We simulate the sum, which is too slow: 0.77 of the
+#   printed speed at hidden 4096. TawPipe itself is simulated in turns. At S = 16384 WeiPipe passes it here, because of
+#   a bubble of (R + 1) (D - 1) tasks, which the paper's TawPipe does not have.
+# What they do not say:
+# - The vocabulary: the sizes that WeiPipe prints, 384M to 6.1B, are 12 hidden^2 a layer and nothing else, so 256 stands
+#   for none.
+# Memory: simulated + what the paper's system keeps and pp does not (explained) | printed. At hidden 1024 TawPipe's
+# table has 3 to 11 GB more than this sum. WeiPipe's table, for the same systems and two thirds of the layers, does not.
+# The text does not say why. From the third on, every round of microbatches costs the same: two and four rounds are
+# simulated, and the others are added.
 import argparse, functools, json, math, os, re, statistics, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 from simulate import cluster_in, compile_text

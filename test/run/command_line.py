@@ -24,7 +24,7 @@ IMPORTED = """schedule pipe(ranks p, microbatches m) {
 }
 """
 
-# What may be asked for: forms, and what stands in the place of one.
+# All outputs that may be asked for: the forms, and options that replace a form.
 FORMS = ["actions", "pipeline", "ranks", "tasks", "comms", "timeline", "svg", "report", "trace", "stats", "llvm", "obj",
          "chakra", "exe"]
 ASKED = FORMS + ["prove", "compare"]

@@ -10,7 +10,7 @@
 
 namespace pp::test {
 
-/// The shape of one call. Without chunks given: one, of as many keys as queries, that begins where they do.
+/// The shape of one call. Without chunks: one chunk, with the positions of the queries.
 struct Slice {
   int64_t b, s, heads, groups, d;
   bool causal;

@@ -69,7 +69,7 @@ public:
     uint32_t low = bits & 0xffff, high = bits >> 16;
     return uint16_t(high + (low > 0x8000 || (low == 0x8000 && (high & 1))));
   }
-  /// By arithmetic on values, where the runtime shifts bits: the nearest multiple of the last place, 2^-24 at least.
+  /// Rounds to the nearest multiple of the last place, at least 2^-24, by arithmetic; the runtime shifts bits.
   static uint16_t toF16(float value) {
     double size = std::fabs(double(value));
     uint16_t sign = std::signbit(value) ? 0x8000 : 0;

@@ -53,7 +53,7 @@ struct StageCut {
   Defines arguments() const;
 };
 
-/// One stage on each rank, loops of several, and waves: a V is one of them. Their layers are as even as can be.
+/// One stage on each rank, loops of several, and waves (a V is one). All spread the layers evenly.
 std::vector<StageCut> evenCuts(int64_t ranks, int64_t layers);
 
 /// The cut where each stage does what it can of one of the savings. `held`: by stage, the parts of the model in it.
