@@ -277,7 +277,7 @@ private:
     return count * each == addresses ? count : 0;
   }
 
-  /// One call for updates that follow each other: of each tensor gradient, weight, m, v and master.
+  /// Checks the one call for updates that follow each other. It has gradient, weight, m, v and master of each tensor.
   FailureOr<size_t> checkUpdates(Block::iterator op, Block::iterator end, const ReadCall &call) {
     size_t addresses = call.operands.size() == 4 ? call.operands[3].list.size() : 0;
     size_t count = countListed<nn::AdamwOp>(op, end, addresses, 5);
@@ -341,8 +341,8 @@ private:
 
   //===-- Results -----------------------------------------------------------------------------------------------===//
 
-  /// Every tensor that is returned lies where its group does, or is an argument that stays where it is and is handed
-  /// on: the launch's slots then share that memory (prove-slots).
+  /// Every returned tensor lies in its group's place, or is an argument that is handed on in its own place: then the
+  /// launch's slots share this memory (prove-slots).
   LogicalResult checkReturned() {
     auto handed = body->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr);
     llvm::DenseMap<std::pair<int64_t, int64_t>, std::pair<int64_t, int64_t>> stays;

@@ -559,7 +559,7 @@ static JsonValue shardsOf(ArrayRef<WeightAttr> own, size_t number, int64_t repli
   return {{"begin", table(firsts)}, {"count", table(counts)}, {"offset", table(places)}};
 }
 
-/// Elements `first` to `end` of what a device has begin at `offset`.
+/// A run of elements that a device has: `first` to `end` of the tensor, at `offset` in memory.
 struct Held {
   int64_t first, end, offset;
 };

@@ -30,7 +30,7 @@ enum class Form {
   Pipe
 };
 
-/// The headings of pp-compile's options in `--help`: what is written, how code is made, what is simulated.
+/// The headings of pp-compile's options in `--help`: for outputs, for code, and for simulation.
 llvm::cl::OptionCategory &compileOptions();
 llvm::cl::OptionCategory &codeOptions();
 llvm::cl::OptionCategory &simulationOptions();

@@ -22,7 +22,8 @@ using namespace pp::pipeline;
 /// A sum of devices that run the same program goes in segments of about this many bytes.
 static constexpr int64_t kSegment = int64_t(64) << 20, kLine = 64;
 
-/// Members give each other runs of one round after the other; `longest` is the longest run of each round.
+/// Bytes for members that give each other their runs, one round after the other; `longest` is the longest run of each
+/// round.
 static int64_t bytesOfTurns(ArrayRef<int64_t> longest, int64_t members) {
   int64_t most = std::max(kSegment / (2 * members) / kLine * kLine, kLine), each = 0, segments = 0;
   for (int64_t run : longest) {

@@ -26,7 +26,7 @@ struct Token {
 /// Reads a number with `.` or `e`; null, or why it is none: one that is infinite or vanishes was meant to be another.
 const char *readNumber(llvm::StringRef text, double &number);
 
-/// All tokens of a buffer, the last one `End`; what is no word is `Wrong`, and the error is told.
+/// All tokens of a buffer; the last one is `End`. A wrong character is reported, and its token is `Wrong`.
 std::vector<Token> lex(Source &source, llvm::StringRef buffer);
 
 } // namespace pp

@@ -28,7 +28,7 @@ mlir::LogicalResult checkHeads(nn::AttentionOp attention, int64_t devices);
 /// Whether an op that reads vocabularies' tables has them cut without need of a divisor (they are padded).
 bool isVocabulary(mlir::Value weight, const nn::DeviceLayout &layout);
 
-/// What a backward of this part gathers again, and how its queries and keys meet: as the part says, or the mesh.
+/// The part's settings `again` and `attention`; the mesh's settings if the part has none.
 pipeline::Again againOf(mlir::func::FuncOp part, pipeline::MeshAttr mesh);
 pipeline::Meeting meetingOf(mlir::func::FuncOp part, pipeline::MeshAttr mesh);
 

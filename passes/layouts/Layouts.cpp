@@ -167,7 +167,7 @@ static Results scaleRows(Operation *op, Value w, const Operands &given) {
   return results;
 }
 
-/// What a router chose are numbers of experts and rows: data of all devices, which compute it alike.
+/// The results of a router's choice are numbers of experts and rows. All devices compute the same ones.
 static SmallVector<DeviceLayout> replicated(Operation *op) {
   return llvm::map_to_vector(op->getResultTypes(), [](Type type) {
     return cast<RankedTensorType>(type).getElementType().isInteger(32) ? kNone : kFull;
@@ -447,7 +447,7 @@ AxesAttr axesOfExchange(Operation *op) {
 
 Results inferLayouts(Operation *op, ArrayRef<DeviceLayout> operands, int64_t devices) {
   Operands given{op, operands, devices};
-  // Of each device's columns, heads and pieces by themselves.
+  // These ops work on each device's columns, heads and pieces alone.
   if (isa<GatherRunsOp, ScatterRunsOp, RunsToHeadsOp, HeadsToRunsOp, ExchangeSectionsOp, TakePieceOp>(op))
     return operands.front() == kRows ? Results() : one(operands.front());
   if (auto place = dyn_cast<PlacePieceOp>(op))

@@ -20,7 +20,7 @@ using namespace pp;
 
 namespace {
 
-/// cos and sin of the turns of all positions and pairs, [s][pairs] each.
+/// The cosines and the sines of the angles of all positions and pairs, [s][pairs] each.
 struct RopeTable {
   int64_t s, d, pairs, offset;
   std::vector<double> params;

@@ -80,7 +80,7 @@ inline bool wantsEpilogue(const GemmShape &shape, bool byDefault) {
   return shape.epilogue == Epilogue::BiasDw ? wish != "gelu" : adds || (shape.half() && shape.n % 8 == 0);
 }
 
-/// Whether there are plans for addresses of all kinds; gelu's u and column sums want theirs at multiples of 16.
+/// Whether there are plans for any address; gelu's u and column sums need addresses at multiples of 16.
 inline bool takesAnyAddress(const GemmShape &shape) {
   return shape.epilogue == Epilogue::None || shape.epilogue == Epilogue::Add;
 }

@@ -14,8 +14,8 @@ namespace pp {
 class Emitted; // runtime/Emitted.h
 
 /// The ranks of this process, which share a device and begin and end each step together. With `graph` the first step
-/// is asked for call by call (libraries load and tune themselves in it), the second is captured as one graph, and from
-/// there on a step is one launch; so it is, apart from these, with steps that evaluate.
+/// is asked for call by call (libraries load and tune themselves in it), the second is captured as one graph, and every
+/// later step is one launch. Steps that evaluate are counted apart, in the same way.
 class StepGroup {
 public:
   /// `fibers` null: this process has one rank.

@@ -28,8 +28,8 @@ public:
   /// `random`: tokens from the seed. With `check` every token is held against the vocabulary.
   Status open(const std::string &path, int64_t vocab, uint64_t seed, bool check);
 
-  /// What tells these tokens from others: their number, and a hash of the first and the last of them; of a program that
-  /// reads documents also of where the first and the last of these begin, and of what counts.
+  /// A text that identifies these tokens: their number, and a hash of the first and last ones. If the program reads
+  /// documents, the hash has the first and last begins of documents, too, and which tokens count.
   [[nodiscard]] std::string fingerprint(bool withDocuments) const;
 
   [[nodiscard]] int64_t count() const { return tokens; }

@@ -184,7 +184,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
       }
   }
 
-  /// After the last chunk: divided by the sums; a query that saw no key has o = 0 and lse = -inf.
+  /// After the last chunk, divides by the sums; a query that saw no key gets o = 0 and lse = -inf.
   template <class E>
   static void finish(const AttentionShape &shape, const Packs &f, const Carried &carried, E *o, float *lse,
                      int64_t q0) {

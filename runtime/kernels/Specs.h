@@ -12,8 +12,8 @@ namespace pp {
 /// success, else what is wrong.
 std::string readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> &chunks);
 
-/// The positions that a rope's table has: those of the run from `first` on; with documents, whose positions count from
-/// their own starts, and of two runs, all from 0 on.
+/// The positions of a rope's table: those of the run, from `first` on. With documents, whose positions count from their
+/// own starts, and with two runs, it has all positions from 0 on.
 struct RopeRows {
   int64_t first, count;
   explicit RopeRows(const PreparedOp &op)

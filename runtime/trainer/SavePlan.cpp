@@ -38,7 +38,7 @@ Status piecesFor(SavePlan &plan, const std::string &weight, Type stored, const P
   return {};
 }
 
-/// Bytes of its tensors that a device has.
+/// The bytes that each device has of these tensors.
 std::map<int32_t, int64_t> heldBytes(const std::vector<OutTensor> &tensors) {
   std::map<int32_t, int64_t> held;
   for (const OutTensor &tensor : tensors)

@@ -42,7 +42,7 @@ inline int64_t mostMpiCount = INT_MAX;
 inline int64_t mostMpiScratch = int64_t(64) << 20;
 /// So many bytes as MPI counts them; a negative count where MPI makes no such type.
 std::pair<int, MPI_Datatype> mpiSized(int64_t bytes);
-/// The bytes of an element with which all of `cuts` fit an int, and `most`, too; 0 where there is none.
+/// The size of an element with which all of `cuts`, and `most`, fit an int; 0 if there is none.
 int64_t mpiUnit(const std::vector<int64_t> &cuts, int64_t most);
 
 /// The communicators of a rank's groups. All ranks make theirs in the order of the channels, so that none waits for one

@@ -118,14 +118,14 @@ FORMS = (
     Form("megatron", lambda p: (p, 2 * p), lambda p, m: 3 * (2 * m + p - 1), lambda p, m, r: None,
          layers=lambda p: 2 * p, defines=lambda p: dict(layout="E" + "t|" * (2 * p - 1) + "tL"), work=lambda m: 6 * m,
          stash=lambda p, m, r: min(2 * m, 2 * (p - 1 - r) + p + 1)),
-    # The loss on a rank of its own: its F computes nothing, and its B, which does the work of both, takes 3. That is
-    # 1F1B again, for there the last rank runs B right behind F.
+    # Here the loss has its own rank: F computes nothing there, and B does the work of both and takes 3. The times are
+    # those of 1F1B, where the last rank runs B right behind F.
     Form("megatron", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
          layers=lambda p: p - 1,
          defines=lambda p: dict(layout="E" + "t|" * (p - 1) + "L"), stash=lambda p, m, r: min(m, p - r)),
-    # WeiPipe (PPoPP 2025), Interleave: rank r starts r after rank 0 and, in turns that are all backward by then, ends
-    # 2 (p-1-r) before rank p-1. Two weights and their successors, one gradient and its (section 7 of the specification;
-    # with one round only, the last rank of two or three never has all four).
+    # WeiPipe (PPoPP 2025), Interleave: rank r starts r after rank 0. It ends 2 (p-1-r) before rank p-1, because all its
+    # last turns are backwards. A rank has two weights and their successors, one gradient and its successor (section 7
+    # of the specification; with one round only, the last rank of two or three never has all four weights).
     Form("weipipe_interleave", lambda p: (p, 2 * p, 3 * p), interleave,
          lambda p, m, r: interleave(p, m) - 2 * (p - 1) + r,
          stash=lambda p, m, r: p, weight=lambda p, m, r: 4 if m > p else None, grad=lambda p, m, r: 2),
