@@ -36,7 +36,7 @@ public:
   std::vector<Setting> optimizer; ///< of the one that is chosen
 
   Settings() { choose("adamw"); }
-  /// Takes the settings that this optimizer has, as they are by default; false: there is no such optimizer.
+  /// Sets the settings of this optimizer to their defaults; false: there is no such optimizer.
   bool choose(StringRef kind);
   StringRef chosen() const { return kind; }
   bool has(StringRef option, StringRef name);

@@ -581,8 +581,8 @@ static std::vector<Held> heldOf(const JsonValue &tensor, int64_t all) {
   return held;
 }
 
-/// The tensors in files for a tensor: with `{e}` in its name, one for each index of the first dimension. A shard may
-/// have a part of such a tensor, and a device a piece of each.
+/// The tensors that files have in place of this one: with `{e}` in its name, one for each index of the first dimension.
+/// A shard may have a part of such a tensor, and a device a piece of each.
 static std::vector<JsonValue> filesOf(const JsonValue &tensor, int64_t width) {
   auto name = tensor["name"].get<std::string>();
   auto [before, after] = StringRef(name).split("{e}");

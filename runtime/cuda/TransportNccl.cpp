@@ -6,8 +6,8 @@
 // the channel map is the proof of what runs here. Communicators do not block the host: after every call the host asks
 // until NCCL has put it on the stream. NCCL does not say that a peer never posts, so each message writes a mark to the
 // host when it is done, and a step that is overdue names the first without one, and what the other ranks of this
-// machine wait for. NCCL does not compare what meets either: a channel's members do at start. NCCL makes the sums: they
-// are the same in every run on a machine, but not in the order of ranks.
+// machine wait for. NCCL does not compare the ends of a message, either: the members of a channel do so at start. NCCL
+// makes the sums: they are the same in every run on a machine, but not in the order of ranks.
 #include "runtime/Emitted.h"
 #include "runtime/cuda/PeerCopies.h"
 #include "runtime/device/BesideMpi.h"

@@ -8,7 +8,7 @@ namespace pp {
 /// From now on SIGTERM and SIGUSR1 are kept, and do not end this process. A second SIGTERM does.
 void keepSignals();
 [[nodiscard]] bool areSignalsKept();
-/// Which of them has come; 0: none.
+/// The signal that has come; 0: none.
 [[nodiscard]] int toldBy();
 /// Ignores further signals: the run ends anyway.
 void ignoreSignals();

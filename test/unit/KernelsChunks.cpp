@@ -286,7 +286,7 @@ TEST(KernelsChunks, WindowedSlicesEqualTheWholeSequence) {
       compareSlices({Slice(1, 256, 2, 1, 64, true).windowed(window), type, {64, 64, 64, 64}});
 }
 
-/// Queries before all keys: no output, no gradient; merged, they weigh nothing and spoil nothing.
+/// Queries that stand before all keys have no output and no gradient; in a merge they have weight 0 and change nothing.
 TEST(KernelsChunks, RowsThatSeeNothing) {
   for (Type type : allTypes) {
     Slice late(1, 60, 2, 1, 20, true, 10, {{70, 40}, {5, 200}}); // queries 10 to 69, keys 40 to 109: 30 rows see none

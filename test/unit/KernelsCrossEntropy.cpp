@@ -87,7 +87,7 @@ TEST(KernelsCrossEntropy, TheScaleIsInTheGradientAlone) {
   }
 }
 
-/// Divided by 4 when it runs is a scale of a quarter, to the bit: whole rows, and their shards.
+/// A loss that the step divides by 4 has the bits of one with scale 1/4: for whole rows and for shards.
 TEST(KernelsCrossEntropy, CountedLossesAreDivided) {
   for (Type type : allTypes) {
     std::vector<int32_t> targets = {2, 0, -100, 1};
