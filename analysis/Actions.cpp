@@ -276,7 +276,7 @@ bool pp::updatesTogether(ProgramOp program, const Pieces &pieces) {
 }
 
 namespace {
-/// What an action's conditions depend on in the others.
+/// The other actions on which an action's conditions depend.
 struct Others {
   Others(ProgramOp program, const Pieces &pieces)
       : keys(program, pieces.all()), updates(program.countUpdates()),

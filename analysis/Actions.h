@@ -34,7 +34,7 @@ public:
   /// of the k-th value that it reads.
   llvm::SmallVector<int64_t, 2> skipsFrom(int64_t piece, pipeline::Role role) const;
   llvm::SmallVector<int64_t, 2> skipsInto(int64_t piece, pipeline::Role role) const;
-  /// Who makes what is numbered so: of a piece, itself.
+  /// The piece that makes the value with this number: for a piece, itself.
   int64_t makerOf(int64_t number) const { return isSkip(number) ? skip(number).maker : number; }
   pipeline::CoordAttr coordOf(int64_t number) const {
     return isSkip(number) ? skip(number).coord : op(number).getCoord();
@@ -45,7 +45,7 @@ public:
   std::string describe(int64_t piece) const {
     return op(piece).getCoord().isStage() ? "stage " + name(piece) : "`" + name(piece) + "`";
   }
-  /// Where the weights are when a step begins; empty for pieces without a place.
+  /// The ranks of the weights when a step begins; empty for pieces without a place.
   llvm::ArrayRef<int64_t> homes(int64_t piece) const;
   /// Whether no home has all of the weights.
   bool homesAreShards(int64_t piece) const;
@@ -70,8 +70,8 @@ public:
   bool trains(int64_t piece) const;
   /// Whether it, or a piece before it, trains: only then it has a backward.
   bool hasBackward(int64_t piece) const { return piece >= firstTrained; }
-  /// How many tensors of its gradient, or of a shard of it, are summed over the axes of a mesh in one run: all but
-  /// those that are summed apart, and of tied weights, which stand last.
+  /// The number of tensors of its gradient, or of a shard, that a mesh sums in one run: all but those that are summed
+  /// apart, and those of tied weights, which stand last.
   int64_t summedTensors(int64_t piece, int64_t shard) const;
   /// Whether the devices of a rank that updates it, along `data`, update a shard each: `mesh zero = 1` or 2.
   bool isCutOverMesh(int64_t piece) const {
@@ -81,7 +81,7 @@ public:
   bool hasTerms(int64_t piece) const;
   /// Whether they have the sum of a shard of its gradient alone, too: `mesh zero = 2`.
   bool sumsShards(int64_t piece) const { return zero > 1 && isCutOverMesh(piece) && !op(piece).getSumsWhole(); }
-  /// By weight the run in which it is cut over ranks (cutPayload).
+  /// For each weight the run in which it is cut over ranks (cutPayload).
   llvm::SmallVector<int64_t> runs(int64_t piece) const;
   /// The piece that owns the first trained weight of this one that is tied; -1 if it has none.
   int64_t primary(int64_t piece) const;
@@ -112,8 +112,8 @@ llvm::SmallVector<nn::Axis> axesOfTerms(pipeline::ProgramOp program, pipeline::W
 /// The update that the gradient of this microbatch is part of.
 int64_t updateOf(pipeline::ProgramOp program, int64_t microbatch);
 
-/// Which version of the weights a unit, a task or a launch reads: 0 is there when the step begins, each update makes
-/// the next, those below 0 are of earlier steps. If the schedule says nothing, all updates before its own are in it.
+/// Which version of the weights a unit, a task or a launch reads: 0 is there at the start of the step, each update
+/// makes the next, earlier steps made those below 0. By default it is the newest.
 template <typename Op> int64_t versionOf(pipeline::ProgramOp program, Op op) {
   std::optional<uint64_t> version = op.getVersion();
   return version ? static_cast<int64_t>(*version) : updateOf(program, op.getUnit().getCoord().getMicrobatch());
@@ -154,13 +154,13 @@ struct Action {
   llvm::SmallVector<int64_t, 1> anchors; ///< the ranks in whose lists it stands
   llvm::SmallVector<Condition, 3> needs;
   llvm::SmallVector<Condition, 1> makes;
-  /// Where a step has several updates: piece and update of the gradients that it adds to.
+  /// If a step has several updates: piece and update of each gradient that the action adds to.
   llvm::SmallVector<std::pair<int64_t, int64_t>, 1> adds;
   double duration = 0; ///< of its longest unit; transfers 0
 };
 
-/// Where each slice of a sequence begins, and at last where it ends; as equal as they can be, or as `slice_lengths` of
-/// the program says. Without slices the whole sequence.
+/// The begins of the slices of a sequence, and the end of the last; as equal as possible, or by the program's
+/// `slice_lengths`. Without slices the whole sequence.
 llvm::SmallVector<int64_t> sliceStarts(pipeline::ProgramOp program);
 
 /// All actions in emission order.

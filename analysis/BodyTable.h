@@ -8,7 +8,7 @@
 
 namespace pp {
 
-/// Of a derived function: its identity, a `#pipeline.body`.
+/// The attribute of a derived function with its identity, a `#pipeline.body`.
 using pipeline::kBodyAttr;
 
 /// The identity of this function; null if nothing derived it.
@@ -23,10 +23,10 @@ public:
 
   /// The function with this identity, null if there is none.
   mlir::func::FuncOp find(pipeline::BodyAttr identity) const { return functions.lookup(identity); }
-  /// What is called; null for a function that has no identity. Such a function does all of its unit.
+  /// The body that is called; null for a function without an identity, which does all of its unit.
   pipeline::BodyAttr of(pipeline::LaunchOp launch) const { return callees.lookup(launch.getCalleeAttr()); }
   pipeline::BodyAttr of(pipeline::TaskOp task) const { return callees.lookup(task.getCalleeAttr()); }
-  /// In how many steps units of these pieces run where they are cut at their attentions; 0 if none is cut.
+  /// The number of steps of these pieces' units that are cut at their attentions; 0 if none is cut.
   int64_t steps(mlir::StringAttr pieces, pipeline::Phase phase) const {
     return stepCounts.lookup({pieces, static_cast<int64_t>(phase)});
   }

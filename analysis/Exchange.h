@@ -47,9 +47,9 @@ struct CutUnit {
 class Exchanges {
 public:
   explicit Exchanges(pipeline::ProgramOp program);
-  /// Of one `together`: those that are helped, and those of the ranks that help.
+  /// The cut units of one `together`: those that get help, and those of the helping ranks.
   std::vector<CutUnit> of(pipeline::TogetherOp together) const;
-  /// What is attended ahead of the unit, in order; null if nothing is.
+  /// The attention that runs ahead of the unit, in order; null if there is none.
   const CutUnit *ahead(pipeline::UnitIdAttr unit) const {
     auto it = aheads.find(unit);
     return it == aheads.end() ? nullptr : &it->second;

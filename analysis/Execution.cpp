@@ -39,7 +39,7 @@ static std::tuple<int64_t, int64_t, int64_t, const void *> pathOf(int64_t rank, 
 }
 
 Execution::Execution(ProgramOp program, ChannelMap map) : map(map) {
-  /// What goes one way in order: its messages, and how many one rank has posted so far of each side.
+  /// Messages that go one way in order, and the number that a rank has posted so far of each side.
   struct Path {
     std::vector<int64_t> messages;
     int64_t rank = -1, posted[2] = {0, 0};
@@ -86,7 +86,7 @@ Execution::Execution(ProgramOp program, ChannelMap map) : map(map) {
   std::iota(ready.begin(), ready.end(), 0);
 }
 
-/// In place of a channel, for the two ends of a rank's messages to itself.
+/// Take the place of a channel for the two ends of a rank's messages to itself.
 static constexpr int64_t kHostSend = -1, kHostReceive = -2;
 
 Execution::LaneKey Execution::laneOf(int64_t rank, PostOp post) const {

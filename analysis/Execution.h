@@ -57,13 +57,13 @@ public:
     pipeline::PostOp post;
     bool posted = false;
   };
-  /// The k-th message of a directed edge and channel, or the k-th sum of a group.
+  /// One message: the k-th of a directed edge and channel, or the k-th sum of a group.
   struct Message {
     llvm::SmallVector<End, 2> ends; ///< those that some rank posts, now or later; a send before its receive
     bool delivered = false;
     bool isComplete() const; ///< no end is missing
   };
-  /// What goes through a lane of one rank at once.
+  /// Messages that go through a lane of one rank together.
   struct Element {
     int32_t rank, lane;
     llvm::SmallVector<int32_t, 2> messages;

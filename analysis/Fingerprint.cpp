@@ -46,7 +46,7 @@ void add(Hash &hash, CoordAttr coord) {
 
 } // namespace
 
-/// Of each launched body a hash of the types of what it reads and makes.
+/// For each launched body a hash of the types of its inputs and results.
 static json::Object hashesOfTasks(ProgramOp program) {
   json::Object hashes;
   SymbolTable symbols(program->getParentOfType<ModuleOp>());

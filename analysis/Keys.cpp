@@ -32,7 +32,7 @@ static SmallVector<unsigned, 2> keyPlaces(func::FuncOp part) {
 }
 
 namespace {
-/// What a part of the model is for slices of a sequence.
+/// The role of a part of the model for slices of a sequence.
 struct PartKeys {
   SmallVector<unsigned, 2> places;
   bool attends = true, hasWeights = true; ///< where the part is only named, as in tests

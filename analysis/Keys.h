@@ -21,7 +21,7 @@ public:
   /// Whether the piece attends keys of the piece before; whether the piece after attends its own.
   bool reads(int64_t piece) const { return !places[piece].empty(); }
   bool makes(int64_t piece) const { return piece + 1 < static_cast<int64_t>(places.size()) && reads(piece + 1); }
-  /// Whether the piece is such an attention and nothing with weights: then it may be attended ahead, key by key.
+  /// Whether the piece is only such an attention, without weights: then it may be attended ahead, key by key.
   bool isAlone(int64_t piece) const { return reads(piece) && alone[piece]; }
   /// Whether slices of the piece wait for each other: it makes the keys of its attentions itself.
   bool chains(int64_t piece) const { return attends[piece] && !reads(piece); }

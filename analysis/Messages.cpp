@@ -1,7 +1,8 @@
 // Finds the ends of every message: the k-th send of a lane meets its k-th receive, as do the members of a collective.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The proofs pair messages for themselves (Execution.cpp): they do not rely on what is drawn and counted.
+// The proofs pair messages by their own code (Execution.cpp): they do not rely on this file, which pictures and figures
+// use.
 #include "analysis/Messages.h"
 
 using namespace mlir;

@@ -9,7 +9,7 @@
 
 namespace pp {
 
-/// Numbers from 1: sends and collectives in the order of ranks and of their lists. An emitted program counts the same
+/// Numbers messages from 1: sends and collectives by the order of ranks and lists. An emitted program counts the same
 /// way (runtime/files/Trace.cpp), so that a planned and a measured message have the same number.
 class Messages {
 public:
@@ -26,7 +26,7 @@ private:
 
 /// Bytes that a rank sends, receives or has all of in a collective: of its slot, or of the first tensors of it.
 int64_t bytesOf(pipeline::PostOp post);
-/// Bytes that come to the rank from others, each member's straight from it.
+/// Bytes that come to the rank from others, if each member sends its own directly.
 int64_t bytesReceived(pipeline::PostOp post);
 
 //===-- Exchanges inside bodies ---------------------------------------------------------------------------------===//
@@ -39,9 +39,9 @@ struct InnerMessage {
   /// On the devices' own channel: of each set of axes, and number of neighbours, there is one.
   int64_t channel;
   mlir::RankedTensorType type; ///< of the whole: the result, or what is scattered; of an all_to_all the own share
-  /// Of a gather or a scatter, what each member has of the whole's bytes, as in `pipeline.post`.
+  /// The bytes of the whole that each member of a gather or scatter has, as in `pipeline.post`.
   llvm::SmallVector<int64_t> cuts;
-  /// In every second round of members they come backwards: two runs of a sequence.
+  /// Whether members come in reverse order in every second round: two runs of a sequence.
   bool zigzag = false;
   /// Of `type`.
   int64_t bytes() const;
@@ -54,7 +54,7 @@ struct InnerMessage {
 /// Channels from this one on are those of exchanges.
 inline constexpr int64_t kFirstInnerChannel = int64_t(1) << 30;
 
-/// What the exchange is on this mesh; an error at the op if they do not fit. Null: the program has none.
+/// The message of the exchange on this mesh; an error at the op if they do not fit. Null: there is no mesh.
 mlir::FailureOr<InnerMessage> innerMessage(nn::Exchange op, pipeline::MeshAttr mesh);
 
 /// The exchanges of a body in order, as far as they fit; of no body none.

@@ -49,7 +49,7 @@ static StringAttr textOf(Attribute item) {
   return cast<StringAttr>(group ? group[0] : item);
 }
 
-/// By the name that all layers share, so that layers share their functions, too.
+/// Compares the name that all layers share, so that layers share their functions, too.
 static bool isNamed(WeightAttr weight, Attribute text) {
   nn::WeightAttr declared = weight.getDeclared();
   llvm::StringRef name =

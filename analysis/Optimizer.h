@@ -20,14 +20,14 @@ public:
   llvm::SmallVector<llvm::StringRef> stateOf(pipeline::WeightAttr weight) const;
   /// Whether the weight shrinks: a matrix, or more dimensions, that `no_decay` does not name.
   bool decays(pipeline::WeightAttr weight) const;
-  /// What the rate, and the weight decay, of the weight's group are multiplied by: 1 for a weight in none.
+  /// The factors of the rate and of the weight decay for the weight's group: 1 without a group.
   double rateOf(pipeline::WeightAttr weight) const { return factorOf(weight, "lr_scale"); }
   double shrinkOf(pipeline::WeightAttr weight) const { return factorOf(weight, "decay_scale"); }
   bool isNesterov() const;
   /// Whether updates wait for the norm of all gradients. Without, the next step judges them (docs/barrier.md). One rank
   /// has nobody to wait for.
   bool hasBarrier() const;
-  /// What Muon's step is multiplied by for a matrix [in, out], beside the rate.
+  /// The factor of Muon's step for a matrix [in, out], beside the rate.
   double lengthOf(mlir::RankedTensorType matrix) const;
   /// An error if a text of `no_decay`, or of a group, is in no weight's name.
   mlir::LogicalResult check(llvm::ArrayRef<pipeline::WeightAttr> weights) const;

@@ -327,7 +327,7 @@ void pp::printProof(const Proof &proof, llvm::raw_ostream &os) {
        << " in passes\n";
 }
 
-/// To whole microseconds.
+/// Rounds to whole microseconds.
 static double rounded(double seconds) { return std::round(seconds * 1e6) / 1e6; }
 
 static void writeFacts(StringRef key, ArrayRef<Fact> facts, llvm::json::OStream &json) {

@@ -41,8 +41,8 @@ private:
   mlir::ModuleOp module;
 };
 
-/// What each rank may allocate: `given` bytes, else the memory of its smallest device, as the program's cluster says;
-/// -1 for all where nobody says it.
+/// The bytes that each rank may allocate: `given`, else the memory of its smallest device by the program's cluster; -1
+/// for all ranks if there is neither.
 std::vector<int64_t> memoryLimitsOf(pipeline::ProgramOp program, int64_t given);
 /// `22.35 GiB`, or `22.35 GiB to 74.51 GiB`.
 std::string formatLimits(llvm::ArrayRef<int64_t> limits);
@@ -50,7 +50,7 @@ std::string formatLimits(llvm::ArrayRef<int64_t> limits);
 /// `1.50 MiB`.
 std::string formatBytes(int64_t bytes);
 
-/// How long passes took, by their argument (`pp-prove-slots`), and all of them together.
+/// The times of passes, by their argument (`pp-prove-slots`), and of all passes together.
 struct PassTimes {
   llvm::StringMap<double> seconds;
   double total = 0;
@@ -58,7 +58,7 @@ struct PassTimes {
 /// Add it to a pass manager; `times` must outlive the run.
 std::unique_ptr<mlir::PassInstrumentation> timePasses(PassTimes &times);
 
-/// What was proved of one program.
+/// The results of the proofs of one program.
 struct Proof {
   struct Statement {
     std::string name;  ///< `progress`

@@ -107,8 +107,8 @@ private:
   const CostModel &costs;
   int64_t steps;
   bool overlap, skipsNorm;
-  /// In lockstep: how many tasks of a `together` have not ended, by step and its number, and the ranks that wait for
-  /// that.
+  /// In lockstep: the number of tasks of a `together` that have not ended, by step and number, and the ranks that wait
+  /// for them.
   std::map<std::pair<int64_t, int64_t>, int64_t> joints;
   std::vector<int64_t> early;
   Timeline timeline;
@@ -232,7 +232,7 @@ bool Engine::nextStep(Stream &stream) {
   return true;
 }
 
-/// What it takes, with the one beside it.
+/// Runs a launch, with the one beside it; returns their time.
 double Engine::launch(int64_t number, LaunchOp op) {
   RankTimeline &record = timeline.ranks[number];
   Stream &stream = streams[number];
@@ -259,7 +259,7 @@ double Engine::launch(int64_t number, LaunchOp op) {
 
 //===-- Messages ------------------------------------------------------------------------------------------------===//
 
-/// From sender to receiver, or between the members. If a rank sends to itself, one end is its host memory.
+/// The route from sender to receiver, or between the members. If a rank sends to itself, one end is its host memory.
 Route Engine::routeOf(int64_t number, PostOp op, int64_t bytes) const {
   if (op.isCollective())
     return costs.route(op.getKind(), op.ringOrder(), bytes);
@@ -293,7 +293,7 @@ int64_t Engine::flightOf(int64_t number, PostOp op) {
   return index;
 }
 
-/// What it takes of the rank's time.
+/// Posts a message; returns the time that this takes on the rank.
 double Engine::post(int64_t number, PostOp op) {
   if (isSkipped(op))
     return 0;
@@ -453,7 +453,7 @@ void Engine::idle(int64_t number, double from, double to, IdleCause cause, int64
 /// Above, microseconds are no int of 64 bits.
 static constexpr double kLongestStep = 1e12;
 
-/// How long the norm of all gradients is on its way in front of a step; 0 where the step itself waits for it.
+/// The time in which the norm of all gradients travels in front of a step; 0 if the step itself waits for it.
 static double normOf(const Timeline &timeline) {
   for (const Flight &flight : timeline.flights)
     if (PostOp post = flight.posts.front(); post.isCollective() && post.getThing().getRole() == Role::stat &&

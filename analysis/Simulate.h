@@ -79,13 +79,13 @@ struct Timeline {
   /// ended, and no update waits for the norm of all gradients (zero bubble's late validation). Weights on their way
   /// home are waited for.
   double twoSteps = 0;
-  /// From one step to the next where many follow each other, as they are; and where all ranks meet between them. 0 if
-  /// they were not asked for (Manner::periods).
+  /// The time from one step to the next in a long run, as it is, and if all ranks meet between steps. 0 unless asked
+  /// for (Manner::periods).
   double period = 0, barrierPeriod = 0;
-  /// What it costs that all ranks meet between two steps.
+  /// The cost of a meeting of all ranks between two steps.
   double barrierCost() const { return 2 * step - twoSteps; }
-  /// The longest time from the first to the last work of one rank: what a step costs where the next one may begin on a
-  /// rank before the others have ended this one (no optimizer barrier).
+  /// The longest time from the first to the last work of one rank. It is the cost of a step without an optimizer
+  /// barrier: a rank then begins the next step before the other ranks have ended this one.
   double span() const;
   /// Share of ranks x makespan in which no work runs.
   double bubble() const;

@@ -3,10 +3,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: PYTHON bench/bf16_errors.py PP_COMPILE [--sizes tiny,medium] [--families llama,..] [--seeds N]
-# PYTHON has torch and transformers. All begin with the same weights, which bf16 holds, and read the same tokens.
-# transformers in f64 is what families_oracle.py makes of it. A gradient's error is the norm of the difference over the
-# norm; a loss's is the root of the mean square over the seeds. A bias of keys has no gradient but rounding and is left
-# out. Fails where ours is farther than 1.5 times transformers' (eager) bf16, in a loss, a tensor or over all.
+# PYTHON has torch and transformers. All programs begin with the same weights, which bf16 holds exactly, and read the
+# same tokens. The reference is transformers in f64, run by families_oracle.py. The error of a gradient is the norm of
+# its difference divided by its norm. The error of a loss is the root of the mean square over the seeds. The gradient of
+# a bias of keys is rounding alone, so it is left out. Fails where ours is farther than 1.5 times transformers' (eager)
+# bf16, in a loss, a tensor or over all.
 import argparse, json, math, os, subprocess, sys, tempfile
 
 TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "test", "run")

@@ -102,7 +102,7 @@ def memory(arguments):
         more = ["one_f_one_b"] if schedule == run else []
         found = activations(schedule(arguments, "H20", model, sequence, ranks, *more))
         layers, _, hidden = MODELS[model]
-        # What one tensor of every layer of a rank takes, of all microbatches that are alive there at once.
+        # The bytes of one tensor of every layer on a rank, for all microbatches that are alive there at once.
         tensors = [2 * sequence * hidden * layers // ranks * (ranks - rank if schedule == run else 2 * ranks)
                    for rank in range(ranks)]
         for label, values in (("", [value / 8 / 2**30 for value in found]),

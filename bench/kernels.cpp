@@ -113,8 +113,8 @@ void benchAttention(const Attention &n, Type type) {
               100 * w / reference, reference);
 }
 
-/// Slice i of a sequence against its chunks 0 to i, all n slices in turn: the pairs of the whole sequence, in parts of
-/// memory; beside it the whole in one call, and the last slice by one call a chunk and a merge.
+/// Times slice i of a sequence against its chunks 0 to i, for all n slices in turn: together the pairs of the whole
+/// sequence. Beside it: the whole sequence in one call, and the last slice by one call for each chunk and a merge.
 void benchSlices(int64_t s, int64_t n, int64_t heads, int64_t groups, int64_t d) {
   int64_t length = s / n;
   std::vector<float> q = random(size_t(s * heads * d)), k = random(size_t(s * groups * d)), dout = q, o(q), dq(q),

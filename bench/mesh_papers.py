@@ -5,13 +5,13 @@
 # usage: bench/mesh_papers.py [-c PP_COMPILE] [--share S]
 # JaxPP (arXiv 2412.14374), Table 1: GPT-3 175B and Llama 2 70B in bf16 on nodes of 8 H100. Products and attention reach
 # one share of the device's peak, which is chosen so that the first row has the printed step; everything else follows.
-# GPT-3's circular repeat is 6 (Figure 8); the paper does not print that of 70B, 5 is ours, which divides 20 layers.
-# NeMo's rows are simulated with the same schedule and with its distributed optimizer (`zero = 1`), without which its
-# weights and their state alone fill a device. Where products are cut, rows between them are, too (`sequence`). SPMD is
-# GPipe, which runs its layers again in the backward; so does FSDP, whose replicas fill nodes: its plan is 143 GB
-# otherwise. The paper does not say how much of its gathers and sums FSDP hides; here none (`ahead = 0`). TFLOPS are
-# those of the paper: 6 (parameters of products) tokens + 12 layers hidden sequence tokens, over GPUs and step; its 13
-# rows agree with this formula within 1. No limit bounds the peaks.
+# GPT-3's circular repeat is 6 (Figure 8). The paper does not print that of 70B; we take 5, which divides 20 layers.
+# NeMo's rows are simulated with the same schedule and with its distributed optimizer (`zero = 1`): without it weights
+# and their state alone fill a device. If products are cut, the rows between them are cut, too (`sequence`). SPMD is
+# GPipe, which runs its layers again in the backward. FSDP, whose replicas fill nodes, does so, too: else its plan is
+# 143 GB. The paper does not say how much of its gathers and sums FSDP hides; here it hides none (`ahead = 0`). TFLOPS
+# are computed as in the paper: (6 parameters of products + 12 layers hidden sequence) tokens, divided by GPUs and step
+# time. The paper's 13 rows agree with this formula within 1. No limit bounds the peaks.
 import argparse, os, sys
 from simulate import simulate
 

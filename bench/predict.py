@@ -4,16 +4,16 @@
 #
 # usage: bench/predict.py [-c PP_COMPILE] [--rounds N] [--steps N] [--transport threads|mpi] [-D name=value]..
 #                         [--calm SECONDS] [--gains] [SCHEDULE..]
-# Each round runs every program twice, first with --profile, then measured: so the run that is predicted is not the one
-# that was profiled. Per round the step predicted by `--costs` is divided by the measured one; the table has the median
-# of these ratios and their range. Beside it the same over the profiled run's own step: what the model errs by, without
-# what the machine's speed has changed by between the two runs. One thread a rank. Peak bytes: what the plan says a rank
-# allocates, against the pages of it that the run has touched.
+# Each round runs every program twice: first with --profile, then measured. So the predicted run is not the profiled
+# one. In each round the step time that `--costs` predicts is divided by the measured one. The table has the median and
+# the range of these ratios. The next column divides by the step of the profiled run instead: this is the model's error
+# alone, without the change of the machine's speed between the two runs. Each rank has one thread. Peak bytes compares
+# what the plan says that a rank allocates with the pages of it that the run has touched.
 #
 # --gains: what --plan and --search gain over the schedule as written. The plan is made with a profile of the program as
 # written, and the gain is predicted from that profile alone. --search takes no profile, so it chooses by its cluster,
-# and the gain is predicted from profiles of both programs. Then both run in turn, so many rounds; the measured gain is
-# the median of the rounds' ratios.
+# and the gain is predicted from profiles of both programs. Then the two programs run in turn for N rounds. The measured
+# gain is the median of the rounds' ratios.
 import argparse, json, os, re, resource, statistics, subprocess, sys, tempfile, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -89,7 +89,7 @@ class Program:
 
 
 PLAN, SEARCH = ["--plan", "--memory-limit=4GB"], ["--cluster=cpu", "--search"]
-# By name: the schedule as written, what else its program needs, and what finds a better one.
+# By name: the schedule as written, further options of its program, and the options that find a better schedule.
 GAINS = {
     "one microbatch after the other, planned": ("slow_b", [], PLAN),
     "the same with halves of backwards, planned": ("slow_iw", ["--fuse=false"], PLAN),

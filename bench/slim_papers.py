@@ -5,15 +5,15 @@
 # usage: bench/slim_papers.py [-c PP_COMPILE] [--attention E] [arithmetic] [slices] [sizes] [hybrid]
 # A rank is 8 GPUs (the paper's tensor parallelism with sequence parallelism divides all of a layer's memory by 8), so
 # GiB are a GPU's; in `hybrid` it is a mesh. bf16 weights, sums of gradients and optimizer in f32, a vocabulary of
-# 128000, microbatches of one sequence. M_a: what one microbatch leaves on all ranks together; M_t: the arena of one
-# rank that trains the same alone. The logits are bf16 here, and their gradient takes their place; the paper's are f32.
-# Head and embedding are whole on the last and the first rank in `sizes`, the paper's are cut by the vocabulary.
-# hybrid: Table 4, 16M tokens a step on nodes of 8 Hopper. Queries and keys meet by heads, for the paper's commutated
-# context parallelism is not built. Up projection and SwiGLU run again in the backward, as in the paper: `up` is a part,
-# with a norm of its own, so that it begins at the residual stream. MFU counts causal pairs; with the full square
-# attention alone would be at 90 % of the peak. Products reach 0.6 of the peak, as for other papers. Attention's share
-# is chosen so that the first row has the printed MFU, from two runs between which 1 / MFU is linear in 1 / share,
-# unless --attention says it. A program takes minutes to compile. --models Llama prints these rows alone.
+# 128000, microbatches of one sequence. M_a is what one microbatch keeps on all ranks together. M_t is the arena of a
+# single rank that trains the whole model. The logits are bf16 here, and their gradient takes their place; the paper's
+# logits are f32. In `sizes`, the last rank has the whole head and the first one the whole embedding; the paper cuts
+# both by the vocabulary. hybrid: Table 4, 16M tokens a step on nodes of 8 Hopper. Queries and keys meet by heads, for
+# the paper's commutated context parallelism is not built. Up projection and SwiGLU run again in the backward, as in the
+# paper: `up` is a part, with a norm of its own, so that it begins at the residual stream. MFU counts causal pairs; with
+# the full square attention alone would be at 90 % of the peak. Products reach 0.6 of the peak, as for other papers.
+# Attention's share is chosen so that the first row has the printed MFU, from two runs between which 1 / MFU is linear
+# in 1 / share, unless --attention says it. A program takes minutes to compile. --models Llama prints these rows alone.
 # Mixtral: 8 experts on the 8 devices of a node, of which a token goes through 2, all chosen equally often; MFU counts
 # these 2. Router and experts are a part of their own, `moe`, all of which runs again in the backward but for the
 # choices: it keeps the residual stream alone, where the paper keeps the gate's product, too. Messages have room for all
@@ -162,7 +162,7 @@ def arithmetic(arguments):
 
 def slices(arguments):
     print("\n13B, 128K tokens, 4 ranks, 2 microbatches (Figure 6): share of M_a on rank 0 and 3, bubble; by formula")
-    # Where 2 microbatches have fewer units than n + 2(p-1), n = 4, rank 0 keeps them all: 8 of 16, not 10.
+    # If 2 microbatches have fewer units than n + 2(p-1), as with n = 4, rank 0 keeps them all: 8 of 16, not 10.
     print("| slices | rank 0 | rank 3 | 1/p + 2(p-1)/np | 1/p | bubble | (p-1)/nm "
           "|\n|---:|---:|---:|---:|---:|---:|---:|")
     whole = plan(arguments, "13B", 2**17, "one_f_one_b(ranks = 4, microbatches = 2)")["per_rank"]

@@ -4,10 +4,10 @@
 #
 # usage: step.py PP_COMPILE [--llmc PROGRAM] [--python INTERPRETER] [--rounds N] [--precisions f32,bf16] [--large]
 #                [--processor-time]
-# --llmc: llm.c's CPU trainer, built by you. --python: an interpreter that can import torch. All run on one thread, in
-# turn, `rounds` times; the best step of each counts and ratios are within this run. --large: hidden 512 and 256 tokens,
-# not 256 and 64. --processor-time: what a step takes of the processor, for machines that do other work (without llm.c).
-# In bf16, weights are bf16 on both sides.
+# --llmc: llm.c's CPU trainer, built by you. --python: an interpreter that can import torch. All programs run on one
+# thread, in turn, `rounds` times; the best step of each counts, and ratios are within this run. --large: hidden 512 and
+# 256 tokens, not 256 and 64. --processor-time: measures a step's processor time, for machines that do other work
+# (without llm.c). In bf16, weights are bf16 on both sides.
 import argparse, os, random, re, struct, subprocess, sys, tempfile
 
 LARGE, PROCESSOR = "--large" in sys.argv, "--processor-time" in sys.argv

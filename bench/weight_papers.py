@@ -4,11 +4,12 @@
 #
 # usage: bench/weight_papers.py [-c PP_COMPILE] [-j JOBS] [--plain] [--keep FOLDER] [TABLE..]
 #   tables: weipipe2 weipipe3 weipipe4 tawpipe2
-# Tokens/s a GPU and peak GB of every cell, simulated | printed. One number a table is calibrated, so that the median of
-# simulated / printed over the table, ZB left out (see below), is 1: LOOPS, the share of its memory's speed at which a
-# device runs what is no product and no attention; those reach 0.6 and 0.55 of the peak, as in all clusters of the
-# library. A column's order of systems is compared for every pair; those with a printed margin over 5 % that are in
-# another order are listed. What the papers say of the systems, and what therefore is simulated (--plain: none of it):
+# Tokens/s a GPU and peak GB of every cell, simulated | printed. One number is calibrated for each table: LOOPS, the
+# share of its memory's speed at which a device runs ops other than products and attention. With it the median of
+# simulated / printed over the table is 1, without ZB (see below). Products and attention reach 0.6 and 0.55 of the
+# peak, as in all clusters of the library. A column's order of systems is compared for every pair; those with a printed
+# margin over 5 % that are in another order are listed. What the papers say of the systems, and what therefore is
+# simulated (--plain: none of it):
 # - ZB has microbatches of 4 sequences where S = 4096, else of 1 (captions of WeiPipe's tables 2 to 4, of TawPipe's
 #   table 2).
 # - All recompute every layer (WeiPipe section 5), but ZB (TawPipe section 5).
@@ -32,17 +33,17 @@
 #   is not known: the groups and the order in which the public runtime (sail-sg/zero-bubble-pipeline-parallelism) posts
 #   messages, simulated apart from pp with one NCCL queue a rank, cost between 0 and 2. So ZB stands too high in table
 #   2, and nothing is fitted to hide it.
-# - TawPipe's FSDP takes less than the sum of its compute and messages and more than the larger, from hidden 2048 on:
-#   part of it
-#   is behind tasks there. Simulated as the sum it is too slow, 0.77 of what is printed at hidden 4096. TawPipe itself
-#   is simulated in turns; where WeiPipe passes it, S = 16384, its bubble of (R + 1) (D - 1) tasks is what the paper's
-#   does not have.
+# - From hidden 2048 on, TawPipe's FSDP takes less than the sum of its compute and its messages, and more than the
+#   larger of the two: a part of the messages is behind tasks. We simulate the sum, which is too slow: 0.77 of the
+#   printed speed at hidden 4096. TawPipe itself is simulated in turns. At S = 16384 WeiPipe passes it here, because of
+#   a bubble of (R + 1) (D - 1) tasks, which the paper's TawPipe does not have.
 # What they do not say:
-# - The vocabulary: the sizes WeiPipe prints, 384M to 6.1B, are 12 hidden^2 a layer and nothing else, so 256 stands for
-# none. Memory: simulated + what the paper's system keeps and pp does not (explained) | printed. TawPipe's table has at
-# hidden 1024 3 to 11 GB more than that, which WeiPipe's for the same systems and two thirds of the layers has not; its
-# text does not say why. A round of microbatches costs the same from the third on: two and four are simulated, the
-# others added.
+# - The vocabulary: the sizes that WeiPipe prints, 384M to 6.1B, are 12 hidden^2 a layer and nothing else, so 256 stands
+#   for none.
+# Memory: simulated + what the paper's system keeps and pp does not (explained) | printed. At hidden 1024 TawPipe's
+# table has 3 to 11 GB more than this sum. WeiPipe's table, for the same systems and two thirds of the layers, does not.
+# The text does not say why. From the third on, every round of microbatches costs the same: two and four rounds are
+# simulated, and the others are added.
 import argparse, functools, json, math, os, re, statistics, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 from simulate import cluster_in, compile_text

@@ -81,7 +81,7 @@ static constexpr size_t kDeepestJson = 100, kDeepestIr = 64;
 
 static std::string nestedTooDeep(size_t limit) { return "this is nested more than " + std::to_string(limit) + " deep"; }
 
-/// Where the string that begins here ends: at its second quote, or at the text's end.
+/// The end of the string that begins here: its second quote, or the end of the text.
 static size_t endOfString(StringRef text, size_t at) {
   for (++at; at < text.size() && text[at] != '"'; ++at)
     at += text[at] == '\\';
@@ -139,7 +139,7 @@ static std::string withoutInfinity(StringRef text) {
   return made;
 }
 
-/// What llvm::json complains about, in our words.
+/// The complaint of llvm::json in our words.
 static StringRef inOurWords(StringRef said) {
   return llvm::StringSwitch<StringRef>(said)
       .Case("Unexpected EOF", "the file ends in the middle of a value")

@@ -10,10 +10,10 @@
 
 namespace pp {
 
-/// What a file holds, `-` is standard input; or nothing, and why: "No such file or directory".
+/// The contents of a file (`-`: of standard input); or nothing, and why: "No such file or directory".
 std::unique_ptr<llvm::MemoryBuffer> readInput(llvm::StringRef path, std::string &why);
 
-/// What is wrong with a text, and at which of its bytes.
+/// A fault of a text, and the byte at which it is.
 struct TextError {
   size_t at = 0;
   std::string what;

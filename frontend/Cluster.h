@@ -21,14 +21,14 @@ struct ClusterOutline {
 mlir::FailureOr<ClusterOutline> outlineCluster(Evaluator &evaluator, const Cluster &cluster, Scope &scope,
                                                mlir::MLIRContext *context);
 
-/// That many ranks, each of so many devices of this precision, have room on it; errors are said at `at`, where the
-/// cluster is chosen.
+/// Checks that the cluster has room for these ranks and their devices, at this precision; errors are at `at`, where it
+/// is chosen.
 mlir::LogicalResult checkRoom(Evaluator &evaluator, const ClusterOutline &cluster, int64_t ranks, int64_t devicesOfRank,
                               StringRef precision, SMLoc at);
 
 /// The predefined `nodes`: ranks 0, 1, .. in lists of as many as a node has, or all in one (0).
 Value nodesOf(int64_t ranks, int64_t ranksPerNode);
-/// That a schedule reads `nodes` where the devices of a rank neither fill nodes nor share one.
+/// Reports a schedule that reads `nodes` although the devices of a rank neither fill nodes nor share one.
 mlir::LogicalResult noNodes(Evaluator &evaluator, SMLoc at);
 
 } // namespace pp

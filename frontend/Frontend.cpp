@@ -137,8 +137,8 @@ private:
   bool isUnasked = false; ///< what is read now
 };
 
-/// Holds back what is said of a program, and then says it in the order of the text: one error at each place, and only
-/// the first ones.
+/// Holds back the diagnostics of a program, and then emits them in the order of the text: one error at each place, and
+/// only the first ones.
 class InOrderOfText {
 public:
   explicit InOrderOfText(const Source &source) : source(source), engine(source.context->getDiagEngine()) {

@@ -21,19 +21,19 @@ struct FrontendOptions {
   std::string schedule;
   /// Run on this cluster, of the file or of the library, instead of the one that `train` names.
   std::string cluster;
-  /// Where `import "std/.."` looks.
+  /// The folder of `import "std/.."`.
   std::string stdlibDir;
-  /// For --check, if not 0: on one rank, by std/single.pipe, so many microbatches of what `train` says.
+  /// If not 0 (for --check): the program of `train` on one rank, by std/single.pipe, with so many microbatches.
   int64_t aloneMicrobatches = 0;
-  /// For --check, if not empty: the precision, whatever `train` says.
+  /// If not empty (for --check), replaces the precision of `train`.
   std::string precision;
-  /// For --check, if not null: gets the model's parameters that are ints.
+  /// If not null (for --check), receives the int parameters of the model.
   std::vector<std::pair<std::string, int64_t>> *modelSizes = nullptr;
   /// For --from-hf: the folder whose weights a run of the program starts with.
   std::string folder;
-  /// For --from-hf: what its config.json says of the computation, as ConfigFacts writes it.
+  /// For --from-hf: the facts of its config.json about the computation, as ConfigFacts writes them.
   std::string config;
-  /// For --search, if not null: gets the names of the `defines` that are the schedule's.
+  /// If not null (for --search), receives the names of those `defines` that belong to the schedule.
   std::vector<std::string> *scheduleDefines = nullptr;
   /// For --lsp, if not null: texts that an editor holds, by path; they go before the files.
   const llvm::StringMap<std::string> *openFiles = nullptr;

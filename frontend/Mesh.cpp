@@ -47,7 +47,7 @@ LogicalResult MeshClause::readAll(const Option &option, Scope &scope) {
   return success(isRead);
 }
 
-/// Of those that number devices.
+/// The axis with this name, among those that number devices.
 static std::optional<Axis> axisNamed(StringRef name) {
   std::optional<Axis> axis = pipeline::symbolizeAxis(name);
   return axis && *axis <= Axis::pipeline ? axis : std::nullopt;

@@ -23,17 +23,17 @@ public:
   mlir::LogicalResult read(llvm::ArrayRef<Option> options, llvm::ArrayRef<Override> overrides, Scope &scope,
                            const ModelOutline *model);
 
-  /// How many devices run the program of one rank.
+  /// The number of devices that run the program of one rank.
   int64_t devicesOfRank() const {
     return size(pipeline::Axis::tensor) * size(pipeline::Axis::context) * size(pipeline::Axis::data);
   }
-  /// How many of them read sequences of their own.
+  /// The number of devices of a rank that read their own sequences.
   int64_t replicas() const { return size(pipeline::Axis::data); }
-  /// How many ranks are on a node of so many devices, 0 for all; nothing where the devices of a rank do not fill nodes.
+  /// The number of ranks on a node of so many devices, 0 for all; nothing if the devices of a rank do not fill nodes.
   std::optional<int64_t> ranksPerNode(int64_t devicesPerNode) const;
   /// Says at the parts what `mesh of PART` says of them.
   mlir::LogicalResult markParts(mlir::ModuleOp module) const;
-  /// Null where each rank is one device.
+  /// The mesh as an attribute; null if each rank is one device.
   pipeline::MeshAttr attribute(int64_t ranks, mlir::MLIRContext *context) const;
 
 private:

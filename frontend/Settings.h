@@ -9,7 +9,7 @@
 namespace pp {
 
 struct Setting {
-  /// What it may be, in the order of the table in Settings.cpp.
+  /// The kind of a setting's value, in the order of the table in Settings.cpp.
   enum Range { Size, Count, AtLeast0, Above0, Below1, Share, Bit, Flag, Word, Texts, Factors };
   StringRef name;
   double value; ///< of a word its number in `words`
@@ -23,9 +23,9 @@ struct Setting {
   bool isInt() const { return range == Size || range == Count || range == Bit; }
 };
 
-/// How the learning rate changes; the runtime has the formulas (runtime/trainer/Rate.h).
+/// Schedules of the learning rate; the runtime has the formulas (runtime/trainer/Rate.h).
 inline constexpr StringRef kRates[] = {"cosine", "linear", "constant", "wsd"};
-/// How the weights change; docs/optimizers.md has the formulas.
+/// The optimizers; docs/optimizers.md has the formulas.
 inline constexpr StringRef kOptimizers[] = {"adamw", "muon", "sgd"};
 
 class Settings {
@@ -36,22 +36,22 @@ public:
   std::vector<Setting> optimizer; ///< of the one that is chosen
 
   Settings() { choose("adamw"); }
-  /// Takes the settings that this optimizer has, as they are by default; false: there is no such optimizer.
+  /// Sets the settings of this optimizer to their defaults; false: there is no such optimizer.
   bool choose(StringRef kind);
   StringRef chosen() const { return kind; }
   bool has(StringRef option, StringRef name);
 
-  /// By the name of their option.
+  /// All settings by the name of their option.
   std::array<std::pair<StringRef, llvm::MutableArrayRef<Setting>>, 3> all() {
     return {{{"data", data}, {"mlp", mlp}, {"optimizer", optimizer}}};
   }
   llvm::MutableArrayRef<Setting> of(StringRef option);
 
-  /// That `option` has a setting of this name.
+  /// An error unless `option` has a setting of this name.
   mlir::LogicalResult check(Evaluator &evaluator, SMLoc at, StringRef option, StringRef name);
   /// Takes a value that was given at `at`, if it is in range.
   mlir::LogicalResult set(Evaluator &evaluator, SMLoc at, StringRef option, StringRef name, const Value &value);
-  /// That what is given of the optimizer has an effect with this precision and this rate.
+  /// An error if an optimizer option that is given has no effect with this precision and rate.
   mlir::LogicalResult checkOptimizer(Evaluator &evaluator, StringRef precision);
 
   mlir::DictionaryAttr dictionaryOf(StringRef option, StringRef precision, mlir::Builder &builder);

@@ -313,8 +313,8 @@ private:
   Callee calleeOf(const Model *one) { return calleeOf(one, "model"); }
   Callee calleeOf(const Cluster *one) { return calleeOf(one, "cluster"); }
 
-  /// The overrides; before them, of a schedule in place of the one that `train` names, the ranks, microbatches and
-  /// slices of that one. Of several values the last one counts.
+  /// The overrides. If another schedule replaces the one that `train` names, the ranks, microbatches and slices of the
+  /// named one come first. A later value of the same name counts.
   FailureOr<std::vector<Override>> withSizes() {
     std::vector<Override> given;
     bool isCall = replaced && replacedCall->kind == Expr::Call;
@@ -463,7 +463,7 @@ private:
                                         owner + "`" + didYouMean(owner, owners));
   }
 
-  /// What is chosen and has parameters.
+  /// The chosen declarations that have parameters.
   SmallVector<Callee> callees() {
     SmallVector<Callee> all = {calleeOf(schedule), calleeOf(model)};
     if (cluster)
@@ -629,7 +629,7 @@ private:
     return builder.getDictionaryAttr(made);
   }
 
-  /// Where the lengths of the slices are given, those; the schedule itself counts slices.
+  /// The lengths of the slices, if they are given; the schedule itself only counts slices.
   FailureOr<SmallVector<int64_t>> countSlices() {
     SmallVector<int64_t> lengths;
     int64_t total = 0;
@@ -648,7 +648,7 @@ private:
     return lengths;
   }
 
-  /// What `train` says, or -D in its place.
+  /// Applies the `recompute` of `train`, or that of -D in its place.
   LogicalResult recompute(Elaborator &elaborator) {
     for (const Override &given : reverse(overrides))
       if (given.owner == "recompute") {

@@ -17,9 +17,9 @@ public:
   mlir::LogicalResult checkName(SMLoc at, StringRef name);
   /// Reads both options of `train`, null where it has none, and what the command line says in their place.
   mlir::LogicalResult read(const Option *freeze, const Option *lora, llvm::ArrayRef<Override> overrides, Scope &scope);
-  /// Every text of `freeze` is part of a weight's name, and every target of `lora` is a module.
+  /// Checks that every text of `freeze` is in a weight's name, and that every target of `lora` is a module.
   mlir::LogicalResult check(mlir::ModuleOp module, StringRef model);
-  /// A text of this option of the optimizer is part of the name of a weight, as `check` found them.
+  /// Checks that a text of this option of the optimizer is in one of the names that `check` found.
   mlir::LogicalResult checkText(SMLoc at, StringRef option, StringRef text);
   /// Adds what the passes need to know to the attributes of the program.
   void addTo(llvm::SmallVectorImpl<mlir::NamedAttribute> &attributes, mlir::Builder &builder) const;

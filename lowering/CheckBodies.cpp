@@ -227,7 +227,7 @@ private:
                    "`pp_complete` of message " + Twine(underWay->number) + " before it", "none");
   }
 
-  /// What is summed elsewhere than where it was made is copied there; then the message is posted.
+  /// A value that is summed in another place is copied there; then the message is posted.
   LogicalResult checkExchange(nn::Exchange exchange, size_t &next) {
     Operation *op = exchange;
     std::string where = ("body `@" + body.getSymName() + "`, `" + op->getName().getStringRef() + "`").str();
@@ -251,7 +251,7 @@ private:
     return text.checkExchange(exchange, number);
   }
 
-  /// What delta was made of, where nothing was written over it: a library makes delta of it again.
+  /// The output from which delta was made, if nothing was written over it: a library makes delta from it again.
   Value intactOutput(nn::AttentionBwdOp backward) {
     auto delta = backward.getDelta().getDefiningOp<nn::AttentionDeltaOp>();
     if (!delta)
@@ -268,7 +268,7 @@ private:
     return delta.getO();
   }
 
-  /// How many ops of this kind, from `op` on, a list of so many addresses speaks of; 0 if it fits no number of them.
+  /// The number of ops of this kind, from `op` on, that a list with so many addresses is for; 0 if none fits.
   template <typename Op> size_t countListed(Block::iterator op, Block::iterator end, size_t addresses, size_t each) {
     size_t count = addresses / each;
     for (size_t i = 0; i < count; ++i, ++op)
@@ -277,7 +277,7 @@ private:
     return count * each == addresses ? count : 0;
   }
 
-  /// One call for updates that follow each other: of each tensor gradient, weight, m, v and master.
+  /// Checks the one call for updates that follow each other. It has gradient, weight, m, v and master of each tensor.
   FailureOr<size_t> checkUpdates(Block::iterator op, Block::iterator end, const ReadCall &call) {
     size_t addresses = call.operands.size() == 4 ? call.operands[3].list.size() : 0;
     size_t count = countListed<nn::AdamwOp>(op, end, addresses, 5);
@@ -341,8 +341,8 @@ private:
 
   //===-- Results -----------------------------------------------------------------------------------------------===//
 
-  /// Every tensor that is returned lies where its group does, or is an argument that stays where it is and is handed
-  /// on: the launch's slots then share that memory (prove-slots).
+  /// Every returned tensor lies in its group's place, or is an argument that is handed on in its own place: then the
+  /// launch's slots share this memory (prove-slots).
   LogicalResult checkReturned() {
     auto handed = body->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr);
     llvm::DenseMap<std::pair<int64_t, int64_t>, std::pair<int64_t, int64_t>> stays;

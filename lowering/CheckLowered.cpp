@@ -71,8 +71,8 @@ private:
     return success();
   }
 
-  /// What of the redo program stands between its two judges: what ends the messages of its head; the end of the step,
-  /// done over; its head again. Numbers are those that the step has for the same units and messages.
+  /// Checks the part of the redo program between its two judges: the end of the head's messages, the repeated end of
+  /// the step, and the head again. Numbers are those of the same units and messages in the step.
   LogicalResult checkRedo(RankOp redo) {
     std::vector<Operation *> head, between;
     for (Operation &op : redo.getBody().front()) {
@@ -201,7 +201,7 @@ private:
 
   static std::string nameOf(LaunchOp launch) { return "`" + launch.getUnit().str() + "`"; }
 
-  /// Of a launch and the one beside it, turn by turn; then each body as a whole.
+  /// Checks a launch and the one beside it turn by turn; then each body as a whole.
   LogicalResult check(LaunchOp launch) {
     if (launch.leader())
       return success();

@@ -17,8 +17,8 @@ class Module;
 
 namespace pp {
 
-/// The module of one rank; `forward` is its program for evaluation, `redo` that which does an update over, each null if
-/// there is none. A difference is an error at the op that was lowered otherwise.
+/// The module of one rank; `forward` is its program for evaluation and `redo` the program that repeats an update; null
+/// if there is none. A difference is an error at the op whose lowering differs.
 mlir::LogicalResult checkLowered(pipeline::RankOp rank, pipeline::RankOp forward, pipeline::RankOp redo,
                                  const llvm::Module &lowered);
 

@@ -24,7 +24,7 @@ struct ByteRun {
   int64_t begin, bytes;
 };
 
-/// What lies in the memory of a body, byte by byte, as runs of values.
+/// The contents of a body's memory, byte by byte, as runs of values.
 class Contents {
 public:
   using Place = std::pair<int64_t, int64_t>; ///< pointer of the signature (-1: scratch), byte
@@ -182,7 +182,7 @@ private:
            there.second < here.second + bytesOf(a);
   }
 
-  /// An op writes over what it reads only where its kernel may, and then all of it.
+  /// An op writes over an operand only if its kernel may, and then over all of it.
   LogicalResult checkWrite(Operation &op, unsigned number) {
     Value result = op.getResult(number);
     SmallVector<nn::Tie> ties;

@@ -69,7 +69,7 @@ static std::string nameOfType(Type type) {
 
 static JsonValue numbers(ArrayRef<int64_t> values) { return std::vector<int64_t>(values.begin(), values.end()); }
 
-/// What an attribute says, in the words of JSON.
+/// The value of an attribute in JSON.
 static JsonValue inWords(Attribute attr) {
   JsonValue json;
   if (auto entries = dyn_cast_or_null<ArrayAttr>(attr)) {
@@ -143,7 +143,7 @@ struct TextCheck::State {
     return compare(loc, "entry " + Twine(index) + " of `" + table + "`", expected, exists ? &(*list)[index] : nullptr);
   }
 
-  /// What an entry says of its lines; empty: nothing.
+  /// The source lines of an entry; empty if it has none.
   std::string linesOf(StringRef table, int64_t index) const {
     const JsonValue *list = find(table);
     if (!list || !list->is_array() || index < 0 || index >= static_cast<int64_t>(list->size()))
@@ -514,8 +514,7 @@ static JsonValue partOf(PieceOp piece, WeightAttr weight, bool isShard, ElementR
   return part;
 }
 
-/// Of a tensor of which each device along `expert` has as many experts, from another one on, all of them or a range of
-/// their elements.
+/// Describes a tensor of which each device along `expert` has an equal run of experts, or a range of their elements.
 static JsonValue expertsOf(WeightAttr weight, ElementRange range, int64_t offset) {
   int64_t devices = weight.getDeclared().getExperts(), own = weight.getType().getNumElements();
   std::vector<int64_t> shape(weight.getType().getShape()), begins;
@@ -531,7 +530,7 @@ static JsonValue expertsOf(WeightAttr weight, ElementRange range, int64_t offset
           {"offset", table(std::vector<int64_t>(devices, offset))}};
 }
 
-/// Of weights one behind the other, each of which begins at a multiple of 32.
+/// The elements of weights that lie one behind the other, each from a multiple of 32 on.
 static int64_t elementsOf(ArrayRef<WeightAttr> weights) {
   int64_t all = 0;
   for (WeightAttr weight : weights)
@@ -542,8 +541,8 @@ static int64_t shardElements(ArrayRef<WeightAttr> own, int64_t replicas) {
   return (elementsOf(own) / 32 + replicas - 1) / replicas * 32;
 }
 
-/// Where updates are cut over replicas, each of them has a run of elements of all of the piece's own weights, each of
-/// which begins at a multiple of 32: what of this weight it has, and where, from `offset` on.
+/// If updates are cut over replicas, each replica has a run of the elements of all the piece's own weights, each of
+/// which begins at a multiple of 32. Tells which elements of this weight a replica has, and where, from `offset` on.
 static JsonValue shardsOf(ArrayRef<WeightAttr> own, size_t number, int64_t replicas, int64_t offset, int64_t width,
                           bool isState, const JsonValue &axes) {
   const int64_t begin = elementsOf(own.take_front(number)), elements = own[number].getType().getNumElements(),
@@ -560,12 +559,13 @@ static JsonValue shardsOf(ArrayRef<WeightAttr> own, size_t number, int64_t repli
   return {{"begin", table(firsts)}, {"count", table(counts)}, {"offset", table(places)}};
 }
 
-/// Elements `first` to `end` of what a device has begin at `offset`.
+/// A run of elements that a device has: `first` to `end` of the tensor, at `offset` in memory.
 struct Held {
   int64_t first, end, offset;
 };
 
-/// What each device has of the tensor of an entry, which has `all` elements; one for all of them where they are alike.
+/// The elements that each device has of an entry's tensor, which has `all` elements; a single item if devices are
+/// alike.
 static std::vector<Held> heldOf(const JsonValue &tensor, int64_t all) {
   auto at = [](const JsonValue &number, size_t device) {
     return number.is_object() ? number["of"][device].get<int64_t>() : number.get<int64_t>();
@@ -581,8 +581,8 @@ static std::vector<Held> heldOf(const JsonValue &tensor, int64_t all) {
   return held;
 }
 
-/// What files have of a tensor: with `{e}` in its name each index of the first dimension has a tensor of its own, of
-/// which a shard may have a part, and a device a piece of each.
+/// The tensors that files have in place of this one: with `{e}` in its name, one for each index of the first dimension.
+/// A shard may have a part of such a tensor, and a device a piece of each.
 static std::vector<JsonValue> filesOf(const JsonValue &tensor, int64_t width) {
   auto name = tensor["name"].get<std::string>();
   auto [before, after] = StringRef(name).split("{e}");

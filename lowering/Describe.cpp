@@ -366,8 +366,8 @@ struct Bound {
   /// Whether updates of this weight, one of the first ones, are cut.
   bool isFlat(ElementRange range) const { return range.tensor < flat.begins.size(); }
 
-  /// What of a weight a replica has: with `place` where its shards of all of them lie one behind the other, else in the
-  /// weight's own place.
+  /// Adds the elements of a weight that a replica has: with `place` in the run of all its shards, else in the weight's
+  /// own place.
   void addFlat(ElementRange range, int64_t elementBytes, int64_t offset, bool place, Json &json) const {
     SmallVector<int64_t> begins, counts, places;
     for (int64_t k = 0; k < replicas; ++k) {
@@ -506,7 +506,7 @@ static LogicalResult addWeights(Bound bound, Json &list) {
   return bound.finish();
 }
 
-/// Of all weights that are cut over replicas there is one tensor of each kind.
+/// All weights that are cut over replicas share one tensor of each kind.
 static LogicalResult addFlatState(Bound &bound, const Optimizer &optimizer, Json &list) {
   TupleType payload = bound.slot.getSlot().getType().getPayload();
   for (auto [weight, range] : bound.tensors) {

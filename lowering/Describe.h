@@ -14,7 +14,7 @@ namespace pp {
 
 class Pieces;
 
-/// Where a rank's host memory begins in its block of memory: behind the arena, on a page of its own.
+/// The begin of a rank's host memory in its block of memory: behind the arena, at a new page.
 int64_t hostBegin(pipeline::RankOp rank);
 
 /// A type as the runtime's texts write it: f32, bf16, f16, f64 or i32.
@@ -55,9 +55,9 @@ public:
   /// number `first` on. In a list so many `pointers` stand before its own, of which the list has all but the second.
   mlir::LogicalResult addTables(nn::Kernel kernel, KernelEntry &entry, unsigned first = 0,
                                 std::optional<size_t> pointers = {});
-  /// What kernels and sums need beside the arena.
+  /// Sets the bytes that kernels and sums need beside the arena.
   void setScratch(const RankScratch &scratch);
-  /// What is added from here on is the forward program's.
+  /// Everything that is added from here on belongs to the forward program.
   void beginForward();
   /// Lists the slot in the tables that its binding names; fails where binding and payload do not fit.
   mlir::LogicalResult addSlot(pipeline::SlotOp slot, const Pieces &pieces);

@@ -20,8 +20,8 @@ using namespace mlir;
 using namespace pp;
 
 // A rank program is glue: constants, addresses, calls, compares. Any CPU of the architecture runs it equally fast, so
-// objects name none and are the same on every machine. Optimising gains nothing, either: 1e5 calls take 1.4 s without,
-// more than ten times that at the first level, for objects a seventh smaller.
+// an object names no CPU and is the same on every machine. Optimising does not pay, either: 1e5 calls take 1.4 s to
+// compile without it. The first level takes more than ten times as long and makes objects a seventh smaller.
 static std::unique_ptr<llvm::TargetMachine> makeTargetMachine(std::string &error) {
   static std::once_flag once;
   std::call_once(once, [] {

@@ -48,7 +48,7 @@ static FailureOr<std::string> findRuntime(StringRef given, StringRef target, Loc
   return emitError(loc) << "cannot link: no runtime library at `" << llvm::join(places, "` nor `") << "`";
 }
 
-/// What a file holds, without trailing white space; empty if it cannot be read.
+/// The text of a file, without trailing white space; empty if it cannot be read.
 static std::string readText(StringRef path) {
   auto buffer = llvm::MemoryBuffer::getFile(path);
   return buffer ? (*buffer)->getBuffer().rtrim().str() : "";

@@ -15,14 +15,14 @@ class Function;
 
 namespace pp {
 
-/// Where a pointer points: an argument of the function and bytes behind it, or nowhere.
+/// The target of a pointer: an argument of the function and bytes behind it, or nothing.
 struct CallAddress {
   int64_t argument = -1; ///< -1: null
   int64_t offset = 0;
   bool operator==(const CallAddress &other) const { return argument == other.argument && offset == other.offset; }
 };
 
-/// What a call hands over: a number, an address, or a list of addresses on the stack as it is when the call is made.
+/// An argument of a call: a number, an address, or a list of addresses on the stack at the time of the call.
 struct CallOperand {
   enum Kind { Number, Pointer, List } kind = Number;
   int64_t number = 0;

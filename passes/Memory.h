@@ -10,8 +10,8 @@
 
 namespace pp {
 
-/// By default glibc gives free memory back at once, and gets zeroed pages for it again: half the time of
-/// linearize-actions. `malloc_trim`, which project-ranks calls, still gives memory back.
+/// By default glibc returns free memory to the system at once, and then asks for zeroed pages again: this takes half
+/// the time of linearize-actions. `malloc_trim`, which project-ranks calls, still returns memory.
 inline void keepFreeMemory() {
 #ifdef __GLIBC__
   mallopt(M_TRIM_THRESHOLD, 1 << 30);

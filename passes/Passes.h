@@ -23,14 +23,14 @@ class UnitTimes;
 /// How far the pipeline goes: to the step (one global order) or to the planned and proved rank programs.
 enum class Until { Step, Ranks };
 
-/// What the proofs are asked about: the backend's channel map, and bytes a rank may allocate (-1: what the cluster
-/// says).
+/// What the proofs check against: the backend's channel map, and the bytes that a rank may allocate (-1: the
+/// cluster's).
 struct ProofOptions {
   ChannelMap channels = ChannelMap::edge;
   int64_t memoryLimit = -1;
 };
 
-/// What may change the program that the schedule wrote.
+/// Options that let passes change the schedule's program.
 struct ChangeOptions {
   bool fuse = true;       ///< I and W side by side become B where nobody sees the difference (FuseUnits.cpp)
   bool hoist = false;     ///< weights leave earlier where the step gains by it (HoistMoves.cpp)

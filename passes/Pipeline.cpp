@@ -8,18 +8,19 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
                        const ChangeOptions &changes) {
   // Before anything reads the model's parts: adapters are ops and weights as all others.
   manager.addPass(createAdaptLinears());
-  // What is cut by the vocabulary becomes pieces on single ranks, so that no later pass needs to know of it more than
-  // that.
+  // Parts that are cut by the vocabulary become pieces on single ranks, so that no later pass needs to know more of
+  // them.
   manager.addPass(createSplitVocabulary());
   // Which device has what of every value decides all shapes below: first of the rows, then of experts, then of columns.
   manager.addPass(createCutSequences());
   manager.addPass(createCutExperts());
   manager.addPass(createSplitParts());
-  // What the schedule asks for is asked exactly once, before anything is built on it.
+  // Checks once that the schedule asks for every unit exactly once, before anything is built on it.
   manager.addPass(createVerifyUnits());
-  // Where the step is to have no barrier, before bodies are derived for what can do without.
+  // If the step shall have no barrier, this comes before bodies are derived for it.
   manager.addPass(createVerifyBarrier());
-  // Behind the check, for a schedule speaks of all units; before bodies are derived, for those of other units are not.
+  // After the check, because a schedule names all units; before bodies are derived, because units that go have no
+  // bodies.
   manager.addPass(createFreezeWeights());
   // Halves of a backward that nothing keeps apart cost memory and time, so that there are fewer bodies to derive.
   if (changes.fuse)
@@ -30,7 +31,8 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
   manager.addPass(createVerifyLayouts());
   // One order for all ranks: every later per-rank program is a projection of it, which is why none can deadlock.
   manager.addPass(createLinearizeActions());
-  // That order must not decide what a gradient holds when it leaves a rank: where the schedule does not, it is refused.
+  // This order must not decide what a gradient holds when it leaves a rank. If the schedule does not decide it, that is
+  // an error.
   manager.addPass(createVerifyArrivals());
   // A part of that order is an order, too; what an F reads, and from which move, is known only where there is one.
   if (changes.forward)
@@ -40,14 +42,15 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
     manager.addPass(createFuseEpilogues());
   // Actions become SSA: from here on what a unit reads is an operand, and a missing transfer is a type error.
   manager.addPass(createCompleteStep());
-  // In one order of all ranks a message may leave earlier without care for the others; once projected it may not.
+  // In one order of all ranks a message may move to an earlier place without regard to the others; in projected lists
+  // it may not.
   if (changes.hoist)
     manager.addPass(createHoistMoves({changes.costs, /*distance=*/0, proofs.memoryLimit}));
   // Once here and once below: behind every pass it would take a third of the time.
   manager.addPass(createVerifyOps());
   // The paper's memory claims, checked where values and their lives are visible and nothing is placed yet.
   manager.addPass(createVerifyLimits());
-  // Behind the limits, which are about the order as written.
+  // After the limits, because they are about the order as written.
   if (changes.interleave)
     manager.addPass(createJoinUnits());
   if (until == Until::Step)
@@ -64,7 +67,7 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
     manager.addPass(createInterleaveUnits());
   // One arena per rank.
   manager.addPass(createPlanSlots());
-  // Behind the plan: a step that does something over does so where it was done.
+  // After the memory plan: a step that repeats something does so in the same memory.
   manager.addPass(createDeriveRedo());
   // Before the proofs: they take it as given that a slot comes before who reads it.
   manager.addPass(createVerifyOps());
@@ -88,6 +91,6 @@ void pp::addProofs(mlir::OpPassManager &manager, const ProofOptions &proofs) {
   // Before the slots: where a wrong value is kept too long, the overlap is only what follows from it.
   manager.addPass(createProveValues());
   manager.addPass(createProveSlots());
-  // Last, for it says nothing about what is computed, only where it fits.
+  // Last, because it checks only memory, and not the computed values.
   manager.addPass(createProveMemory({proofs.memoryLimit}));
 }

@@ -90,7 +90,7 @@ Message attribute(StringRef name, ValueField kind, uint64_t value) {
 
 Message attribute(StringRef name, StringRef value) { return Message().text(1, name).text(String, value); }
 
-/// What a body computes up to its next exchange, which is null behind the last one.
+/// The work of a body up to its next exchange, which is null behind the last one.
 struct Stretch {
   double flops = 0;
   bool computes = false;

@@ -154,7 +154,7 @@ private:
     }
   }
 
-  /// What the rank that ends last did longer than planned.
+  /// Prints where the rank that ends last took longer than planned.
   void printVerdict() {
     size_t last = 0;
     for (auto [number, rank] : llvm::enumerate(measured.ranks))

@@ -6,7 +6,7 @@
 //
 // Two units that run in turn on a mesh have a plus between them: F3+B0.
 //
-// What is wider than the terminal, or --columns, goes on below: a block of all ranks for every run of cells.
+// A drawing wider than the terminal, or than --columns, goes on below: each run of cells is a block of all ranks.
 #include "report/Pictures.h"
 #include "llvm/Support/Format.h"
 #include "llvm/Support/WithColor.h"
@@ -103,7 +103,7 @@ private:
     return stringifyPhase(span.unit().getPhase()).str() + std::to_string(span.unit().getCoord().getMicrobatch());
   }
 
-  /// What stands at a cell, up to its end or that of the block; returns where that is.
+  /// Draws a cell's text up to the end of the cell or block; returns this end.
   size_t drawCell(ArrayRef<Cell> cells, size_t at, size_t end, llvm::raw_ostream &os) const {
     const Cell &cell = cells[at++];
     os << (cell.starts && LaunchOp(cell.span->launch).leader() ? "+" : " ");

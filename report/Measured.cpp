@@ -174,7 +174,8 @@ LogicalResult Reader::readSpans(RankOp rank) {
   return success();
 }
 
-/// A wait is for the sender until the message is ready, and for its way from then on; so is the time that posts take.
+/// A wait counts as a wait for the sender until the message is ready, and then as a wait for its transfer. The time of
+/// posts counts in the same way.
 void Reader::readIdles(int64_t rank) {
   RankTimeline &record = timeline.ranks[rank];
   double last = record.spans.empty() ? 0 : record.spans.back().end;

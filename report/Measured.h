@@ -9,7 +9,7 @@ namespace pp {
 
 /// One step of a trace that an emitted program wrote with `--trace`: of its steps after the first the one of median
 /// length. Units stand for the program's launches in their order, messages for the flights with their numbers. Memory
-/// and links stay empty. A trace that is not of this program is an error.
+/// and links stay empty. A trace of another program is an error.
 mlir::FailureOr<Timeline> readMeasured(pipeline::ProgramOp program, llvm::StringRef path);
 
 } // namespace pp

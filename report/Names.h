@@ -10,7 +10,7 @@ namespace pp {
 /// `#rrggbb`, of a palette that people who see colours differently can tell apart (Okabe and Ito). Where a rank has
 /// several stages, or several pieces of one part, the later ones are lighter.
 std::string colorOf(pipeline::Phase phase, int64_t piece = 0, int64_t pieces = 1);
-/// Of the stripe on the units of a part of the model, which tells them from those of stages and of other parts.
+/// The color of the stripe on the units of a part, which tells them from units of stages and of other parts.
 llvm::StringRef colorOfPart(int64_t part);
 llvm::StringRef colorOf(pipeline::Role role);
 llvm::StringRef colorOf(IdleCause cause);
@@ -18,10 +18,10 @@ llvm::StringRef colorOf(IdleCause cause);
 /// The words of a legend.
 llvm::StringRef describe(pipeline::Phase phase);
 
-/// In the order in which memory is stacked: what stays all step long at the bottom.
+/// The roles in the order of stacking: values that stay for the whole step are at the bottom.
 llvm::ArrayRef<pipeline::Role> stackedRoles();
 
-/// What is known of the units of a program when all are seen together.
+/// The names of a program's units, which depend on all units together.
 class UnitNames {
 public:
   explicit UnitNames(pipeline::ProgramOp program);

@@ -10,7 +10,7 @@
 
 namespace pp {
 
-/// What a path of `-o` stands for.
+/// The output that a path of `-o` names.
 struct Output {
   enum Kind {
     File,       ///< a regular file, or nothing yet

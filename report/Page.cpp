@@ -54,7 +54,7 @@ private:
 
 } // namespace
 
-/// Of two units that run in turn each has half of the time in which both do.
+/// If two units run in turn, each has half of their common time.
 static std::vector<double> ownTimes(ArrayRef<Span> spans) {
   std::vector<double> times;
   for (auto [i, span] : llvm::enumerate(spans)) {
@@ -225,7 +225,7 @@ void Data::messages() {
   });
 }
 
-/// Where the plan has no seconds, its units of time are as long as the work in both takes.
+/// If the plan has no seconds, its unit of time is chosen so that the work in both is equally long.
 void Data::measuredRanks(const Timeline &measured) {
   double planned = perTime;
   if (timeline.unitTime && work(measured) > 0)

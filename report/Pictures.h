@@ -24,9 +24,9 @@ struct PictureOptions {
 void drawSvg(pipeline::ProgramOp program, const Timeline &timeline, const PictureOptions &options,
              llvm::raw_ostream &os);
 
-/// One HTML page: timeline, memory, where time goes, links, and what was proved. `measured` is drawn under the plan
-/// where it is not null. The page loads itself again when the script `watched` beside it says a new number; if that is
-/// empty, never.
+/// One HTML page: timeline, memory, where time goes, links, and what was proved. `measured` is drawn under the plan if
+/// it is not null. The page loads itself again when the script `watched` beside it says a new number; never if
+/// `watched` is empty.
 void writeReport(pipeline::ProgramOp program, const Timeline &timeline, const Timeline *measured,
                  llvm::StringRef watched, llvm::raw_ostream &os);
 

@@ -15,7 +15,7 @@ void printTasks(pipeline::ProgramOp program, llvm::raw_ostream &os);
 /// `weight.3>1` (sent to rank 1) and `weight.3<0` (received from rank 0), which a PyTorch reader refuses.
 void printComms(pipeline::ProgramOp program, llvm::raw_ostream &os);
 
-/// What PyTorch's own reader takes: `compute_only`, or with messages `compute_comms`. Without `waits` for the versions
+/// The form for PyTorch's reader: `compute_only`, or with messages `compute_comms`. Without `waits` it is for versions
 /// that have no WAIT_SEND and WAIT_REDUCE_GRAD.
 struct TorchForm {
   bool messages = false, waits = true;

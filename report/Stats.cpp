@@ -102,8 +102,8 @@ static void printTraffic(RankOp rank, const BodyTable &bodies, llvm::json::OStre
   printCollectives(rank, json);
 }
 
-/// What a device exchanges with others of its rank inside units, by phase: how often in the step, and the bytes that
-/// come to it. A program without such exchanges prints nothing.
+/// Prints the exchanges of a device with others of its rank inside units, by phase: their number in the step, and the
+/// bytes that come to the device. Prints nothing if there are none.
 static void printExchanges(RankOp rank, llvm::json::OStream &json) {
   auto program = rank->getParentOfType<ProgramOp>();
   SymbolTable symbols(program->getParentOfType<ModuleOp>());
@@ -134,8 +134,8 @@ static void printExchanges(RankOp rank, llvm::json::OStream &json) {
   });
 }
 
-/// Where experts are cut over devices: how many rows come to those of one device from a microbatch, if every expert is
-/// chosen equally often, and for how many there is room.
+/// If experts are cut over devices: prints the rows that come to one device's experts from a microbatch if every expert
+/// is chosen equally often, and the rows for which there is room.
 static void printExpertRows(RankOp rank, llvm::json::OStream &json) {
   SymbolTable symbols(rank->getParentOfType<ModuleOp>());
   int64_t balanced = 0, planned = 0;

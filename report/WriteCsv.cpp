@@ -84,7 +84,7 @@ static std::string messageCell(PostOp post, const Pieces &pieces) {
   return name + sign + peers;
 }
 
-/// What devices exchange inside the unit, runs of the same counted: `{ar.tensor*2 ag.tensor}`.
+/// The exchanges of devices inside the unit, with equal neighbours counted: `{ar.tensor*2 ag.tensor}`.
 static std::string exchangesOf(LaunchOp launch, const SymbolTable &symbols) {
   SmallVector<std::pair<std::string, int64_t>> runs;
   if (auto body = symbols.lookup<func::FuncOp>(launch.getCallee()))

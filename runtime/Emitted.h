@@ -14,7 +14,7 @@ class Emitted {
 public:
   Status open();
   [[nodiscard]] const Program &program() const { return whole; }
-  /// What the device runs: the program of its rank; stays valid.
+  /// The program of the device's rank; stays valid.
   Status of(int32_t device, const RankProgram *&out);
   /// The programs of all ranks, in order, each as the rank's first device runs it; they stay valid.
   Status all(std::vector<const RankProgram *> &out);

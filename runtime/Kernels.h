@@ -43,17 +43,17 @@ public:
   /// The device `cuda` (runtime/cuda): all ops launch on this stream, and nothing of a step waits for it. Bound after
   /// `prepare`, before the first step; the CPU's kernels ignore it.
   void bindStream(void *stream);
-  /// Where adamw and the losses read an OptimizerScalars: device memory, to be written before each step. Null on the
-  /// CPU, where they read the rank's own.
+  /// Device memory from which adamw and the losses read an OptimizerScalars, to be written before each step. Null on
+  /// the CPU, where they read the rank's own one.
   void *scalars() const;
   /// A word of device memory, to be read after a step: 0, or one more than the number of an op that met a token or
   /// target outside its vocabulary. Null on the CPU, where the call itself fails.
   int32_t *failures() const;
-  /// Where routers add to the rank's RouterSums: device memory, to be written before each step and read after it. Null
-  /// on the CPU, where they add to the rank's own, and where there is no router.
+  /// Device memory in which routers add to the rank's RouterSums, to be written before each step and read after it.
+  /// Null on the CPU, where they add to the rank's own sums, and if there is no router.
   void *routed() const;
 
-  /// What `prepare` allocated beside the arena: scratch and tables.
+  /// Bytes that `prepare` allocated beside the arena: scratch and tables.
   int64_t scratchBytes() const;
 
   /// The arithmetic of one call, executed convention (causal pairs, scores rebuilt in the backward).
@@ -64,10 +64,10 @@ public:
 
   /// Why an op could not run, as a part of a sentence.
   static std::string whyFailed();
-  /// What attention runs by, for --info; empty on the CPU, which has one.
+  /// The library that runs attention, for --info; empty on the CPU.
   static std::string attention();
-  /// What ran the ops that a library may take: how many attentions, and how many products with an epilogue, of all
-  /// ranks of this process; empty on the CPU.
+  /// Says how many attentions a library runs, and how many products have an epilogue, on all ranks of this process;
+  /// empty on the CPU.
   static std::string engines();
 
 private:

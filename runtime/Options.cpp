@@ -290,7 +290,7 @@ Status unknownOption(const std::string &argument, const std::string &name) {
   return invalid("unknown option `--", name, "`; see --help");
 }
 
-/// What only makes sense together.
+/// Refuses options that have an effect only together with others.
 Status checkTogether(const Options &options) {
   if (!options.load.empty() && !options.resume.empty())
     return invalid("`--load` and `--resume` both say where to start; give one");
@@ -350,7 +350,7 @@ Status checkTogether(const Options &options) {
   return {};
 }
 
-/// What ends the program before it trains has no use for other options.
+/// Refuses options beside those that end the program before it trains.
 Status checkAlone(const Options &options) {
   for (const char *alone : {"info", "version"})
     for (const auto &[other, value] : options.given)

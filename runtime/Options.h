@@ -13,7 +13,7 @@
 
 namespace pp {
 
-/// What carries messages; empty: as the program was linked.
+/// The carrier of messages; Unsaid: as the program was linked.
 enum class Carrier : uint8_t { Unsaid, Mpi, Threads, Nccl };
 
 /// A file of `--eval`, and what its loss is called; empty: it has no name.

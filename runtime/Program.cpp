@@ -66,7 +66,7 @@ int64_t numberAt(const json &value, const Place &place) {
   return of[index].get<int64_t>();
 }
 
-/// How the tensor is cut over the devices of the rank.
+/// Reads how the tensor is cut over the devices of the rank.
 void readView(const json &entry, const Place &place, TensorSpec &tensor) {
   auto dims = entry.find("dims");
   if (dims == entry.end())
@@ -146,7 +146,7 @@ StateSpec readState(const json &entry, const Place &place) {
   return state;
 }
 
-/// The device of another rank, or of this one, that is in line with this device.
+/// The device of `rank` that has the same coordinates on the mesh as this device.
 int32_t deviceOf(const Program &program, const RankProgram &own, const std::string &label, int32_t rank) {
   if (rank < 0 || rank >= program.ranks)
     throw Unfit(text("message `", label, "` names rank ", rank, " of ", program.ranks));
@@ -437,7 +437,7 @@ void readProgramRoot(const json &root, Program &program) {
       throw Unfit("ranks, microbatches, batch, sequence and vocab must be at least 1");
 }
 
-/// What the trainer writes before a step and reads after it.
+/// Reads the inputs that the trainer writes before a step, and the results that it reads after it.
 void readEnds(const json &root, const Program &program, std::vector<InputSpec> &inputs, std::vector<LossSpec> &losses) {
   const int64_t own = program.sequence / program.mesh.size(Axis::Context);
   for (const json &entry : listOf(root, "inputs")) {

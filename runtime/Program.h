@@ -151,8 +151,8 @@ struct MessageSpec {
       cuts;            ///< gathers and scatters, of n members: the shard of the k-th is bytes cuts[k] to cuts[k + 1],
                        ///< cuts[n + k] to cuts[n + k + 1], ..
   bool zigzag = false; ///< in every second round the members come backwards
-  /// Of an all_to_all: so many sequences of this length, of which a device has two runs with all columns, or all rows
-  /// with its piece of the columns. Without sequences each member has an equal section for each other one.
+  /// An all_to_all moves this number of sequences of this length. A device has two runs of each with all columns, or
+  /// all rows with its piece of the columns. Without sequences each member has an equal section for each other member.
   int64_t sequences = 0, length = 0;
   bool toColumns = false; ///< from runs to columns; else back
   int32_t channel = 0;
@@ -166,11 +166,11 @@ struct MessageSpec {
   [[nodiscard]] bool isSharded() const { return kind == Kind::AllGather || kind == Kind::ReduceScatter; }
   /// Which member of the group this device is.
   [[nodiscard]] size_t memberOf(int32_t device) const;
-  /// What the member's shard has of the whole, in order.
+  /// The ranges of the whole that the member's shard has, in order.
   [[nodiscard]] ShardRanges ranges(size_t member) const { return {cuts, group.size(), member, inPlace, zigzag}; }
-  /// Of a gather or scatter: the whole is one shard of each member after the other, all of one length.
+  /// Whether the whole of a gather or scatter is one shard of each member after the other, of equal length.
   [[nodiscard]] bool hasEqualShards() const;
-  /// How many blocks one member of an all_to_all gives another one.
+  /// The number of blocks that one member of an all_to_all gives another.
   [[nodiscard]] int64_t blocks() const { return sequences > 0 ? 2 * sequences : 1; }
   [[nodiscard]] Block block(size_t from, size_t to, int64_t index) const;
   /// The length of a member's shard; 0 where nothing is cut.
@@ -179,11 +179,11 @@ struct MessageSpec {
 
 /// `send`, .. `reduce`: the kind as the json has it.
 std::string_view kindName(MessageSpec::Kind kind);
-/// What a collective makes: `sum`, `broadcast` or `gather`.
+/// The name of a collective's result: `sum`, `broadcast` or `gather`.
 std::string_view jointName(const MessageSpec &message);
 /// Whether two members take a collective for the same one, so that what one writes has room in the other.
 [[nodiscard]] bool isSameCollective(const MessageSpec &a, const MessageSpec &b);
-/// Bytes that come to this device from others in a message, each member's straight from it.
+/// Bytes that come to this device from others in a message, if each member sends its own directly.
 [[nodiscard]] int64_t bytesIn(const MessageSpec &message, int32_t device);
 /// The message as errors name it, with its line.
 [[nodiscard]] std::string describe(const MessageSpec &message);
@@ -199,8 +199,8 @@ struct TensorSpec {
   int64_t offset = 0;
   int64_t begin = 0, count = -1; ///< what of it lies here; -1: all
   int64_t run = -1, stride = -1; ///< so many elements of each `stride`; -1: one after the other
-  /// Of a tensor that is cut over the devices of a rank: so many indices, how far apart they lie in the whole tensor,
-  /// and how many of them there are; what is beyond is padding.
+  /// A dimension of a tensor that is cut over the devices of a rank: its indices here, their distance in the whole
+  /// tensor, and the number of real indices; indices beyond that are padding.
   struct Dim {
     int64_t size, stride, valid;
     bool operator==(const Dim &) const = default;
@@ -274,7 +274,7 @@ struct ForwardSpec {
   std::vector<LossSpec> losses;
 };
 
-/// What the JSON of one rank says to one of its devices.
+/// The program of one device, from the JSON of its rank.
 struct RankProgram {
   int32_t rank = 0;
   int32_t device = 0;
@@ -298,9 +298,9 @@ struct RankProgram {
   int64_t normOffset = -1; ///< -1: this rank does not hold the norm
   std::optional<ForwardSpec> forward;
   [[nodiscard]] int64_t plannedPeak() const;
-  /// Beside the arena: of kernels, and of messages.
+  /// Planned bytes of scratch beside the arena, for kernels and messages.
   [[nodiscard]] int64_t plannedScratch() const;
-  /// How many units, and messages, a training step has.
+  /// The number of units, and of messages, in a training step.
   [[nodiscard]] size_t stepUnits() const { return forward ? forward->firstUnit : units.size(); }
   [[nodiscard]] size_t stepMessages() const { return forward ? forward->firstMessage : messages.size(); }
 };
@@ -315,7 +315,7 @@ struct OptimizerSpec {
   /// Weights with the text in their names, and what their rate, or their decay, is multiplied by; the first one counts.
   std::vector<std::pair<std::string, double>> lrScale, decayScale;
   double lr = 3e-3, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weightDecay = 0, clip = 0;
-  /// How the learning rate changes; runtime/trainer/Rate.h has the formulas.
+  /// The schedule of the learning rate; runtime/trainer/Rate.h has the formulas.
   enum class Rate : uint8_t { Cosine, Linear, Constant, Wsd };
   Rate rate = Rate::Cosine;
   int64_t warmup = 0, decaySteps = 0;
@@ -336,7 +336,7 @@ struct LoraSpec {
   double dropout = 0; ///< of what A reads
 };
 
-/// What pp_program_json says.
+/// The contents of pp_program_json.
 struct Program {
   std::string name, model, schedule, precision;
   std::string function;           ///< a hash of what the model computes; empty: not known
@@ -356,7 +356,7 @@ struct Program {
   /// The weights of the model stay as they are read, and a checkpoint has the adapters alone.
   [[nodiscard]] bool adapts() const { return lora.rank > 0; }
   [[nodiscard]] int32_t devices() const { return mesh.devices(); }
-  /// How many run the schedule, each on microbatches of its own.
+  /// The number of replicas, each of which runs the schedule on its own microbatches.
   [[nodiscard]] int32_t replicas() const { return mesh.size(Axis::Data); }
   [[nodiscard]] int64_t sequencesPerStep() const { return microbatches * batch * replicas(); }
   /// `8 microbatches of 4 x 128 tokens`, and `on each of 2 replicas`.

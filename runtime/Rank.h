@@ -17,7 +17,7 @@ class Kernels;   // runtime/Kernels.h: the prepared ops
 class Transport; // runtime/transport/Transport.h: the prepared messages
 class Trace;     // runtime/files/Trace.h: times of units and waits
 
-/// Where the kernels of a rank go instead of running at once: an emulated device does them later.
+/// A queue that takes the kernels of a rank: an emulated device runs them later.
 class KernelQueue {
 public:
   virtual pp_status_t add(pp_rank_t &rank, std::function<pp_status_t()> work) = 0;
@@ -26,16 +26,16 @@ protected:
   ~KernelQueue() = default;
 };
 
-/// Losses that count their targets have these at most 3 places further on than the next token.
+/// The targets of a loss that counts them are at most 3 places behind the next token.
 constexpr int mostAhead = 3;
 
-/// What updates and the loss read besides their arrays; set by the trainer before each step.
+/// The numbers that updates and the loss read besides their arrays; the trainer sets them before each step.
 struct OptimizerScalars {
   double lr = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weightDecay = 0;
   double clip = 0;      ///< largest global gradient norm; 0: no clipping
   int64_t step = 1;     ///< 1 for the first; skipped ones do not count
   double lossScale = 1; ///< what the loss is multiplied by before its gradient is taken; AdamW divides by it
-  /// Of a loss, where the op says that it counts its targets, by how many places on these are.
+  /// The divisors of losses that count their targets, by the number of places that the targets are ahead.
   double divisors[mostAhead + 1] = {1, 1, 1, 1};
   double perToken = 1; ///< 1 / tokens of the update, for the losses of routers; 0 where no target counts
   bool holds = false;  ///< no update changes anything: the step is only run for its loss
@@ -50,8 +50,8 @@ struct OptimizerScalars {
 /// A sum of up to 4096 squares in f32 between these two has lost nothing by overflow or underflow.
 constexpr float leastSquares = 0x1p-90f, mostSquares = 0x1.fffffep127f;
 
-/// What the routers of a rank have done in a step: their two losses, summed over layers and tokens; and the rows of
-/// experts, of each in each layer and microbatch that has tokens, and how many choices had no row.
+/// What the routers of a rank did in a step: their two losses, summed over layers and tokens; the rows of each expert
+/// in each layer and microbatch that has tokens; and the number of choices without a row.
 struct RouterSums {
   double balance = 0, z = 0;
   int64_t rows = 0, experts = 0, fewest = INT64_MAX, most = 0, dropped = 0;
@@ -89,7 +89,7 @@ struct pp_rank_t {
     return updates.empty() || unit < 0 ? &optimizer : &updates[size_t(updateOf[size_t(unit)])];
   }
 
-  /// What belongs to these targets; null: nothing.
+  /// The value that belongs to these targets; null if there is none.
   template <class Value>
   [[nodiscard]] static Value *find(const std::vector<pp::OfTargets<Value>> &all, const int32_t *targets) {
     for (const pp::OfTargets<Value> &each : all)

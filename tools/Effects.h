@@ -8,7 +8,7 @@
 
 namespace pp {
 
-/// What the options are asked about, beside the form.
+/// The facts by which an option has an effect, beside the form.
 struct Effects {
   bool isPipe;   ///< the source is a `.pipe` file
   bool hasRanks; ///< it holds rank programs already

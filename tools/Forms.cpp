@@ -132,7 +132,7 @@ LogicalResult pp::setCosts(ModuleOp module) {
   return success();
 }
 
-/// What is drawn and counted: the forward program where it was asked for, for only then there is one.
+/// The programs that are drawn and counted: the forward program if it was asked for, because it exists only then.
 static SmallVector<pipeline::ProgramOp> shownPrograms(ModuleOp module) {
   if (pipeline::ProgramOp forward = pipeline::ProgramOp::forwardOf(module))
     return {forward};

@@ -30,12 +30,12 @@ enum class Form {
   Pipe
 };
 
-/// The headings of pp-compile's options in `--help`: what is written, how code is made, what is simulated.
+/// The headings of pp-compile's options in `--help`: for outputs, for code, and for simulation.
 llvm::cl::OptionCategory &compileOptions();
 llvm::cl::OptionCategory &codeOptions();
 llvm::cl::OptionCategory &simulationOptions();
 
-/// What the command line asks for.
+/// The form that the command line asks for.
 Form requestedForm();
 /// True if it says so, and does not leave it at the default.
 bool isFormRequested();
@@ -45,24 +45,24 @@ bool isOutputNamed();
 std::string watchedList();
 /// The script beside the named output which says that it was written again.
 std::string watchScript();
-/// What --also asks for: a parameter, and its values of further programs; no name: nothing.
+/// The argument of --also: a parameter and its values for further programs; without a name there is none.
 struct Also {
   std::string name;
   llvm::SmallVector<std::string> values;
 };
 llvm::FailureOr<Also> requestedAlso();
-/// What stands behind the name of the output from now on.
+/// Sets the text behind the name of the output from now on.
 void setOutputEnd(llvm::StringRef end);
 /// The form is code.
 bool writesCode();
 
-/// What --emit may say, in the order of `Form`.
+/// The values of --emit, in the order of `Form`.
 NamedValues formNames();
 
-/// What --costs says.
+/// The value of --costs.
 std::string requestedCosts();
 
-/// How --overlap and --lockstep want the step simulated.
+/// The manner of simulation by --overlap and --lockstep.
 Manner requestedManner();
 
 /// Costs of parts, if --order or --costs gives them, as the programs' own: messages are posted in the order that they

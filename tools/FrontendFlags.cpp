@@ -63,7 +63,7 @@ void pp::watchCommandLine(MLIRContext &context) {
   });
 }
 
-/// What LLVM would refuse in words of its own: an option that there is not, a value that has no name.
+/// Refuses what LLVM would refuse in other words: an option that does not exist, a value that has no name.
 static LogicalResult checkWord(StringRef word, ArrayRef<pp::NamedValues> named, bool &takesNext) {
   StringRef text = word.ltrim('-'), name = text.split('=').first;
   auto &options = cl::getRegisteredOptions();

@@ -10,12 +10,12 @@ namespace pp {
 
 /// A request that makes no sense, said once on stderr; the tool ends with 2.
 llvm::LogicalResult usage(const llvm::Twine &message);
-/// What the system refused, said once on stderr; the tool ends with 1.
+/// Reports once on stderr what the system refused; the tool ends with 1.
 llvm::LogicalResult refuse(const llvm::Twine &message);
-/// Counts errors that point into the command line as such: for every context that a tool makes.
+/// Counts errors that point into the command line; to be called for every context of a tool.
 void watchCommandLine(mlir::MLIRContext &context);
 
-/// An option whose values have names, and these.
+/// An option and the names that its value may have.
 struct NamedValues {
   llvm::StringRef option;
   llvm::SmallVector<llvm::StringRef> values;
@@ -32,7 +32,7 @@ template <typename Option> NamedValues namedValues(Option &option) {
 /// which is said once on stderr.
 bool readCommandLine(int argc, char **argv, llvm::StringRef overview,
                      llvm::ArrayRef<const llvm::cl::OptionCategory *> shown, llvm::ArrayRef<NamedValues> named);
-/// What the tool ends with: 0 done, 1 the program or a file is wrong, 2 the command line is. Flushes standard output.
+/// The tool's exit code: 0 done, 1 the program or a file is wrong, 2 the command line is. Flushes stdout.
 int exitCode(llvm::LogicalResult done);
 
 /// For `--version`: which pp, which LLVM, and targets where the tool links programs.
@@ -43,7 +43,7 @@ llvm::cl::OptionCategory &frontendFlags();
 
 /// A further value of a parameter, behind those of -D.
 void setDefine(llvm::StringRef name, llvm::StringRef value);
-/// What -D, --schedule and --stdlib say.
+/// The options of -D, --schedule and --stdlib.
 mlir::FailureOr<FrontendOptions> frontendOptions();
 
 } // namespace pp

@@ -13,7 +13,7 @@ namespace pp {
 /// The heading of the options beside this in `--help`.
 llvm::cl::OptionCategory &proofOptions();
 
-/// What --channels may say.
+/// The values of --channels.
 NamedValues channelNames();
 
 /// --channels and --memory-limit; fails, said once on stderr, where the limit is not a number of bytes.

@@ -71,7 +71,7 @@ cl::opt<bool> verifyDiagnostics("verify-diagnostics", cl::desc("check expected-e
 cl::opt<bool> splitInput("split-input-file", cl::desc("treat each part between `# -----` lines as a file"), cl::Hidden,
                          cl::cat(pp::frontendFlags()));
 
-/// What a file that holds rank programs already cannot be written as.
+/// Refuses forms that a file with rank programs cannot be written as.
 LogicalResult checkLevel() {
   if (pp::requestedForm() == pp::Form::Actions || pp::requestedForm() == pp::Form::Pipeline)
     return pp::usage("`" + input + "` holds rank programs; this --emit is what they are made from");
@@ -100,13 +100,13 @@ bool wantsForward() {
   return forward == cl::BOU_TRUE || (forward == cl::BOU_UNSET && writesCode);
 }
 
-/// What may change the program, as the command line says.
+/// The command line's options that let passes change the program.
 pp::ChangeOptions requestedChanges() {
   bool epilogue = epilogues == cl::BOU_TRUE || (epilogues == cl::BOU_UNSET && target == "cuda");
   return {fuse, hoist, pp::requestedCosts(), /*forward=*/false, epilogue, interleave};
 }
 
-/// What is said of a module at once: its target, its costs of parts.
+/// Sets what the command line says of a module: its target, its costs of parts.
 LogicalResult prepareModule(ModuleOp module) {
   if (target != "cpu")
     for (auto program : module.getOps<pp::pipeline::ProgramOp>())

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: pp-run -n N [--hosts FILE] [--retries K] [--srun] [--agent CMD] [--launch-with OPTIONS] PROGRAM ARGS..
-# docs/cluster.md explains it. What is started again gets `--resume` with the folder of its own `--save`. Code 1 (the
-# command line or a file is wrong) and 4 (a library is wrong) would come again, so they end the run at once. So does 5:
-# the program was told to end, and its checkpoint is written.
+# docs/cluster.md explains it. A restarted program gets `--resume` with the folder of its own `--save`. Code 1 (the
+# command line or a file is wrong) and 4 (a library is wrong) would come again, so they end the run at once. So does
+# code 5: the program was told to end, and its checkpoint is written.
 import argparse, ipaddress, json, os, re, shlex, shutil, signal, stat, subprocess, sys, tempfile, time
 
 HOPELESS = (1, 4)

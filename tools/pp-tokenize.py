@@ -5,8 +5,9 @@
 # usage: pp-tokenize IN.jsonl --tokenizer DIR -o OUT.safetensors [--eos] [--max N] [--threads N] [--template-seconds N]
 # Each line is {"text": ..}, {"prompt": .., "completion": ..} or {"messages": [{"role": .., "content": ..}, ..]}. DIR is
 # the folder of a published model: tokenizer.json, tokenizer_config.json, chat_template.jinja. The dataset has `tokens`,
-# `documents` I64 and `counted` (runtime/README.md). All of a text counts, of the others what the model answers; so many
-# times as `weight` says, which a line and a message of the assistant may have. `counted` is F32 if one is not 0 or 1.
+# `documents` I64 and `counted` (runtime/README.md). All tokens of a text are targets; in the other two kinds only the
+# model's answers are. A line, or a message of the assistant, may have a `weight`, by which its targets count. `counted`
+# is F32 if a weight is not 0 or 1.
 import argparse, datetime, hashlib, json, math, multiprocessing, os, re, resource, signal, sys
 
 NEEDED = "tokenizers, jinja2, safetensors and numpy"

@@ -104,7 +104,7 @@ static LogicalResult translate(std::unique_ptr<llvm::MemoryBuffer> buffer, llvm:
   return handler.verify();
 }
 
-/// Which of both ways, and that every option has an effect there.
+/// Checks that one of the two directions is asked for, and that every option has an effect in it.
 static LogicalResult checkRequest() {
   if (imports == exports)
     return pp::usage(imports ? "--import-csv and --export-csv are two ways; give one"

@@ -4,10 +4,10 @@
 // An op takes as long as its flops at the device's peak or its bytes at the memory's speed, whichever is longer, both
 // at the efficiency of its kind, and a kernel's start. Two ranks of a node have a way of their own out of and into each
 // device, and each device one to its host memory and one back; between nodes a message takes a NIC at both ends, which
-// the ranks of the node share. A ring of ranks is one ring for each NIC that its members have on a node, as NCCL makes
-// them: they share the bytes that leave the node.
+// the ranks of the node share. NCCL makes a ring of ranks for each NIC that the members have on a node: these rings
+// share the bytes that leave the node.
 //
-// Where figures of devices are lists, an op takes as long as on the slowest device of its rank.
+// If figures of devices are lists, an op takes as long as on the slowest device of its rank.
 //
 // On a mesh a rank stands for its first device. A message between nodes loads a NIC as often as devices of the rank use
 // that NIC for copies of it. A sum over n devices, g of them on a node, is a reduce-scatter and an all-gather: each
@@ -103,12 +103,12 @@ public:
 
 private:
   struct Body {
-    /// By kind of device: of its ops, the terminator too; without what is exchanged inside.
+    /// By kind of device, the times of the body's ops, the terminator too; without exchanges inside.
     llvm::DenseMap<DictionaryAttr, SmallVector<OpTime>> times;
     SmallVector<InnerMessage> messages;
   };
 
-  /// Of a launch and, if there is one, another in turn with it.
+  /// The times of a launch and, if there is one, of another launch in turn with it.
   const BesideTimes &timesOf(int64_t rank, LaunchOp first, LaunchOp second) const {
     auto keyOf = [](Attribute attribute) { return attribute ? attribute.getAsOpaquePointer() : nullptr; };
     auto [found, isNew] = known.try_emplace({rank, keyOf(first.getCalleeAttr()),
@@ -122,12 +122,12 @@ private:
     return found->second;
   }
 
-  /// What one message is to a link: how many times its bytes pass it, and how long that takes.
+  /// The load of one message on a link: how many times its bytes pass the link, and the time of that.
   struct Load {
     double volume = 0, seconds = 0;
   };
 
-  /// What a reduce-scatter or an all-gather among devices costs: once, and for each byte of the whole.
+  /// The cost of a reduce-scatter or an all-gather among devices: once, and for each byte of the whole.
   struct Way {
     double latency = 0, perByte = 0;
     bool crosses = false;
@@ -179,7 +179,7 @@ private:
     auto value = figures ? figures.getAs<FloatAttr>(label) : FloatAttr();
     return value ? value.getValueAsDouble() : otherwise;
   }
-  /// Of links, which are no lists.
+  /// A figure of a link, which is no list.
   double figure(StringRef option, StringRef label, double otherwise) const {
     return figureOf(cluster, option, label, otherwise);
   }
@@ -209,7 +209,7 @@ private:
     return std::max(flops, bytes) + figure("device", "launch", 0);
   }
 
-  /// What a product of experts reads or makes [experts, in, out]; null of other ops.
+  /// The tensor [experts, in, out] that a product of experts reads or makes; null for other ops.
   static Value weightsOfExperts(Operation *op) {
     if (auto product = dyn_cast<nn::ExpertLinearOp>(op))
       return product.getW();
@@ -219,8 +219,8 @@ private:
     return product ? product.getDw() : Value();
   }
 
-  /// Each expert multiplies its share of the rows, and the matrix of one without rows is not touched. Where experts are
-  /// cut over devices, those of the device for which that takes longest: the others wait for it.
+  /// Seconds in which each expert multiplies its share of the rows; nobody reads the matrix of an expert without rows.
+  /// If experts are cut over devices, it is the time of the slowest device: the others wait for it.
   double secondsOfExperts(nn::Kernel kernel, Value weights, double flops, double bytes, double bandwidth) const {
     auto filled = kernel->getAttrOfType<FloatAttr>("filled");
     auto type = cast<RankedTensorType>(weights.getType());
@@ -294,7 +294,7 @@ private:
     return nics == 1 ? name : name + " nic " + std::to_string(numberOfNic(firstOf(rank)));
   }
 
-  /// How many devices of each rank have the NIC of the first one.
+  /// Counts the devices of each rank that share the NIC of the first one.
   void countCopies() {
     int64_t stride = mesh.stride(Axis::pipeline), ranks = mesh.sizeOf(Axis::pipeline);
     copiesOnNic.assign(ranks, 0);
@@ -310,14 +310,14 @@ private:
   int64_t ranksPerNode, nics;
   std::vector<SmallVector<DictionaryAttr>> kinds; ///< by rank: of its devices
   llvm::StringMap<Body> bodies;
-  /// By rank, both bodies and their turns.
+  /// Known times by rank, both bodies and their turns.
   mutable std::map<std::tuple<int64_t, const void *, const void *, const void *>, BesideTimes> known;
   std::vector<int64_t> copiesOnNic;
 };
 
 } // namespace
 
-/// What a program that came as text may lack; the frontend asks for all of it.
+/// The figure of the cluster that a program from a text lacks; the frontend requires all figures.
 static std::string lackOf(ProgramOp program, DictionaryAttr cluster) {
   for (StringRef name : {"name", "ranks_per_node", "device"})
     if (!cluster.contains(name))

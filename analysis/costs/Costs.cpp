@@ -81,7 +81,7 @@ std::unique_ptr<CostModel> pp::makeCosts(ProgramOp program, StringRef choice, St
   return makeMeasuredCosts(program, choice);
 }
 
-/// The part of its unit that a launch does: all, if the unit is not cut at its attentions.
+/// The share of its unit's work that a launch does; 1 if the unit is not cut at its attentions.
 static double shareOf(LaunchOp launch) { return launch.getShare() ? launch.getShare()->convertToDouble() : 1; }
 
 double UnitCosts::of(int64_t, LaunchOp launch) const {
@@ -180,7 +180,7 @@ std::string PieceWeights::str() const {
 
 static StringAttr nameOfPart(Attribute entry) { return cast<StringAttr>(cast<ArrayAttr>(entry)[0]); }
 
-/// Where kinds of layers have names, parts of several kinds have one name.
+/// If kinds of layers have names, parts of several kinds have the same name.
 static StringAttr partOfKind(ProgramOp program, StringAttr name) {
   auto function = program->getParentOfType<ModuleOp>().lookupSymbol<func::FuncOp>(name.getValue());
   return function ? function->getAttrOfType<StringAttr>(nn::kPartAttr) : StringAttr();
@@ -265,7 +265,7 @@ double UnitTimes::of(UnitIdAttr unit, BodyAttr body) const {
   return factor * all;
 }
 
-/// What costs may be given for: functions by the name of the part, and by their own.
+/// The names for which costs may be given: functions by the name of their part, and by their own.
 using KnownParts = llvm::StringMap<llvm::SetVector<StringRef>>;
 
 /// `PART=NUMBER`; `rest` is every part that has no entry of its own.

@@ -14,14 +14,14 @@ namespace pp {
 /// The way of one message: it has its links to itself for `transfer`, and is there `latency` later.
 struct Route {
   double latency = 0, transfer = 0;
-  /// Where ranks move the bytes themselves: what the post of the last end takes, that of another, and how much later
-  /// than the arrival a rank that already waits goes on.
+  /// Set if ranks move the bytes themselves: the times of the last end's post and of another post, and the delay after
+  /// the arrival until a waiting rank goes on.
   double lastPost = 0, post = 0, wake = 0;
   llvm::SmallVector<std::string, 2> links; ///< names; two messages that share one go one after the other
   llvm::SmallVector<double, 2> volumes;    ///< how many times the bytes of the message pass each link
 };
 
-/// In place of a rank: the host memory of the rank at the message's other end.
+/// Takes the place of a rank: the host memory of the rank at the message's other end.
 constexpr int64_t kHost = -1;
 
 /// A sum that names one rank is over the devices of that rank, as are a scatter and a gather.
@@ -42,8 +42,8 @@ class EmptyUnits {
 public:
   explicit EmptyUnits(pipeline::ProgramOp program);
   bool isEmpty(pipeline::LaunchOp launch) const { return bodies.contains(launch.getCalleeAttr().getAttr()); }
-  /// How much longer a launch is than its phase is elsewhere: 0 if it is empty; a B takes 3/2, and an I 2, if it
-  /// does the work of F, too.
+  /// The length of a launch relative to its phase: 0 if it is empty; 3/2 for a B, and 2 for an I, that also does the
+  /// work of F.
   double factorOf(pipeline::LaunchOp launch) const;
 
 private:
@@ -51,22 +51,22 @@ private:
   llvm::DenseSet<pipeline::CoordAttr> forwardLater; ///< whose F is empty, and no R does its work
 };
 
-/// What tasks and messages cost, in seconds or (unit costs) in any unit of time.
+/// The costs of tasks and messages, in seconds or (unit costs) in any unit of time.
 class CostModel {
 public:
   virtual ~CostModel() = default;
-  /// How long this launch takes on this rank.
+  /// The time of this launch on this rank.
   virtual double of(int64_t rank, pipeline::LaunchOp launch) const = 0;
   /// When a launch and the one beside it begin and end; here one after the other.
   virtual BesideTimes ofBoth(int64_t rank, pipeline::LaunchOp first, pipeline::LaunchOp second) const;
-  /// How long each op of the task body of this name takes on this rank; empty where only the whole is known.
+  /// The time of each op of this task body on this rank; empty if only the body's time is known.
   virtual llvm::SmallVector<OpTime> opTimes(int64_t rank, llvm::StringRef body) const { return {}; }
   /// `ranks` are sender and receiver (`kind` is send; one of them may be kHost), or the members of a collective as a
   /// ring (PostOp::ringOrder).
   virtual Route route(pipeline::PostKind kind, llvm::ArrayRef<int64_t> ranks, int64_t bytes) const;
   /// True where times are multiples of a unit and not seconds.
   virtual bool isUnitTime() const { return false; }
-  /// What a unit of time is, where that does not go without saying.
+  /// Says what a unit of time is, unless that is obvious.
   virtual std::string str() const { return ""; }
 };
 
@@ -77,8 +77,8 @@ class PieceWeights {
 public:
   explicit PieceWeights(pipeline::ProgramOp program);
   double of(pipeline::CoordAttr coord) const;
-  /// What a reader of the times should know: which layers are 1, which parts count as a stage. Empty if all stages are
-  /// alike and there are no parts.
+  /// A note for who reads the times: which layers are 1, which parts count as a stage. Empty if all stages are alike
+  /// and the model has no parts.
   std::string str() const;
 
 private:
@@ -126,14 +126,14 @@ std::unique_ptr<CostModel> makeMeasuredCosts(pipeline::ProgramOp program, llvm::
 /// Writes the costs of all parts of the model, `attn=3,post=2,rest=1`, into the program's attribute `costs`.
 mlir::LogicalResult setPartCosts(pipeline::ProgramOp program, llvm::StringRef costs);
 
-/// How long units take, in units: F, I, W and R the weight of their piece, B twice that; where the program has `costs`,
-/// the sum of those of the parts that the unit runs in place of the weight. On slices, an attention costs as much for
-/// each slice of keys.
+/// Times of units: F, I, W and R take the weight of their piece, and B takes twice that. If the program has
+/// `costs`, the sum over the unit's parts replaces the weight. On slices, an attention costs as much for each slice
+/// of keys.
 class UnitTimes {
 public:
   explicit UnitTimes(pipeline::ProgramOp program);
   double of(pipeline::UnitIdAttr unit) const;
-  /// What this task or launch does of its unit.
+  /// The time of this task or launch of the unit.
   double of(pipeline::TaskOp task) const { return of(task.getUnit(), bodies.of(task)); }
   double of(pipeline::LaunchOp launch) const { return of(launch.getUnit(), bodies.of(launch)); }
   bool areByPart() const { return byPart; }

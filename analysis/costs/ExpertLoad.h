@@ -13,7 +13,7 @@ public:
   /// sum; empty: all equal. Fails with an error at `loc`.
   static mlir::FailureOr<ExpertLoad> read(llvm::StringRef text, mlir::Location loc);
 
-  /// Of so many experts, with sum 1. Fails where a list is of another number of experts.
+  /// The shares of so many experts, with sum 1. Fails if a list has another number of experts.
   mlir::FailureOr<llvm::SmallVector<double>> of(int64_t experts, mlir::Location loc) const;
 
 private:

@@ -17,7 +17,7 @@ class Machine {
 public:
   Machine(ArrayRef<OpTime> first, ArrayRef<OpTime> second) : ops{first, second} {}
 
-  /// Its next op runs beside its message.
+  /// Whether the next op of this body runs while the body's own message is under way.
   bool overlaps(int body) const { return next[body] < ops[body].size() && ops[body][next[body]].overlaps; }
 
   void wait(int body) { now = std::max(now, there[body]); }
@@ -134,7 +134,7 @@ private:
       ways.pop_back();
   }
 
-  /// Of the way that ends first.
+  /// The turns of the way that ends first.
   SmallVector<int64_t> turnsOf(const Ways &ends) const {
     auto endOf = [](const Way &way) { return std::max({way.now, way.there[0], way.there[1]}); };
     size_t number = 0, left[2] = {ops[0].size(), ops[1].size()};

@@ -32,10 +32,10 @@ BesideTimes runInTurns(llvm::ArrayRef<int64_t> turns, llvm::ArrayRef<OpTime> fir
 /// the other where that is as short. A turn of 0 ops only waits for the body's last message.
 llvm::SmallVector<int64_t> chooseTurns(llvm::ArrayRef<OpTime> first, llvm::ArrayRef<OpTime> second);
 
-/// How long one body takes alone.
+/// The time of one body alone.
 double runAlone(llvm::ArrayRef<OpTime> ops);
 
-/// Of a body without a cluster: arithmetic and bytes in one ratio for all ops; messages take one unit of time each.
+/// Times of a body without a cluster: arithmetic and bytes in one ratio for all ops; each message takes one unit.
 llvm::SmallVector<OpTime> guessedTimes(mlir::func::FuncOp body);
 
 /// Messages of these bodies come to take as long together as the bodies compute.

@@ -69,7 +69,7 @@ private:
     return std::nullopt;
   }
 
-  /// As measured for this size, else on the line between (or through) the two nearest.
+  /// The measured times for this size; else times on the line through the two nearest sizes.
   MessageTimes timesOf(const std::string &kind, int64_t bytes) const {
     auto sizes = messages.find(kind);
     if (sizes == messages.end())

@@ -8,7 +8,7 @@
 namespace pp {
 
 namespace nn {
-/// What an op needs of the block that all ops of a rank share, by who takes it.
+/// The bytes that an op needs of the block that all ops of a rank share, by the library or kernel that takes them.
 struct DeviceScratch {
   int64_t products = 0;  ///< cuBLASLt
   int64_t attention = 0; ///< cuDNN, where it serves

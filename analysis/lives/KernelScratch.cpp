@@ -8,8 +8,8 @@
 using namespace mlir;
 using namespace pp::nn;
 
-/// Of a product of t x k x n, whatever multiplies: copies of the operands in f32 where these are small, else blocks of
-/// them; what a library takes is in it. runtime/kernels/GemmShape.h has the same limit.
+/// Scratch of a product of t x k x n by any library: f32 copies of the operands if these are small, else blocks of
+/// them; the library's own scratch is in it. runtime/kernels/GemmShape.h has the same limit.
 static int64_t productBytes(ArrayRef<int64_t> dims) {
   int64_t t = dims[0], k = dims[1], n = dims[2], copies = 4 * (t * k + k * n + t * n) + 512 * (t + k + n);
   return std::min<int64_t>(8 << 20, (1 << 18) + copies);

@@ -10,7 +10,7 @@ namespace pp::nn {
 /// Bytes of scratch, which all ops of a rank share, that the op's kernel may need with one thread.
 int64_t scratchBytesOf(Kernel kernel);
 
-/// What rope's kernel reads from a table, which a rank has once: ops with equal keys share it.
+/// The table that rope's kernel reads. A rank has one for each key: ops with equal keys share it.
 struct RopeTable {
   std::string key;
   int64_t bytes;

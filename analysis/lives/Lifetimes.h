@@ -35,8 +35,8 @@ private:
 /// The largest number of segments that share a position.
 int64_t mostAlive(llvm::ArrayRef<Segment> segments);
 
-/// What a task or launch does to the stash of its unit, as papers count stashes: by units, from F to the last backward,
-/// or from R where F saves nothing but its inputs.
+/// What a task or launch does to its unit's stash. Papers count stashes by units, from F to the last backward, or from
+/// R if F saves only its inputs.
 enum class StashEvent { none, begin, end };
 StashEvent stashEventOf(pipeline::UnitIdAttr unit, pipeline::BodyAttr body, bool savesStash);
 

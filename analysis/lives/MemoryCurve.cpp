@@ -27,7 +27,7 @@ static void addPoint(std::vector<MemoryPoint> &curve, MemoryPoint point) {
 }
 
 std::vector<MemoryPoint> pp::memoryCurve(RankOp rank, ArrayRef<double> times) {
-  // What changes before the op at each position: a slot counts from its first op to the end of its last.
+  // The changes before the op at each position: a slot counts from its first op to the end of its last.
   std::vector<SmallVector<std::pair<Role, int64_t>, 2>> changes(times.size() + 2);
   for (const SlotLife &life : slotLives(rank))
     for (Segment segment : life.segments) {

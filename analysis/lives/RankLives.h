@@ -11,11 +11,11 @@ class RankLives {
 public:
   RankLives(pipeline::RankOp rank, const BodyTable &bodies);
 
-  /// As `limit` counts them: until they are used or sent for the last time. Shards are no values of their own.
+  /// The most values at once, as `limit` counts them: until their last use or send. Shards do not count.
   int64_t mostValues(pipeline::Role role) const;
-  /// As slots, which messages on their way occupy until they are complete.
+  /// The most slots at once; a message occupies its slot until it is complete.
   int64_t mostSlots(pipeline::Role role) const;
-  /// Of units, on the device.
+  /// The most stashes of units on the device.
   int64_t mostStashes() const { return mostAlive(stashes); }
 
 private:

@@ -22,7 +22,8 @@ using namespace pp::pipeline;
 /// A sum of devices that run the same program goes in segments of about this many bytes.
 static constexpr int64_t kSegment = int64_t(64) << 20, kLine = 64;
 
-/// Members give each other runs of one round after the other; `longest` is the longest run of each round.
+/// Bytes for members that give each other their runs, one round after the other; `longest` is the longest run of each
+/// round.
 static int64_t bytesOfTurns(ArrayRef<int64_t> longest, int64_t members) {
   int64_t most = std::max(kSegment / (2 * members) / kLine * kLine, kLine), each = 0, segments = 0;
   for (int64_t run : longest) {
@@ -41,7 +42,7 @@ static int64_t bytesOfAllReduce(int64_t bytes, int64_t members, bool inStep) {
   return goesInTurns(bytes, members, inStep) ? bytesOfTurns(std::min(even, bytes), members) : members * bytes;
 }
 
-/// Of what is cut: the largest share that a member has of it, or in turns its longest runs.
+/// The bytes of a cut value: the largest share of a member, or the longest runs of its rounds.
 static int64_t bytesOfScatter(ArrayRef<int64_t> cuts, int64_t members, bool inStep) {
   SmallVector<int64_t> shares(members), longest;
   for (size_t first = 0; first + members < cuts.size(); first += members) {
@@ -141,7 +142,8 @@ private:
   }
 };
 
-/// On a GPU. A block for all kernels; a communicator for each channel, as runtime/cuda/TransportNccl.cpp has them.
+/// Counts scratch on a GPU. All kernels share one block, and each channel has a communicator, as in
+/// runtime/cuda/TransportNccl.cpp.
 class DeviceCount {
 public:
   explicit DeviceCount(ArrayRef<RankOp> programs) {
@@ -164,7 +166,7 @@ public:
   RankScratch sum;
 
 private:
-  /// From, to and channel; or channel, members and axes.
+  /// A lane: from, to and channel; or channel, members and axes.
   using Key = std::tuple<int64_t, int64_t, int64_t, const void *>;
   struct Lane {
     Communicator communicator;

@@ -6,7 +6,7 @@
 //
 // Tensors that launches make for each other alone may lie apart: then a hole need not be as large as a whole stash.
 //
-// Of two launches side by side each may run first and last: what either touches lives during both.
+// If two launches run side by side, each may run first and last: what either touches lives during both.
 #include "analysis/lives/SlotLives.h"
 
 using namespace mlir;
@@ -61,7 +61,7 @@ private:
            llvm::none_of(slot.getSlot().getUsers(), [](Operation *user) { return isa<PostOp>(user); });
   }
 
-  /// Numbers are sorted and lives moved once: a life is large.
+  /// Sorts numbers and moves each life once, because a life is large.
   static std::vector<SlotLife> sortByStart(std::vector<SlotLife> lives) {
     std::vector<std::pair<int64_t, size_t>> order;
     order.reserve(lives.size());

@@ -20,17 +20,17 @@ struct SlotLife {
   llvm::SmallVector<Segment, 2> segments;
   int64_t tensor = -1; ///< of a slot whose tensors lie apart: which of them
   SlotTensor heir;     ///< which tensor lies there next, of what launch at the last position makes; a null slot if none
-  /// Where it lies; 0 before slots are planned.
+  /// Its offset; 0 before slots are planned.
   int64_t offset() const;
 };
 
-/// Whether both hold something at some position.
+/// Whether the two are alive at some common position.
 bool meet(const SlotLife &a, const SlotLife &b);
 
-/// The lives of all slots of a rank, in order of their first segment; `positions` of the rank's ops are counted from 0.
-/// Weights, optimizer state and data are there when the step begins; what the trainer reads lives to the end. Of a slot
-/// whose tensors lie apart each has its own life; one that a launch hands on ends right before it. `host`: of the slots
-/// in the rank's host memory instead. `apart`: as if all tensors lay apart that may.
+/// The lives of all slots of a rank, ordered by their first segment. Positions count the rank's ops from 0. Weights,
+/// optimizer state and data live from the start of the step; values that the trainer reads live to its end. If a slot's
+/// tensors lie apart, each tensor has its own life; a tensor that a launch hands on ends right before it. `host`: the
+/// slots in the rank's host memory instead. `apart`: as if every tensor that may lie apart did so.
 std::vector<SlotLife> slotLives(pipeline::RankOp rank, bool host = false, bool apart = false);
 
 /// The role and bytes of the largest sum of live slots, and where it is reached.

@@ -65,7 +65,7 @@ void StepLives::findShards(ProgramOp program) {
 
 //===-- Values --------------------------------------------------------------------------------------------------===//
 
-/// What pieces with shared weights tell each other after an update: a part of a weight, on its way.
+/// Whether the value is a new weight on its way to a piece that shares it: a part of a weight.
 bool StepLives::isFresh(Value value) const {
   if (auto wait = value.getDefiningOp<WaitOp>())
     value = wait.getFuture().getDefiningOp<MoveOp>().getValue();

@@ -77,7 +77,7 @@ private:
     }
   }
 
-  /// As `startsOf`, without new memory; nothing if ranks wait for each other.
+  /// The makespan as by `startsOf`, without new memory; nothing if ranks wait for each other.
   std::optional<int64_t> makespan() {
     std::fill(starts.begin(), starts.end(), -1);
     next.assign(graph.ranks(), 0);

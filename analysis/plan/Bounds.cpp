@@ -29,7 +29,7 @@ public:
 private:
   const PlanProblem &problem;
   int64_t stages;
-  /// How long before a unit can start, and how long after its end until the step can end.
+  /// The time before a unit can start, and the time after its end until the step can end.
   std::vector<int64_t> heads, tails;
 
   int64_t delay(int64_t from, int64_t to) const {
@@ -37,7 +37,7 @@ private:
     return sender.rank == problem.stages[to].rank ? 0 : from < to ? sender.forward : sender.backward;
   }
 
-  /// Of what a forward allocates: what is there until the backward.
+  /// The bytes that a forward allocates and that stay until the backward.
   static int64_t staysOf(const PlanStage &stage) {
     return std::max<int64_t>(0, stage.alloc[kPlanF] - stage.free[kPlanF]);
   }
@@ -87,7 +87,8 @@ private:
     return units;
   }
 
-  /// Jackson's rule: a machine that may interrupt a unit always runs the ready one with the longest tail.
+  /// A bound by Jackson's rule: a machine that may interrupt its units always runs the ready unit with the longest
+  /// tail.
   int64_t oneMachine(int64_t rank) const {
     std::vector<int64_t> units = unitsOf(rank);
     std::sort(units.begin(), units.end(), [&](int64_t a, int64_t b) { return heads[a] < heads[b]; });

@@ -51,17 +51,18 @@ private:
   PlanOrder order;
   std::vector<std::vector<int64_t>> chains; ///< by rank
   std::vector<int64_t> next;                ///< by chain: the microbatch that is next
-  /// By rank: bytes allocated; until when it is busy; what its running unit frees; the oldest microbatch that still
-  /// allocates for later units; the most that a unit allocates and frees itself.
+  /// Five numbers of each rank: its allocated bytes, the time until which it is busy, the bytes that its running unit
+  /// frees, the oldest microbatch that still allocates for later units, and the most bytes that a unit allocates and
+  /// frees itself.
   std::vector<int64_t> used, freeFrom, freed, oldest, passing;
   std::vector<std::vector<int64_t>> needs; ///< by rank and microbatch: allocations for later units, not made yet
   std::priority_queue<Wake, std::vector<Wake>, std::greater<>> wakes;
   int64_t done = 0;
 
-  /// What the unit allocates for later units.
+  /// The bytes that the unit allocates and leaves to later units.
   int64_t lastingOf(int64_t unit) const { return std::max<int64_t>(0, graph.alloc[unit] - graph.free[unit]); }
 
-  /// When the inputs are there; nothing if a unit before it has not started.
+  /// The time at which the unit's inputs are there; nothing if a unit that it needs has not started.
   std::optional<int64_t> arrivalOf(int64_t unit) const {
     int64_t arrival = 0;
     for (PlanGraph::Edge edge : graph.before(unit)) {

@@ -8,20 +8,20 @@ using namespace pp;
 
 namespace {
 
-/// Above so many units half the rounds are enough. So many units are scheduled in waves, all of them together: time
-/// stays nearly linear in the number of units.
+/// Problems with more than kManyUnits units take half the rounds. All waves together schedule at most kWaveUnits units,
+/// so that the time stays nearly linear in the number of units.
 constexpr int64_t kManyUnits = 10'000, kWaveUnits = 60'000;
-/// What high effort does, and in how many units together: so its time is bounded for large problems, too.
+/// Counts of what high effort tries, and of the units in it, so that its time is bounded for large problems, too.
 constexpr int64_t kPatterns = 30, kLists = 300, kListUnits = 1'500'000, kMoves = 100'000, kMoveUnits = 60'000'000;
 /// Hundredths of a rank's forwards of a microbatch: by how much longer orders are taken at first.
 constexpr int64_t kHeats[] = {200, 60, 15, 5};
-/// In place of periods: W waits for ever.
+/// Stands for a number of periods: W waits for ever.
 constexpr double kNever = 1e3;
 
 const PlanSpacing kSpacings[] = {{1, 2, 2, 1, 1.1},  {2, 2, 2, 2, 1}, {1.5, 2, 1, 1, 1.25},
                                  {3, 1, 1, 1, 1.25}, {2, 1, 2, 1, 1}, {3, 2, 1, 1, 1.1}};
 
-/// How much longer than needed the waves of forwards and backwards take, and how many periods W waits.
+/// The stretch of the waves of forwards and backwards, and the number of periods that W waits.
 struct WaveShape {
   double forward, backward, weights;
   bool looksAhead;

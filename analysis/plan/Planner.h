@@ -53,8 +53,8 @@ struct PlanPriorities {
 std::optional<PlanOrder> listOrder(const PlanProblem &problem, const PlanGraph &graph,
                                    const PlanPriorities &priorities);
 
-/// How far apart the units of one microbatch stand in a repeated pattern: factors of a unit's time after forwards of
-/// the first chunk and of the others, after backwards of the last chunk and of the others, and of the shortest period.
+/// Distances of one microbatch's units in a repeated pattern: factors of a unit's time after forwards of the first
+/// chunk and of others, after backwards of the last chunk and of others, and of the shortest period.
 struct PlanSpacing {
   double firstF, laterF, lastI, earlierI, period;
   std::vector<double> stageF = {}, stageI = {}; ///< by stage, where they are not empty: in place of the factors
@@ -72,8 +72,8 @@ private:
   uint64_t state = 0;
 };
 
-/// Moves units along the lists, so many times, and keeps the shortest order. Takes orders that are up to `hottest`
-/// ticks longer at first, none at the end; stops at `bound`. `order` fits and completes, and so do all that follow.
+/// Moves units along the lists, `tries` times, and returns the shortest order. At first it accepts orders that are up
+/// to `hottest` ticks longer, at the end none; it stops at `bound`. `order` and all later ones fit and complete.
 PlanOrder annealOrder(const PlanGraph &graph, const PlanOrder &order, int64_t tries, int64_t hottest, int64_t bound,
                       PlanDraws &draws);
 

@@ -48,8 +48,8 @@ using PlanOrder = std::vector<std::vector<int64_t>>;
 /// By unit.
 using PlanStarts = std::vector<int64_t>;
 
-/// What waits for what, in one direction of time. Reversed, arrows turn round, and what was freed is allocated: an
-/// order is valid in one direction exactly if its mirror image is in the other, with the same peaks.
+/// The waits between units, in one direction of time. In reverse, arrows turn round, and what was freed is allocated:
+/// an order is valid exactly if its mirror image is valid in reverse, with the same peaks.
 class PlanGraph {
 public:
   struct Edge {
@@ -81,12 +81,12 @@ PlanOrder orderOf(const PlanGraph &graph, const PlanStarts &starts);
 /// The end of the last unit.
 int64_t makespanOf(const PlanGraph &graph, const PlanStarts &starts);
 
-/// How long kPlanPeriods steps take together, one behind the other on each rank and without a barrier, after as many
-/// that are not counted. The order completes.
+/// The time of kPlanPeriods steps that follow each other on each rank without a barrier, after as many steps that do
+/// not count. The order completes.
 constexpr int64_t kPlanPeriods = 4;
 int64_t periodsOf(const PlanGraph &graph, const PlanOrder &order);
 
-/// By rank: the largest sum of what is allocated. Ranks are serial, so this follows from the order alone.
+/// For each rank the most bytes that are allocated at once. Ranks are serial, so the order alone decides it.
 std::vector<int64_t> peaksOf(const PlanGraph &graph, const PlanOrder &order);
 
 } // namespace pp

@@ -119,7 +119,7 @@ private:
     return order;
   }
 
-  /// As many microbatches as are ever under way at once show the peak.
+  /// The largest number of microbatches that are under way at once is enough to show the peak.
   bool fits(int64_t period) const {
     int64_t end = 0;
     for (int64_t unit = 0; unit < problem.chains(); ++unit)

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: fp8.py [SECONDS]     (40; needs PyTorch and an H100 or H200)
-# What `precision = fp8` could give and does not exist yet: it decides which scales are worth building. Operands are
-# random; each way takes 20 ms in turn with bf16, five rounds behind one second of products, and the median of the
-# rounds' ratios is told. `error` is that of the product against the same operands in f64 with bf16's rounding,
-# relative to its norm; casts are not timed, but for the row that says so.
+# Measures what `precision = fp8`, which does not exist yet, could give: it decides which scales are worth building.
+# Operands are random. Each way runs for 20 ms in turn with bf16, in five rounds after one second of products; the table
+# has the median of the rounds' ratios. `error` compares the product with that of the same operands in f64 (rounded to
+# bf16), relative to its norm. Casts are timed only in the row that says so.
 import statistics, sys, time
 
 import torch

@@ -4,11 +4,11 @@
 #
 # usage: step.py PROGRAMS TEXT     (programs `step.<length>.<schedule>/program`; sizes as in bench/gpu/pack.sh)
 # Both hold bf16 weights with f32 masters, sum gradients of four microbatches in f32, and step AdamW. PyTorch's sums and
-# masters are f32 tensors beside bf16 parameters; its attention is its own choice of flash kernels. Best of the steps
-# after warm-up; tokens/s and the arithmetic that our program counts (causal pairs once) over the time. The last column
-# is, for the program on one rank, what of a step with the graph is not inside its tasks: their times are the device's
-# own, of a run with --profile, in which kernels are asked for one by one and far ahead. Engines are what the program
-# says of itself: attention by cuDNN or by our kernels, products with an epilogue.
+# masters are f32 tensors beside bf16 parameters; its attention is its own choice of flash kernels. The best step after
+# warm-up counts; tokens/s and FLOP/s use its time, and the arithmetic that our program counts (causal pairs once). The
+# last column is for the program on one rank: the part of a step with the graph that is not inside its tasks. The times
+# of tasks are the device's own, from a run with --profile, in which kernels are launched one by one and far ahead.
+# Engines is the program's own report: attention by cuDNN or by our kernels, products with an epilogue.
 import glob, json, os, re, subprocess, sys, time
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, FFN, VOCAB, MICROBATCHES = 4, 4096, 32, 8, 14336, 4096, 4

@@ -87,7 +87,7 @@ Value AttentionBwdOp::getStarts() { return startsOf(*this); }
 Value AttentionOp::getRows() { return sequencesOf(*this); }
 Value AttentionBwdOp::getRows() { return sequencesOf(*this); }
 
-/// Where the first key of each chunk stands: as given, else one chunk after the other from 0 on.
+/// The position of the first key of each chunk: as given, else chunks follow each other from 0 on.
 template <typename Op> static SmallVector<int64_t> positionsOf(Op op) {
   if (std::optional<ArrayRef<int64_t>> given = op.getKvOffsets())
     return llvm::to_vector(*given);
@@ -123,7 +123,7 @@ static LogicalResult checkChunk(Check check, Value q, Value k, Value v, int64_t 
                  succeeded(check.equal("q's batch", tensorOf(q).getDimSize(0), "k's", tensorOf(k).getDimSize(0))));
 }
 
-/// What bounds and shapes the scores.
+/// Checks the operands that bound and shape the scores.
 template <typename Adaptor> static LogicalResult checkScores(Check check, Adaptor a) {
   int64_t window = static_cast<int64_t>(a.getWindow());
   if (window < 0)
@@ -143,7 +143,7 @@ template <typename Adaptor> static LogicalResult checkScores(Check check, Adapto
   return success();
 }
 
-/// What dropout reads, and that the call's queries are of a sequence; keys are, where they may be seen.
+/// Checks what dropout reads, and that queries, and keys that they may see, are inside the sequence.
 template <typename Adaptor> static LogicalResult checkDropout(Check check, Adaptor a) {
   size_t data = dataOf(ValueRange(a.getLists())).size(), most = a.getDropoutAttr() ? 2 : 1;
   if (data > most || data + 1 < most)
@@ -161,7 +161,7 @@ template <typename Adaptor> static LogicalResult checkDropout(Check check, Adapt
   return check.type("rows", sequencesOf(a), RankedTensorType::get(tensorOf(a.getQ()).getShape().take_front(2), i32));
 }
 
-/// How many heads have columns in the tensor that q is: of q alone, or of q, k and v.
+/// The number of heads with columns in q's tensor: heads of q alone, or of q, k and v.
 template <typename Op> static int64_t headsInQ(Op op) {
   int64_t heads = op.getHeads(), kvHeads = kvHeadsOf(op);
   return op.getPacked() ? heads + 2 * kvHeads : heads;

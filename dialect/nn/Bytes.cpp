@@ -49,6 +49,6 @@ double pp::nn::bytesOf(Kernel kernel) {
         const auto heads = static_cast<double>(op.getHeads());
         return sizeOfAll(op) * (heads - static_cast<double>(op.getPassing())) / heads;
       })
-      // What is added to in place is an operand and a result: read and written.
+      // A tensor that an op adds to in place is an operand and a result: it is read and written.
       .Default(sizeOfAll);
 }

@@ -49,7 +49,7 @@ INFER(PieceOp) {
   return success();
 }
 
-/// What each device has of the rows of a [batch, length, width] tensor.
+/// The rows of a [batch, length, width] tensor that each device has.
 template <typename Adaptor> static LogicalResult runOfRows(Check check, Adaptor a, SmallVectorImpl<Type> &types) {
   Value x = a.getX();
   if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", x)) || failed(check.rank("x", x, 3)))
@@ -80,7 +80,7 @@ INFER(ScatterRowsOp) { return runOfRows({"scatter_rows", loc}, a, types); }
 
 INFER(TakeRowsOp) { return runOfRows({"take_rows", loc}, a, types); }
 
-/// Of sequences in twice as many equal runs as there are members.
+/// Checks sequences that are cut in twice as many equal runs as there are members.
 template <typename Adaptor>
 static LogicalResult runsOfSequences(Check check, Adaptor a, bool whole, SmallVectorImpl<Type> &types) {
   Value x = a.getX();
@@ -100,7 +100,8 @@ static LogicalResult runsOfSequences(Check check, Adaptor a, bool whole, SmallVe
 
 INFER(GatherRunsOp) { return runsOfSequences({"gather_runs", loc}, a, /*whole=*/false, types); }
 
-/// Between two runs of every sequence with all columns, and whole sequences of a piece of them.
+/// Checks an exchange between two runs of every sequence with all columns, and whole sequences with a piece of the
+/// columns.
 template <typename Adaptor>
 static LogicalResult runsAndHeads(Check check, Adaptor a, bool toHeads, SmallVectorImpl<Type> &types) {
   Value x = a.getX();
@@ -240,7 +241,7 @@ ExchangeKind AllGatherOp::getKind() { return ExchangeKind::all_gather; }
 
 //===-- Derivatives ---------------------------------------------------------------------------------------------===//
 
-// What a device gets as gradient of its share of the work is a share; the gradient of a sum is all terms' gradient.
+// The gradient of a device's share of the work is a share; the gradient of a sum is the gradient of every term.
 LogicalResult SpreadOp::differentiate(Gradients &gradients) {
   Value dy = gradients.get(getY());
   if (!dy)
@@ -259,7 +260,7 @@ LogicalResult AllReduceOp::differentiate(Gradients &gradients) {
   return success();
 }
 
-/// Of statistics the loss does it.
+/// The loss itself derives the gather of its statistics.
 LogicalResult AllGatherOp::differentiate(Gradients &gradients) {
   bool isColumns = static_cast<int64_t>(getDim()) + 1 == tensorOf(getX()).getRank();
   if (Value dy = isColumns ? gradients.get(getY()) : Value())
@@ -340,7 +341,7 @@ LogicalResult GatherRowsOp::differentiate(Gradients &gradients) {
   return success();
 }
 
-/// Of the gradient of a run of rows every device gets all rows, as `whole` says.
+/// Gathers the gradient of a run of rows, so that every device gets all rows, as `whole` says.
 template <typename Op> static LogicalResult gatherGradient(Op op, bool whole, Gradients &gradients) {
   if (Value dy = gradients.get(op.getY()))
     gradients.add(op.getLoc(), op.getX(),

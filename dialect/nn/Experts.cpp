@@ -158,7 +158,7 @@ INFER(RouteOp) {
   return success();
 }
 
-/// A loss of balance is over so many tokens one behind the other.
+/// The number of consecutive tokens over which a loss of balance is taken.
 static int64_t groupOf(RouteOp op) {
   return op.getOver() == "sequence" ? tensorOf(op.getLogits()).getDimSize(1) : rowsOf(op.getLogits());
 }
@@ -321,7 +321,7 @@ LogicalResult CombineOp::differentiate(Gradients &gradients) {
   return success();
 }
 
-/// Of counts [sections, experts], or [experts].
+/// The number of sections of counts [sections, experts], or [experts].
 static int64_t sectionsOf(Value counts) {
   auto type = tensorOf(counts);
   return type.getRank() > 1 ? type.getDimSize(0) : 1;

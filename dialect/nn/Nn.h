@@ -47,7 +47,7 @@ inline constexpr int64_t kMostAhead = 3;
 /// The type of sums over elements of this type: f64 for f64, else f32.
 mlir::Type sumType(mlir::Type element);
 
-/// What the backward of a piece is built from: gradients of values so far, and where to put the next op.
+/// The state of a backward under construction: gradients of values so far, and where to put the next op.
 class Gradients {
 public:
   /// `lossScale` multiplies the sum over one microbatch's tokens: 1 / tokens of the whole step.
@@ -116,10 +116,10 @@ struct DropoutSite {
   int64_t site, sites;
 };
 std::optional<DropoutSite> dropoutSiteOf(mlir::Operation *op);
-/// Of an op that has one.
+/// Sets the site of an op that has dropout.
 void setDropoutSite(mlir::Operation *op, DropoutSite site);
 
-/// How many heads of keys an attention or its backward has.
+/// The number of heads of keys of an attention or its backward.
 template <typename Op> int64_t kvHeadsOf(Op op) {
   return static_cast<int64_t>(op.getKvHeads() ? op.getKvHeads() : op.getHeads());
 }

@@ -55,7 +55,7 @@ static LogicalResult checkPerHead(Check check, Value gain, Value x, int64_t head
       succeeded(check.sameElements("x", x, "the gain", gain)));
 }
 
-/// How many heads share the gain; 1 where its width does not divide that of x.
+/// The number of heads that share the gain; 1 if its width does not divide that of x.
 static int64_t headsOf(Value x, Value gain) {
   return tensorOf(gain).getRank() == 1 && widthOf(gain) > 0 && widthOf(x) % widthOf(gain) == 0
              ? widthOf(x) / widthOf(gain)

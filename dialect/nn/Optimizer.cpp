@@ -61,7 +61,8 @@ Varying FlatShard::placesOf(Value tensor, Value state, unsigned pointer) const {
   return places;
 }
 
-/// Of an update: gradient, norm, weight, and from pointer 3 on the state; null: none, or no master.
+/// The pointers that move in an update: gradient, norm, weight, and from pointer 3 on the state; null: none, or no
+/// master.
 template <typename Op> static SmallVector<Varying> movedOf(Op op) {
   SmallVector<Varying> moved;
   if (!op.getFlat())
@@ -78,7 +79,7 @@ template <typename Op> static SmallVector<Varying> countsOf(Op op) {
   return op.getFlat() ? SmallVector<Varying>{FlatShard(*op.getFlat()).countsOf(op.getW())} : SmallVector<Varying>();
 }
 
-/// Of a tensor of state: like the gradient, or a shard.
+/// Checks the shape of a tensor of state: that of the gradient, or a shard.
 static LogicalResult checkState(std::optional<Location> loc, StringRef name, Value state, Value grad,
                                 std::optional<ArrayRef<int64_t>> flat) {
   Check check{name, loc};
@@ -102,7 +103,7 @@ static SmallVector<Tie> tiesFrom(unsigned first, unsigned count) {
   return ties;
 }
 
-/// Of a group with a rate and a decay of its own: both, behind what the kernel has in any case.
+/// Adds the rate and decay of a weight's group, if it has one, behind the kernel's other params.
 template <typename Op> static SmallVector<double> groupParams(Op op, SmallVector<double> params) {
   double rate = op.getRate().convertToDouble(), shrink = op.getShrink().convertToDouble();
   if (rate != 1 || shrink != 1)

@@ -14,7 +14,7 @@ using namespace pp::nn;
 //===-- Attention -----------------------------------------------------------------------------------------------===//
 
 namespace {
-/// What the gradients of a part need of the attention that it is part of.
+/// The values of the whole attention that the gradients of a part of it need.
 struct Whole {
   Value dout, lse, delta;
 };

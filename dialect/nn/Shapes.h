@@ -49,7 +49,7 @@ double visiblePairs(int64_t queries, int64_t first, int64_t keys, int64_t positi
 /// Dropouts that have masks of their own: a site has 16 bits of their counter.
 constexpr int64_t kDropoutSites = 1 << 16;
 
-/// What is wrong with the operands of one op, said at its location; the first complaint ends the check.
+/// Reports a fault in the operands of one op at its location; the first complaint ends the check.
 struct Check {
   StringRef op;
   std::optional<Location> loc;
@@ -144,7 +144,7 @@ struct TwoRuns {
   TwoRuns(Op op, Value x)
       : devices(op.getZigzag()), length(tensorOf(x).getDimSize(1) / 2), start(op.getOffset()),
         axes(devices > 0 ? AxesAttr::get(op.getContext(), Axis::context) : AxesAttr()) {}
-  /// Behind all others the position of the second run, here of the first device.
+  /// Adds the position of the second run (of the first device) behind all other dims.
   void addTo(Dims &dims) const {
     if (devices > 0)
       dims.push_back(start + (2 * devices - 1) * length);
@@ -155,7 +155,7 @@ struct TwoRuns {
   }
 };
 
-/// Of tensors that lie one behind the other a device has a shard, which may begin and end in any of them.
+/// A device's shard of tensors that lie one behind the other; it may begin and end in any of them.
 struct FlatShard {
   int64_t begin;   ///< of one tensor among the others, in elements
   int64_t shard;   ///< elements that a device has
@@ -167,11 +167,11 @@ struct FlatShard {
   static LogicalResult verify(ArrayRef<int64_t> flat, StringRef name, std::optional<Location> loc);
   /// The first element of the tensor that this device has, or one before it.
   int64_t firstOf(Value tensor, int64_t device) const;
-  /// Of the tensor, or of the one that a gradient in a shard belongs to.
+  /// The elements of the tensor, or of the weight whose gradient lies in a shard.
   int64_t elementsIn(Value tensor) const;
-  /// As size 0 of a kernel: how many elements of the tensor each device has.
+  /// Size 0 of a kernel: the number of the tensor's elements that each device has.
   Varying countsOf(Value tensor) const;
-  /// By how many bytes the tensor's pointer moves on; and that of a shard of state.
+  /// The bytes by which the pointer of the tensor, or of a shard of state, moves on.
   Varying beginsOf(Value tensor, unsigned pointer) const;
   Varying placesOf(Value tensor, Value state, unsigned pointer) const;
 };

@@ -510,7 +510,7 @@ static void printCut(AsmPrinter &printer, CutAttr cut) {
     printer << " next";
 }
 
-/// Behind its kind.
+/// Parses the rest of a cut, behind its kind.
 static CutAttr parseCut(AsmParser &parser, SMLoc loc, CutKind kind) {
   int64_t number = 0, steps = 1;
   SmallVector<KeysAttr> keys;

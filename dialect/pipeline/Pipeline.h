@@ -39,9 +39,9 @@ struct GroupName {
   int64_t number, attention;
 
   friend bool operator==(const GroupName &, const GroupName &) = default;
-  /// What the trainer reads from files for each microbatch; none for other kinds.
+  /// The data that the trainer reads from files for each microbatch; none for other kinds.
   std::optional<BindingKind> data() const;
-  /// For people: `kv.2.1`.
+  /// The name for diagnostics: `kv.2.1`.
   std::string str() const;
 };
 
@@ -61,7 +61,7 @@ std::optional<Level> levelOf(mlir::Operation *op);
 /// `actions`, `the step` or `programs of ranks`.
 llvm::StringRef describe(Level level);
 
-/// What a derived function computes: its identity, a `#pipeline.body`.
+/// The identity of a derived function, which says what it computes: a `#pipeline.body`.
 inline constexpr llvm::StringLiteral kBodyAttr = "pipeline.body";
 /// Attributes of a task function: its tensors grouped into payloads, `#pipeline.groups`; for each group of results the
 /// group of inputs whose slot it takes over, or -1; floating-point operations; bytes of scratch memory.
@@ -72,17 +72,17 @@ inline constexpr llvm::StringLiteral kFlopsAttr = "pipeline.flops";
 inline constexpr llvm::StringLiteral kScratchAttr = "pipeline.scratch_bytes";
 /// Which tensors of its results lie where tensors of its inputs lay, as LaunchOp has it, by pointers of the signature.
 inline constexpr llvm::StringLiteral kHandedAttr = "pipeline.handed";
-/// Of an op of a task function: pointer of the signature and byte offset for each result. -1 is the scratch memory.
+/// On an op of a task function: a pointer of the signature and a byte offset for each result; pointer -1 is scratch.
 inline constexpr llvm::StringLiteral kBuffersAttr = "pipeline.buffers";
-/// Of an op of a task function: it runs while what was exchanged last before it is still on its way. Without this an
-/// op waits for that message first.
+/// On an op of a task function: the op runs while the last exchange before it is still under way. An op without this
+/// attribute waits for that message first.
 inline constexpr llvm::StringLiteral kOverlapsAttr = "pipeline.overlaps";
-/// Of a program whose units the planner has put in order: its tasks may be halves of those that the schedule wrote.
+/// On a program whose units the planner has put in order: its tasks may be halves of the schedule's tasks.
 inline constexpr llvm::StringLiteral kPlannedAttr = "pipeline.planned";
 
-/// Where a result of an op of a task function lies, as kBuffersAttr of the op says.
+/// The place of a result of an op of a task function, by the op's kBuffersAttr.
 std::pair<int64_t, int64_t> bufferOf(mlir::OpResult result);
-/// What kFlopsAttr says, 0 if it is absent.
+/// The value of kFlopsAttr, or 0 if it is absent.
 double flopsOf(mlir::func::FuncOp body);
 /// The value whose memory this one took over: an input of its task; null: it has memory of its own.
 mlir::Value tiedInput(mlir::Value value);
@@ -90,7 +90,7 @@ mlir::Value tiedInput(mlir::Value value);
 /// Every tensor of a payload begins at a multiple of this many bytes.
 inline constexpr int64_t kAlignment = 64;
 
-/// Where the tensors of a payload begin, and, last, the bytes of the whole, all multiples of kAlignment.
+/// The begins of a payload's tensors and, last, the bytes of the whole; all are multiples of kAlignment.
 llvm::SmallVector<int64_t> payloadOffsets(mlir::TupleType payload);
 
 /// Bytes of what a slot holds, with the gaps between its tensors.
@@ -125,7 +125,7 @@ FlatCut cutFlat(mlir::TypeRange tensors, int64_t devices);
 /// The number of a weight's run: that of all weights of the piece that are trained; that of those that are not; or,
 /// where other pieces use this weight too, one of its own.
 int64_t runOf(int64_t weight, bool shared, bool frozen);
-/// What one shard of a payload holds: a tensor for each of its ranges.
+/// The payload of one shard: a tensor for each of its ranges.
 mlir::TupleType shardPayload(mlir::TupleType whole, llvm::ArrayRef<ElementRange> ranges);
 
 /// Bytes of one tensor, not rounded.
@@ -133,7 +133,7 @@ int64_t tensorBytes(mlir::RankedTensorType type);
 
 /// `loc` with the values of the loops around it, as `with r = 1, i = 3` (frontend writes, diagnostics read).
 mlir::Location withLoopValues(mlir::Location loc, llvm::ArrayRef<std::pair<llvm::StringRef, int64_t>> values);
-/// What withLoopValues wrote, as text; empty if nothing.
+/// The text of what withLoopValues wrote; empty if nothing.
 std::string loopValues(mlir::Location loc);
 /// Where it stands, as reports of a run say it: `1f1b.pipe:8:22`, without the folder, so that the same source gives the
 /// same program everywhere; in a function with the first of the calls that lead there, as

@@ -118,7 +118,7 @@ LogicalResult pp::pipeline::verifyRanks(Operation *op, ProgramOp program, ArrayR
   return success();
 }
 
-/// Null is right.
+/// Checks a place of the program; null is valid.
 static LogicalResult verifyPlace(Operation *op, ProgramOp program, PlaceAttr place, StringRef what) {
   if (!place)
     return success();
@@ -180,7 +180,7 @@ static LogicalResult verifyCosts(ProgramOp program) {
   return success();
 }
 
-/// What a figure of a cluster must be, and whether it is.
+/// The range that a figure of a cluster must have, and whether the number is in it.
 static std::pair<StringRef, bool> judgeFigure(StringRef option, StringRef label, double number) {
   if (option == "efficiency")
     return {"a share above 0, up to 1", number > 0 && number <= 1};
@@ -202,7 +202,7 @@ static LogicalResult verifyLength(ProgramOp program, StringRef name, Attribute f
                                << node.getInt() << ", one for each device of a node, or a multiple of that";
 }
 
-/// What frontend/Cluster.cpp lets a cluster say; where one has to say more, who reads it asks for that.
+/// Checks the figures that frontend/Cluster.cpp lets a cluster have; readers that need more figures ask for them.
 static LogicalResult verifyCluster(ProgramOp program) {
   auto figure = [&](StringRef option, NamedAttribute entry) -> LogicalResult {
     StringRef label = entry.getName().getValue();
@@ -275,7 +275,7 @@ struct KnownPieces {
 };
 } // namespace
 
-/// What an op names that belongs to a piece, and as what; null if it names nothing.
+/// The coordinates that an op names of a piece, and the attribute that names them; null if there is none.
 static std::pair<CoordAttr, Attribute> ownerOf(Operation *op) {
   if (auto unit = dyn_cast<UnitOp>(op))
     return {unit.getUnit().getCoord(), unit.getUnit()};
@@ -311,7 +311,7 @@ static LogicalResult verifyPieces(Operation *op, const KnownPieces &pieces) {
                          << "` names a piece that this schedule does not have" << withLoopsOf(op);
 }
 
-/// All shards of a part are there, next to each other and in order.
+/// An error unless all shards of a part are there, next to each other and in order.
 static LogicalResult verifyShards(PieceOp piece) {
   int64_t index = piece.getCoord().getIndex(), shards = piece.getVocabularyAttr().getShards();
   auto isShard = [&](Operation *op, int64_t number) {

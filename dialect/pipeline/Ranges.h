@@ -19,7 +19,7 @@ mlir::LogicalResult verifyUnit(mlir::Operation *op, ProgramOp program, UnitIdAtt
 mlir::LogicalResult verifyShare(mlir::Operation *op, mlir::FloatAttr share);
 /// `data`: the axes as messages name them.
 std::string textOf(AxesAttr axes);
-/// What goes over axes of the mesh: the program has one, and the payload so many tensors. Null: it goes over none.
+/// Checks a message over axes of the mesh: the program has a mesh, and the payload so many tensors. Null: over none.
 mlir::LogicalResult verifyAxes(mlir::Operation *op, ProgramOp program, AxesAttr axes, std::optional<uint64_t> tensors,
                                mlir::TupleType payload);
 

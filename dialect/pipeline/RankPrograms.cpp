@@ -33,7 +33,7 @@ SmallVector<int64_t> SlotOp::tensorOffsets() {
   return offsets;
 }
 
-/// What a slot is in which the trainer finds this.
+/// The role of a slot with this binding.
 static Role roleOf(BindingKind kind) {
   switch (kind) {
   case BindingKind::weight:

@@ -11,10 +11,10 @@
 
 namespace pp {
 
-/// What the letters of a file mean: today's, or those of PyTorch 2.5, where `B` was today's `I` and `BW` today's `B`.
+/// The meaning of a file's letters: today's, or that of PyTorch 2.5, where `B` was today's `I`, and `BW` today's `B`.
 enum class CsvDialect { Current, V25 };
 
-/// What one cell says; of an OVERLAP_F_B cell, what one of its members says.
+/// The action of one cell, or of one member of an OVERLAP_F_B cell.
 struct CsvAction {
   // clang-format off
   enum Kind {

@@ -25,7 +25,7 @@ struct Place {
   bool operator<(const Place &other) const { return position < other.position; }
 };
 
-/// What a message carries: the activation that `stage` made, or the gradient of its input.
+/// The content of a message: the activation that `stage` made, or the gradient of its input.
 using Cargo = std::tuple<int64_t, int64_t, int64_t>; // forward, stage that made it, microbatch
 
 class Merger {
@@ -176,7 +176,7 @@ private:
     return success();
   }
 
-  /// Between two ranks the k-th message sent is the k-th received.
+  /// An error unless, between two ranks, the k-th message sent is the k-th received.
   LogicalResult checkOrders() {
     std::map<std::pair<int64_t, int64_t>, std::array<std::vector<const CsvAction *>, 2>> lanes; // received, sent
     for (const CsvRow &row : table.rows)

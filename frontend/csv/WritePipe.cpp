@@ -85,8 +85,8 @@ private:
     return function && function.front().without_terminator().empty();
   }
 
-  /// How many layers each stage has, and parts behind them, where they are not as many in all. The last one holds the
-  /// parts that are left.
+  /// The number of layers (and parts behind them) of each stage, if stages differ. The last stage holds the parts that
+  /// are left.
   std::string layers() {
     std::vector<std::string> counts;
     for (auto piece : program.getOps<PieceOp>()) {
@@ -129,7 +129,7 @@ private:
     return place.getLayout() == Layout::host ? "host(" + rank + ")" : rank;
   }
 
-  /// Between a rank and its host's memory.
+  /// Whether the transfer is between a rank and its host's memory.
   static bool isOffload(TransferOp op) {
     return op.getTo().getLayout() == Layout::host || (op.getFrom() && op.getFrom()->getLayout() == Layout::host);
   }

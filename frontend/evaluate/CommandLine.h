@@ -11,7 +11,7 @@ namespace pp {
 /// The name of the buffer that holds what the command line says.
 inline constexpr llvm::StringLiteral kCommandLine = "<command line>";
 
-/// A `-D name=value`, once it is known whose it is: `model`, `schedule`, `cluster`, `data`, `optimizer` or
+/// A `-D name=value` whose owner is known: `model`, `schedule`, `cluster`, `data`, `optimizer` or
 /// `train`.
 struct Override {
   std::string name; // as given
@@ -43,10 +43,10 @@ private:
   std::vector<Define> defines;
 };
 
-/// The names that an expression reads.
+/// Collects the names that an expression reads.
 void addNames(const Expr *expr, llvm::SmallVectorImpl<StringRef> &names);
 
-/// Where the value of an expression comes from: the command line, where the expression is a name that was set there.
+/// The origin of an expression's value: the command line, if the expression is a name that was set there.
 SMLoc originOf(const Expr *expr, Scope &scope);
 
 } // namespace pp

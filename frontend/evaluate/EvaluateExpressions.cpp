@@ -105,7 +105,7 @@ FailureOr<Value> Evaluator::evaluate(const Expr *expr, Scope &scope) {
   }
 }
 
-// What decides which of its operands are evaluated, and lists.
+// Evaluates operators that choose which of their operands are evaluated, and lists.
 FailureOr<Value> Evaluator::evaluateOperands(const Expr *expr, Scope &scope) {
   ArrayRef<Expr *> operands = expr->operands;
   switch (expr->kind) {

@@ -100,7 +100,7 @@ bool Evaluator::canFollow(const Statement *statement) const {
   return goesOn && !isOver && !expressionDepth && !isNeeded;
 }
 
-/// What a statement that failed would have defined or changed is not known.
+/// Forgets the variables that a failed statement would have defined or changed.
 void Evaluator::forget(const Statement *statement, Scope &scope) {
   auto forgetName = [&](Name name, bool changes) {
     if (!name.text.empty() && !scope.find(name.text))

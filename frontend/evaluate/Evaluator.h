@@ -65,7 +65,7 @@ protected:
   virtual std::optional<mlir::FailureOr<Value>> predefined(StringRef name, SMLoc at) { return std::nullopt; }
   /// `stage(2)`, `attn(3)`; nullopt if `name` is no piece.
   virtual std::optional<mlir::FailureOr<Value>> pieceCall(const Expr *call, Scope &scope) { return std::nullopt; }
-  /// How many tokens behind the next one the model predicts.
+  /// The number of tokens behind the next one that the model predicts.
   virtual int64_t furtherTokens() const { return 0; }
   virtual void addNames(llvm::SmallVectorImpl<StringRef> &names) {}
   /// A statement that may have cut the model could not be read.
@@ -94,7 +94,7 @@ protected:
   int expressionDepth = 0;
   /// Whether a statement that fails is followed by the next one, so that all errors are told.
   bool goesOn = false;
-  /// Where errors were told.
+  /// The places of reported errors.
   llvm::DenseSet<const char *> told;
 
   Source &source;

@@ -19,7 +19,7 @@ struct Letter {
   size_t position; // in the text
 };
 
-/// What is wrong with a layout, and where.
+/// A fault of a layout, and its place.
 struct Complaint {
   size_t position;
   std::string text;

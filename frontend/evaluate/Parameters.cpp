@@ -20,7 +20,7 @@ std::string Callee::nearest(StringRef text) const {
 }
 
 namespace {
-/// Which argument of a call belongs to which parameter.
+/// Finds which argument of a call belongs to which parameter.
 class ArgumentBinder {
 public:
   ArgumentBinder(Evaluator &evaluator, const Callee &callee, Scope &around, ArrayRef<Override> overrides, Scope &into)

@@ -7,7 +7,7 @@
 
 namespace pp {
 
-/// What has parameters: `schedule one_f_one_b`.
+/// A declaration with parameters: `schedule one_f_one_b`.
 struct Callee {
   StringRef kind; // schedule, model, cluster, train
   Name name;

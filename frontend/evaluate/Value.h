@@ -65,7 +65,7 @@ public:
   bool sameTypeAs(const Value &other) const { return data.index() == other.data.index(); }
   /// "int", "list", ..
   llvm::StringRef type() const;
-  /// As a program would write it.
+  /// The value as a program would write it.
   std::string text() const;
   /// The types of the first two values, here or inside lists, that cannot be compared; nullopt where there are none.
   /// Each item that is looked at takes one of `left`, for lists may share their items and be long in few bytes; when

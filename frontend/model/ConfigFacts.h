@@ -18,7 +18,7 @@ namespace pp {
 
 class ConfigFacts {
 public:
-  /// A field; what it is here, and what another file means by its absence and by null.
+  /// A field: its value here, and the values that another file means by its absence and by null.
   void read(llvm::StringRef name, const Value &is, const std::optional<Value> &absent,
             const std::optional<Value> &null);
   /// A field that has one of these values, or is not there.

@@ -5,7 +5,7 @@
 //   families.pipe family "qwen3" { read hidden_size, .. model llama(hidden = hidden_size, ..) }
 //   program       import "std/models/llama.pipe"  train qwen3 { model llama(hidden = 1024, ..) schedule zb_v .. }
 //
-// What differs between families is said in families.pipe; only rotary positions have rules of their own (RopeFields).
+// families.pipe says in what families differ; only rotary positions have rules of their own (RopeFields).
 #include "frontend/model/Family.h"
 #include "frontend/evaluate/Evaluator.h"
 #include "frontend/model/ConfigFacts.h"
@@ -181,7 +181,7 @@ private:
   }
 
   LogicalResult readDefinitions() {
-    // What a family requires is said of this file.
+    // Reports a failed `require` of the family at this file.
     mlir::ScopedDiagnosticHandler handler(source.context, [&](mlir::Diagnostic &error) {
       error.attachNote(source.location(config.at("model_type"))) << "the folder is read as this family";
       return failure(); // the next handler prints it
@@ -358,7 +358,7 @@ private:
     return text + line;
   }
 
-  /// Where the command line names the schedule.
+  /// The place where the command line names the schedule.
   SMLoc scheduleAt() {
     constexpr StringLiteral option = "--schedule=";
     unsigned buffer = source.manager.AddNewSourceBuffer(

@@ -7,7 +7,7 @@
 
 namespace pp {
 
-/// What --from-hf, --schedule and --config-note say.
+/// The values of --from-hf, --schedule and --config-note.
 struct FolderRequest {
   std::string folder, schedule;
   std::vector<std::string> notes;

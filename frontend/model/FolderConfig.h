@@ -17,7 +17,7 @@ public:
   /// Parses the file; refuses what is no object of fields, and a field that stands there twice.
   mlir::LogicalResult read();
   const llvm::json::Value *get(llvm::StringRef name) const { return fields.get(name); }
-  /// Where the field stands; the begin of the file if it has none of this name.
+  /// The place of the field, or the begin of the file if it has no such field.
   llvm::SMLoc at(llvm::StringRef name) const;
 
   llvm::SMLoc begin;

@@ -13,9 +13,8 @@ using namespace llvm;
 using namespace pp;
 using mlir::RankedTensorType;
 
-/// What attention, rotary and learned positions read where rows hold documents: the begin of the token's, and how far
-/// behind it the token stands. What dropout and routers read: which row of the run the token is in, or -1 where there
-/// is no token.
+/// If rows hold documents, attention, rotary and learned positions read the begin of the token's document, and the
+/// token's distance from it. Dropout and routers read the token's row in the run, or -1 where there is no token.
 static constexpr StringRef kAdded[] = {"starts", "positions", "rows"};
 
 namespace {
@@ -59,7 +58,7 @@ public:
   }
 
 private:
-  /// What the function of a part takes and returns.
+  /// The types that the function of a part takes and returns.
   struct Built {
     bool isBuilt = false;
     bool isWrong = false; ///< so that what it returns is not known
@@ -147,7 +146,7 @@ private:
     return said.getDictionary(builder.getContext());
   }
 
-  /// Of a part that takes what a wrong part returns, everything else is checked.
+  /// If a part takes the result of a wrong part, everything else of it is still checked.
   LogicalResult buildPart(unsigned number, std::optional<ModelOutline::Step> before, std::optional<Types> given) {
     const ModelPart &part = model.parts[number];
     enterPart(model, part, parameters);
@@ -264,7 +263,8 @@ private:
     return success();
   }
 
-  /// Behind what goes on to the next part, what other parts take. What this one takes so, it reads.
+  /// Returns the values that other parts take, behind those for the next part. The part reads such values of other
+  /// parts itself.
   LogicalResult returnSkips(const ModelPart &part, mlir::func::FuncOp function,
                             SmallVectorImpl<mlir::Value> &returned) {
     SmallVector<mlir::Attribute> names;
@@ -464,7 +464,7 @@ private:
     return failed(y) ? FailureOr<Tensors>() : Tensors{*y};
   }
 
-  /// Behind the output of the attention that stands there, its log-sum-exp.
+  /// Adds the log-sum-exp of an attention to the operands, behind its output.
   LogicalResult addStatistic(const Expr *expr, SmallVectorImpl<mlir::Value> &operands) {
     auto attention = operands.back().getDefiningOp<nn::AttentionOp>();
     if (expr->kind != Expr::Call || expr->name != "attention" || !attention)
@@ -522,7 +522,7 @@ private:
       loss.setCounted(shape.documents);
       losses.add(loss.getLoss(), expr->at);
     }
-    // What an op keeps for its backward is not seen by the model.
+    // The model does not see results that an op keeps for its backward.
     return Tensors((*op)->getResults().take_front(name == "split" ? (*op)->getNumResults() : 1));
   }
 

@@ -15,7 +15,8 @@ static std::string shapeText(ArrayRef<int64_t> shape) {
   return "[" + text + "]";
 }
 
-/// Of h columns of x and n experts of width f: wr [h, n], w_gate and w_up [n, h, f], w_down [n, f, h].
+/// Checks the shapes for h columns of x and n experts of width f: wr [h, n], w_gate and w_up [n, h, f], w_down [n, f,
+/// h].
 static LogicalResult checkShapes(mlir::ValueRange operands, function_ref<LogicalResult(const Twine &)> fail) {
   static constexpr StringRef names[] = {"x", "wr", "w_gate", "w_up", "w_down"};
   auto shapeOf = [&](size_t i) { return cast<RankedTensorType>(operands[i].getType()).getShape(); };

@@ -10,8 +10,8 @@ namespace pp {
 /// Creates an op of `nn`, and gives its first result.
 using CreateOp = llvm::function_ref<mlir::FailureOr<mlir::Value>(llvm::StringRef name, mlir::ValueRange operands,
                                                                  llvm::ArrayRef<mlir::NamedAttribute> attributes)>;
-/// Of x, the router's weight and the experts' three. `rows` is negative where there is no token; null: all are there.
-/// `fail` says what is wrong with the call.
+/// Operands: x, the router's weight and the experts' three. `rows` is negative where there is no token; null: all are
+/// tokens. `fail` reports a fault of the call.
 mlir::FailureOr<mlir::Value> createExperts(mlir::ValueRange operands, mlir::Value rows,
                                            llvm::ArrayRef<mlir::NamedAttribute> options, CreateOp create,
                                            llvm::function_ref<mlir::LogicalResult(const llvm::Twine &)> fail);

@@ -18,8 +18,8 @@ public:
   mlir::Value scaled(mlir::OpBuilder &builder, mlir::Value loss, double weight);
   mlir::Value sum(mlir::OpBuilder &builder, mlir::Value left, mlir::Value right);
 
-  /// The values that the last part returns in place of sums: the loss, and one more that is told apart from it. In any
-  /// other part there is no loss. A sequence has `sequence` targets, and fewer that are some places on.
+  /// Replaces sums by the values that the last part returns: the loss, and one more that is logged apart. Other parts
+  /// have no loss. A sequence has `sequence` targets, and fewer if they stand further on.
   mlir::LogicalResult finish(mlir::OpBuilder &builder, Evaluator &evaluator, bool isLastPart, int64_t sequence,
                              llvm::SmallVectorImpl<mlir::Value> &returned);
 

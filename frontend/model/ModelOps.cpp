@@ -188,7 +188,7 @@ FailureOr<mlir::Attribute> ModelOptions::read(const Expr *call, Name label, cons
   return call->name == "scale" ? roundedFactor(made) : made;
 }
 
-/// As transformers has it: a constant of the model is of the type of its tensors.
+/// Rounds a constant of the model to the type of its tensors, as transformers does.
 mlir::Attribute ModelOptions::roundedFactor(mlir::Attribute given) {
   APFloat factor = cast<mlir::FloatAttr>(given).getValue();
   bool changes = false;

@@ -1,4 +1,4 @@
-// The ops that models may use, their operands and options as the text of a model names them.
+// The ops that models may use, with the operands and options that a model's text names.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_FRONTEND_MODELOPS_H
 #define PP_FRONTEND_MODELOPS_H
@@ -16,7 +16,7 @@ struct ModelOp {
   size_t mostOperands() const { return operands.count(',') + 1; }
 };
 
-/// Null where there is no such op.
+/// The op of this name; null if there is none.
 const ModelOp *findModelOp(StringRef name);
 
 /// Reads the options of calls of ops; an error names what there is instead.
@@ -25,7 +25,7 @@ public:
   ModelOptions(Evaluator &evaluator, Scope &parameters, BatchShape shape, mlir::Builder builder)
       : evaluator(evaluator), parameters(parameters), shape(shape), builder(builder) {}
 
-  /// Null for a value that says what an op without the option does.
+  /// Reads an option; null if the value is the option's default.
   mlir::FailureOr<mlir::Attribute> read(const Expr *call, Name label, const Expr *expr);
   /// The name of the option that operand i is for; empty for a tensor. `split(x, 3)` is `split(x, parts = 3)`.
   Name labelOf(const Expr *call, size_t i);

@@ -18,7 +18,7 @@ public:
     mlir::StringAttr name; ///< `embed.e`
     mlir::Type type;
   };
-  /// What `reader` takes as its parameter of this number; an empty name if it does not come from a named part.
+  /// The value for this parameter of `reader`; an empty name if it does not come from a named part.
   mlir::FailureOr<Value> find(const ModelPart &reader, size_t parameter);
   /// The names of a part's values that parts after it take.
   llvm::SmallVector<Name> wantedOf(const ModelPart &part) const;

@@ -21,7 +21,7 @@ std::string pp::saysTooLarge(ArrayRef<int64_t> dimensions) {
   return text;
 }
 
-/// Of an expression over tensors, whether it names `name`; a branch that is not taken names nothing.
+/// Whether an expression over tensors names `name`; a branch that is not taken names nothing.
 FailureOr<bool> ModelWeights::reads(const Expr *expr, StringRef name) {
   if (expr->kind == Expr::Variable)
     return expr->name == name;

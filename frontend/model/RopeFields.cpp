@@ -112,7 +112,7 @@ private:
       return refuse(outsideName, "expected a number for `" + outsideName + "`");
     return *outside->getAsNumber();
   }
-  /// How many columns of a head the table turns; of an odd number, the last pair has one column more.
+  /// The number of columns of a head that the table turns; if it is odd, the last pair has one more column.
   FailureOr<int64_t> turnedWidth() {
     StringRef name = "partial_rotary_factor";
     FailureOr<double> partial = insideOrOutside(name, defaults.partial.value_or(1), name);
@@ -132,7 +132,7 @@ private:
     return refuse(givenAs, "rotary positions of type `" + type + "` are not known" + didYouMean(type, known) + "; " +
                                thereAre(known));
   }
-  /// Only the keys that the type has.
+  /// An error unless all keys that are given are among these names.
   LogicalResult only(std::initializer_list<StringRef> names) {
     for (const auto &[key, value] : given ? *given : json::Object()) {
       StringRef name = key;
@@ -151,7 +151,7 @@ private:
     }
     return text;
   }
-  /// How long the sequences were that the plain positions were trained with.
+  /// The length of the sequences with which the plain positions were trained.
   FailureOr<double> original() {
     if (const json::Value *inside = get("original_max_position_embeddings"); inside && defaults.original)
       if (inside->getAsNumber() != *defaults.original)

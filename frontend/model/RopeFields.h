@@ -11,7 +11,7 @@ namespace pp {
 inline constexpr llvm::StringLiteral kRopeFields[] = {"rope_theta", "rope_scaling", "rope_parameters",
                                                       "partial_rotary_factor", "original_max_position_embeddings"};
 
-/// What a family says of its rotary positions: the heads, and what stands where its config.json says nothing.
+/// A family's settings of rotary positions: the heads, and the values for fields that its config.json lacks.
 struct RopeDefaults {
   int64_t width = 0;
   /// The type of layers that turn by the table, where types differ; they all do if empty. What is said of no type is

@@ -8,7 +8,7 @@ using namespace pp;
 using namespace pp::pipeline;
 using mlir::IntegerAttr;
 
-/// As many versions back a unit may ask for: each is one more copy of the weights.
+/// A unit may ask for a version this many updates old: each version is one more copy of the weights.
 static constexpr int64_t kMostVersions = 64;
 
 Elaborator::Elaborator(Source &source, Budget budget, const ModelOutline &model, ScheduleSizes sizes,

@@ -13,7 +13,7 @@
 
 namespace pp {
 
-/// What a schedule knows of the model: its parts in order, and of which kind every layer is.
+/// What a schedule knows of the model: its parts in order, and the kind of every layer.
 struct ModelOutline {
   struct Part {
     StringRef name;
@@ -87,7 +87,7 @@ private:
     std::deque<int64_t> owed;
     llvm::DenseSet<int64_t> paid;
     llvm::SmallSetVector<int64_t, 4> sharers; ///< ranks that may hold a share of its gradient by now
-    /// Where F, B/I and W of this piece were first written without [0] and with [1] a microbatch.
+    /// The first places of F, B/I and W of this piece in the text, without [0] and with [1] a microbatch.
     SMLoc written[3][2];
 
     Piece(PieceName name, unsigned family, mlir::Location location) : name(name), family(family), location(location) {}

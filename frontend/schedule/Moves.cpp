@@ -62,7 +62,7 @@ LogicalResult Elaborator::moveThing(const MoveStatement *statement, const Thing 
   return success();
 }
 
-// Where a thing is taken from when the move does not say; null for the shares of a gradient, wherever they are.
+// The source of a move that does not name one; null for the shares of a gradient, wherever they are.
 FailureOr<PlaceAttr> Elaborator::sourceOf(const MoveStatement *statement, const Thing &thing, Role role,
                                           const Piece &piece) {
   if (rank)

@@ -33,7 +33,7 @@ std::optional<FailureOr<Value>> Elaborator::predefined(StringRef name, SMLoc at)
   return std::nullopt;
 }
 
-// A list that is asked for at every turn of a loop is made the first time.
+// Makes the list once: a loop may ask for it at every turn.
 FailureOr<Value> Elaborator::listOnce(StringRef name, SMLoc at) {
   for (auto &[known, list] : lists)
     if (known == name)
@@ -164,7 +164,7 @@ FailureOr<PlaceAttr> Elaborator::evaluatePlace(const Place *place, Scope &scope)
   return PlaceAttr::get(builder.getContext(), unique.getArrayRef(), layout);
 }
 
-// What a piece takes beside itself: its queues of counted units, its location, its op.
+// Bytes that a piece takes beside itself: for its queues of counted units, its location and its op.
 static constexpr int64_t kPieceBytes = 1500;
 
 LogicalResult Elaborator::placePiece(const CutStatement *statement, Piece &piece, Scope &scope) {
@@ -485,7 +485,7 @@ LogicalResult Elaborator::checkBetween(const Family &family) {
   return success();
 }
 
-/// Where a piece stands: behind how many layers, its first part, its number; -1 layers for what comes first.
+/// The position of a piece: the layers before it, its first part, its number; -1 layers for pieces that come first.
 std::tuple<int64_t, unsigned, int64_t> Elaborator::positionOf(const Piece &piece) {
   const Family &family = families[piece.family];
   unsigned part = family.parts.front();
@@ -504,8 +504,8 @@ SmallVector<unsigned> Elaborator::piecesInModelOrder() {
   return order;
 }
 
-/// Parts outside the layers that no piece declares. Those before all layers join the piece behind them, those behind
-/// all layers the piece before them; others are added with the layer that they stand before.
+/// Finds pieces for the parts outside the layers that no piece declares. A part before all layers joins the piece
+/// behind it, and a part behind all layers joins the piece before it. Any other part joins the layer that follows it.
 void Elaborator::collectUndeclared(ArrayRef<unsigned> order) {
   for (unsigned part = 0; part < model.parts.size(); ++part) {
     if (model.parts[part].kind || isDeclared(part))

@@ -270,7 +270,7 @@ struct Model : Declaration {
   ArrayRef<unsigned> kindNumbers;         ///< by layer, once the values are known
 };
 
-/// How a `config.json` of one `model_type` is read: which fields a model's parameters are made from.
+/// The rules for a `config.json` of one `model_type`: the fields from which a model's parameters are made.
 struct Family {
   struct Field {
     Name name;

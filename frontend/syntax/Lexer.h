@@ -29,7 +29,7 @@ const char *readNumber(llvm::StringRef text, double &number);
 /// The words that are no names.
 llvm::ArrayRef<llvm::StringRef> reservedWords();
 
-/// All tokens of a buffer, the last one `End`; what is no word is `Wrong`, and the error is told.
+/// All tokens of a buffer; the last one is `End`. A wrong character is reported, and its token is `Wrong`.
 std::vector<Token> lex(Source &source, llvm::StringRef buffer);
 
 } // namespace pp

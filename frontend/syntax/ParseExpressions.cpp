@@ -90,7 +90,7 @@ bool TokenReader::startsLine(size_t i) const {
   return i == 0 || StringRef(tokens[i - 1].end, tokens[i].at.getPointer() - tokens[i - 1].end).contains('\n');
 }
 
-/// The column of the first word on the line of this one.
+/// The column of the first word on the line of word i.
 size_t TokenReader::indentOf(size_t i) const {
   while (!startsLine(i))
     --i;
@@ -123,8 +123,9 @@ bool TokenReader::startsDeclaration(size_t i) const {
   return false;
 }
 
-/// The error was in the item that word `begin` begins. Goes on with the next item of the same block, or with its `}`:
-/// the next line that is indented no more than the item's. False if there is none before the next declaration.
+/// The error was in the item whose first word is `begin`. Goes on with the next item of the same block, or with its
+/// `}`. That is the next line that is indented no more than the item's line. False if no such line comes before the
+/// next declaration.
 bool TokenReader::recover(size_t begin) {
   size_t indent = indentOf(begin), end = std::max(position, begin + 1);
   int depth = 0;

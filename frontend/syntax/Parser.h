@@ -11,7 +11,7 @@ namespace pp {
 /// The tree of a buffer; after errors, of what could be read.
 File parse(Source &source, llvm::StringRef buffer);
 
-/// What the parser of files, of statements and of expressions share: the words, and what happens at an error.
+/// The base of the parsers of files, statements and expressions: reads words, and recovers after an error.
 class TokenReader {
 public:
   TokenReader(Source &source, std::vector<Token> words);
@@ -91,7 +91,7 @@ protected:
   };
   static constexpr int kDeepest = 200;
 
-  /// What is legal here besides the grammar of schedules.
+  /// Forms that are legal here beside the grammar of schedules.
   bool allowsNumbers = false, allowsLabels = false, allowsWords = false;
 
 private:

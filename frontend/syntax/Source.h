@@ -17,7 +17,7 @@ namespace pp {
 /// So many errors of a file are told; more would not be read.
 constexpr unsigned kMostErrors = 20;
 
-/// What all readers of one program share: buffers, an arena for the tree, interned names, locations.
+/// Shared by all readers of one program: buffers, an arena for the tree, interned names, locations.
 class Source {
 public:
   Source(llvm::SourceMgr &manager, mlir::MLIRContext *context)

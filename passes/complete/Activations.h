@@ -11,10 +11,10 @@ class Activations {
 public:
   Activations(StepValues &step, const StepOutline &outline) : step(step), outline(outline) {}
 
-  /// What a piece made on this rank: sent to who reads it elsewhere, unless the schedule moves it itself.
+  /// Records what a piece made on this rank, and sends it to readers elsewhere, unless the schedule moves it itself.
   void record(Thing made, mlir::Value value, int64_t piece, int64_t rank, mlir::Location loc);
-  /// What one shard of a part made that is cut by the vocabulary. When all shards have made theirs, it is summed where
-  /// it is read, or gathered on all of them if it is statistics.
+  /// Records what one shard of a part made that is cut by the vocabulary. When all shards are there, they are summed on
+  /// the reader's rank; statistics are gathered on all ranks of the shards.
   mlir::LogicalResult recordShard(pipeline::UnitOp op, pipeline::Role role, int64_t piece, mlir::Value value);
 
 private:

@@ -194,7 +194,7 @@ Share GradientShares::join(int64_t piece, Location loc) {
   return sum;
 }
 
-/// What came before is added up by now, so that no rank keeps more than two terms.
+/// Earlier terms have been added up already, so that no rank keeps more than two.
 void GradientShares::addOnAll(int64_t piece, Share sum) {
   for (int64_t rank : step.pieces.sharers(piece)) {
     SmallVector<Share, 2> &own = ownTerms[{piece, rank}];

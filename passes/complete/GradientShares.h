@@ -53,17 +53,17 @@ public:
   Share join(int64_t piece, mlir::Location loc);
   /// Such a sum, moved to all sharers: each has one more term of what it updates.
   void addOnAll(int64_t piece, Share sum);
-  /// What the rank has summed so far of what it updates.
+  /// The sum so far of the gradient that the rank updates.
   Share takeOwn(int64_t piece, int64_t rank, mlir::Location loc);
 
   //===-- Sums of shards over the mesh ----------------------------------------------------------------------------===//
-  /// What the replicas of this rank have of the piece: the sum of their shards and, if gradients of tied weights are
-  /// still to be added to it, what is whole.
+  /// What the replicas of this rank have of the piece's gradient: the sum of their shards and, if gradients of tied
+  /// weights are still to be added, the part that is whole.
   std::pair<Share, Share> takeShardSum(int64_t piece, int64_t rank, mlir::Location loc);
   /// The replicas of this rank sum a shard each of this gradient, and add it to the sum of earlier ones.
   mlir::Value addToShardSum(int64_t piece, int64_t rank, mlir::Value whole, mlir::Location loc);
 
-  /// That the share is not all of the gradient, and who has the rest.
+  /// Reports that the share is not the whole gradient, and who has the rest.
   mlir::LogicalResult reportMissing(int64_t piece, int64_t owner, const Share &share) const;
   bool isComplete(const Share &share) const { return share.value && isAll(share); }
   bool isAll(const Share &share) const { return share.contributions == allContributions(); }

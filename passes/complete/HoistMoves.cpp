@@ -124,7 +124,7 @@ private:
     return {best.first, best.second / *now};
   }
 
-  /// How long the steps take with this distance; nothing where limits or memory do not allow it.
+  /// The time of the steps with this distance; nothing if limits or memory do not allow the distance.
   std::optional<double> timeAt(int64_t far) {
     OwningOpRef<ModuleOp> trial = getOperation().clone();
     if (ProgramOp forward = ProgramOp::forwardOf(*trial))

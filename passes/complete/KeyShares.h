@@ -25,8 +25,8 @@ public:
   bool isShare(Thing thing) const;
   /// A share that was made here; if the schedule moves none of these, it goes to who reads the sum.
   void record(Thing thing, int64_t rank, mlir::Value value, mlir::Location loc);
-  /// One more term on a rank. It waits in a slot of its own until the sum is taken: a rank that added up earlier would
-  /// wait for it.
+  /// Adds a term on a rank. The term stays in its own slot until the sum is taken: adding it up earlier would make the
+  /// rank wait.
   void add(Thing thing, int64_t rank, mlir::Value value);
   /// Takes the rank's share as one value, arrivals waited for and added; null if it has none.
   mlir::Value take(Thing thing, int64_t rank, mlir::Location loc);

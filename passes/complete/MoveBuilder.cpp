@@ -1,4 +1,4 @@
-// Builds the moves that a schedule writes itself: what each takes from where it is, and what it leaves where it goes.
+// Builds the moves that a schedule writes itself: each takes a value from one place, and puts it into another.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "passes/complete/MoveBuilder.h"
 #include "passes/complete/UpdateBuilder.h"

@@ -47,7 +47,7 @@ private:
   void sendCutKeys(const KeyMove &move, mlir::IntegerAttr group);
   void write(pipeline::TransferOp op, Share share);
 
-  // What the schedule may move, and between which places (VerifyMoves.cpp).
+  // Checks which things a schedule may move, and between which places (VerifyMoves.cpp).
   bool involvesShards(pipeline::TransferOp op) const;
   /// Whether it sums a gradient on all who update the piece: into their shards, or on each.
   bool sumsOnAll(pipeline::TransferOp op) const;

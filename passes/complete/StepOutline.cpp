@@ -1,4 +1,4 @@
-// Reads the actions of a schedule for what the parts of `complete-step` must know before they build anything.
+// Collects from the actions of a schedule all that the parts of `complete-step` must know before they build anything.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "passes/complete/StepOutline.h"
 #include "analysis/Vocabulary.h"

@@ -23,7 +23,7 @@ struct Thing {
   bool operator==(const Thing &other) const = default;
 };
 
-/// Where a value of the step is: which thing, or part of it, on which rank.
+/// The key of a value of the step: its thing, or a part of one, and its rank.
 struct ValueKey {
   enum Part : uint8_t {
     whole,
@@ -72,7 +72,7 @@ public:
   static pipeline::BindingKind dataKind(Thing data) {
     return static_cast<pipeline::BindingKind>(data.piece % kDataKinds);
   }
-  /// What the tensors of a group of this kind are: `kv` of `kv.2`.
+  /// The role of the tensors in a group of this kind: `kv` for `kv.2`.
   static pipeline::Role roleOf(pipeline::GroupKind kind);
 
   //===-- Values ------------------------------------------------------------------------------------------------===//
@@ -86,7 +86,7 @@ public:
   int64_t cuts() const { return numCuts; }
 
   //===-- Ops ---------------------------------------------------------------------------------------------------===//
-  /// From here on ops are added; inputs before them.
+  /// From here on ops are added; further inputs still stand before them.
   void begin();
   mlir::Value addInput(Thing thing, pipeline::ValType type, llvm::StringRef data = "");
   mlir::Value waitFor(mlir::Value valueOrFuture, mlir::Location loc);

@@ -43,12 +43,12 @@ Value UnitBuilder::dataInput(BindingKind kind, CoordAttr unit, int64_t rank, Tup
   return step.get({data, rank}, step.program.getLoc());
 }
 
-/// Of these values that skip parts that of the group's number.
+/// The value with the group's number, among these values that skip parts.
 Thing UnitBuilder::skipOf(ArrayRef<int64_t> skips, const BodyGroups::Group &group, CoordAttr unit) {
   return StepValues::thing(StepValues::roleOf(group.kind()), skips[group.number()], unit);
 }
 
-/// What other units made, or attentions of this one that ran apart from it. Null if it is none of these.
+/// A value that other units made, or an attention of this unit that ran apart from it. Null for any other value.
 FailureOr<Value> UnitBuilder::readShared(UnitOp op, const BodyGroups::Group &group) {
   CoordAttr coord = op.getUnit().getCoord();
   int64_t piece = step.pieces.find(coord), rank = op.getRanks().front();
@@ -80,7 +80,7 @@ FailureOr<Value> UnitBuilder::readShared(UnitOp op, const BodyGroups::Group &gro
   return reportAbsent(op, needed, rank);
 }
 
-/// What the unit's microbatch left on this rank, its weights and its data. Null if it is not there.
+/// A value that the unit's microbatch left on this rank, or the unit's weights or data. Null if it is not there.
 FailureOr<Value> UnitBuilder::readOwn(UnitOp op, const BodyGroups::Group &group) {
   CoordAttr coord = op.getUnit().getCoord();
   int64_t piece = step.pieces.find(coord), rank = op.getRanks().front();
@@ -135,7 +135,8 @@ LogicalResult UnitBuilder::reportMoved(UnitOp op, Thing stash, TransferOp move) 
   return error;
 }
 
-/// An input that the schedule moves itself, and not to where it is read; keys of a slice that ran elsewhere.
+/// Reports an input that the schedule moves itself, but not to its reader, and keys of a slice that ran on another
+/// rank.
 LogicalResult UnitBuilder::reportAbsent(UnitOp op, Thing thing, int64_t rank) const {
   SmallVector<int64_t> ranks;
   for (int64_t other = 0; other < static_cast<int64_t>(ProgramOp(step.program).getRanks()); ++other)

@@ -18,11 +18,11 @@ public:
 
   /// A unit that runs as one task; and the update behind it, if the unit was the last that the update waits for.
   mlir::LogicalResult build(pipeline::UnitOp op);
-  /// What the unit reads of this group where it runs.
+  /// The value of this group that the unit reads on its rank.
   mlir::LogicalResult readGroup(pipeline::UnitOp op, const BodyGroups::Group &group, mlir::Value &value);
-  /// What the task has made for others. `share`: of the gradient, what it contained before.
+  /// Records what the task made for others. `share`: what the gradient contained before.
   mlir::LogicalResult recordResults(pipeline::UnitOp op, const TaskBody &body, pipeline::TaskOp task, Share share);
-  /// That the unit's input is elsewhere, and why.
+  /// Reports that the unit's input is elsewhere, and why.
   mlir::LogicalResult reportAbsent(pipeline::UnitOp op, Thing thing, int64_t rank) const;
 
   /// The tasks of one `together` have its number as `joint`.
@@ -30,10 +30,10 @@ public:
   void setJoint(pipeline::TaskOp task);
   /// Papers count in units: a body of a unit that is cut takes its share of them.
   void setShare(pipeline::TaskOp task, const TaskBody &body, const TaskBody &whole);
-  /// What was attended ahead of the unit so far.
+  /// The attention that ran ahead of the unit so far.
   void setPartAhead(pipeline::UnitIdAttr unit, mlir::Value part) { partsAhead[unit] = part; }
 
-  /// What the trainer gives a rank of a microbatch and slice: `tokens`, `starts`; `places`: of so many places on.
+  /// The trainer's data for a microbatch and slice: `tokens`, `starts`; `places`: so many places further on.
   mlir::Value dataInput(pipeline::BindingKind kind, pipeline::CoordAttr unit, int64_t rank, mlir::TupleType payload,
                         int64_t places = 0);
 

@@ -3,10 +3,11 @@
 //
 //   shares on ranks --move, sum--> owner --norm per rank, all-reduce--> U on the owner --move--> every home
 //
-// On a mesh the owner's devices along `data` sum what they have before the norm. All of them then have the same, so
-// each makes the norm and the update of all by itself, and they stay alike. With `zero = 1` each gets the sum of a
-// shard alone, updates it, and then they gather the new weights. With `zero = 2` they do so behind each backward, and
-// each adds up its shard (GradientShares); at the end there is left what tied weights were to be added to.
+// On a mesh the owner's devices along `data` sum their gradients before the norm. Then all of them have the same sums,
+// and each makes the whole norm and the whole update by itself, so their weights stay alike. With `zero = 1` each
+// device gets the sum of one shard and updates it; then the devices gather the new weights. With `zero = 2` they sum
+// behind each backward, and each device adds up its shard (GradientShares). At the end only gradients with terms of
+// tied weights are left to sum.
 //
 // A tied weight is owned by the first piece that uses it. Each later piece holds a copy in its own payload: its share
 // of the gradient is copied out (tie.out), added on the owner (tie.in.k), and the new value comes back (tie.fresh.k).
@@ -83,14 +84,14 @@ void UpdateBuilder::createFrozenInputs(int64_t piece) {
   }
 }
 
-/// Behind the last unit: weights that nothing updates end the step as they began it.
+/// After the last unit: weights that nothing updates are the step's outputs as they are.
 void UpdateBuilder::outputFrozen() {
   for (auto [weight, value] : frozen)
     step.output(weight, value, locOf(weight.piece));
 }
 
-/// Where several updates need a norm, it is made before each. Where they do not, only the norm of the last one is made,
-/// for people, at the end.
+/// If the updates need a norm, each has one before it. If they do not, only the last one gets a norm, at the end, for
+/// the log.
 LogicalResult UpdateBuilder::update(ArrayRef<int64_t> pieces) {
   if (!isLate())
     norms.clear();
@@ -296,7 +297,7 @@ void UpdateBuilder::postNorm() {
     sumOfNorms = moveNorms();
 }
 
-/// Behind the last forward of any rank before the first backward of any.
+/// Stands behind the last forward that comes before the first backward of any rank.
 void UpdateBuilder::judge() {
   if (!isLate() || std::exchange(isJudged, true))
     return;
@@ -336,7 +337,7 @@ void UpdateBuilder::splitNorms(Value sum) {
     norm = step.builder.create<pipeline::SplitOp>(loc, step.typeOn(Role::stat, payload, rank), total);
 }
 
-/// To those whose pieces others have counted.
+/// Sends norms to ranks whose pieces other ranks have counted.
 void UpdateBuilder::sendNorms() {
   Location loc = step.program.getLoc();
   for (int64_t piece = 0; piece < step.pieces.size(); ++piece) {
@@ -441,7 +442,7 @@ static Value valueBefore(Value value) {
   return tiedInput(value);
 }
 
-/// What made the memory that this value has, through updates in place: an input, an arrival, ..
+/// The op that made the memory of this value, looking through updates in place: an input, an arrival, ..
 static Operation *rootOf(Value value) {
   while (Value last = valueBefore(value))
     value = last;

@@ -38,7 +38,7 @@ private:
   llvm::SmallVector<std::pair<Thing, mlir::Value>> frozen; ///< the weights of pieces that train none
 
   mlir::Location locOf(int64_t piece) const { return step.pieces.op(piece).getLoc(); }
-  /// What the rank updates of a piece: its weights or gradient, all of it or a shard.
+  /// The weights or the gradient that the rank updates of a piece: the whole, or a shard.
   ValueKey own(pipeline::Role role, int64_t piece, int64_t rank) const;
   mlir::Value getOwn(pipeline::Role role, int64_t piece, int64_t rank);
   mlir::Value createUpdateTask(const TaskBody &body, int64_t piece, int64_t rank, mlir::ValueRange inputs);
@@ -50,7 +50,7 @@ private:
   // Gradients.
   mlir::LogicalResult reduceGradients(llvm::ArrayRef<int64_t> pieces);
   mlir::LogicalResult reduceToOwner(int64_t piece);
-  /// Who of the ranks that update the piece is nearest to the k-th of others that do so with another.
+  /// The rank among the piece's owners that serves `rank`, the k-th owner of another piece: itself if it can.
   int64_t nearestOwner(int64_t piece, int64_t rank, size_t k) const;
   mlir::LogicalResult addTied(llvm::ArrayRef<int64_t> pieces);
   mlir::LogicalResult addTiedToOwners(int64_t piece);
@@ -69,7 +69,7 @@ private:
   // Updates.
   mlir::LogicalResult updateWeights(llvm::ArrayRef<int64_t> pieces);
   mlir::LogicalResult updateOnOwner(int64_t piece, int64_t rank, size_t k);
-  /// What its devices along `data` have made of a shard each, on its way to all of them.
+  /// Gathers the weights over the devices along `data`, each of which has updated a shard.
   mlir::Value gatherOverMesh(int64_t piece, mlir::Value weights);
   mlir::Value freshWeights(int64_t piece, int64_t rank, size_t k);
   void returnWeights(int64_t piece);

@@ -4,12 +4,12 @@
 //   rank 0  [W a|b|c|d]  <-all_gather-  a      B: grad  -reduce_scatter->  sum of a  -norm.0, U.0->  a
 //   rank 1  [W a|b|c|d]  <-all_gather-  b      B: grad  -reduce_scatter->  sum of b  -norm.1, U.1->  b     and so on
 //
-// Where the weights are whole on every rank (ZeRO-1 and -2), each cuts its shard out of them for its update, and what
-// the updates make is gathered where the old weights were:
+// If the weights are whole on every rank (ZeRO-1 and -2), each rank cuts its shard out of them for its update, and the
+// new shards are gathered in the place of the old weights:
 //
 //   rank 0  [W]  cut.0, U.0 -> a  <-all_gather->  [W']
 //
-// Where the optimizer state is whole on all of them, too (plain data parallelism), the sums are all-reduced, and each
+// If the optimizer state is whole on every rank, too (plain data parallelism), the gradients are all-reduced, and each
 // rank updates its own copy:
 //
 //   rank 0  [W]  B: grad  <-all_reduce->  sum  -norm, U->  W'

@@ -98,7 +98,7 @@ void WeightVersions::keepOld(int64_t piece, int64_t rank) {
     keptWhereWanted.insert({piece, version});
 }
 
-/// The oldest first: each takes the place of one that is older still.
+/// Outputs the oldest version first: each version takes the place of an older one.
 void WeightVersions::outputOld(int64_t piece) {
   for (int64_t back = carried[piece]; back > 0; --back) {
     int64_t version = gradients.updates() - back;

@@ -70,7 +70,7 @@ static Value copyBefore(Operation *op, Value value, Value into = {}) {
   return builder.create<nn::CopyOp>(op->getLoc(), value, into);
 }
 
-// What an op adds to in place is lost afterwards: a value that somebody still needs is copied first.
+// An op that adds in place destroys the old value: a value that another op still needs is copied first.
 static void copyBeforeOverwriting(Block &block, const BodyShape &shape) {
   DenseSet<Value> overwritable, returned;
   for (int64_t tie : shape.ties)

@@ -32,7 +32,7 @@ void PieceGraph::numberCuts() {
   queries.resize(attentions.size());
   parts.resize(attentions.size());
   partSums.resize(attentions.size());
-  // What waits for W is in the same groups however the unit is cut. What F saved of it waits when I ends.
+  // The values that wait for W are in the same groups, however the unit is cut. Those that F saved wait when I ends.
   for (Value value : pending)
     pendingCuts[forward.contains(value.getDefiningOp()) ? later : cutOf(value)].push_back(value);
 }
@@ -81,7 +81,7 @@ LogicalResult PieceGraph::writeCut(const CutRequest &cut) {
 
 //===-- Steps ---------------------------------------------------------------------------------------------------===//
 
-/// What each step makes for later ones, beside what is saved anyway.
+/// The values that each step makes for later steps, without those that are saved anyway.
 SmallVector<Group> PieceGraph::carryGroups(GroupKind kind, const CutPlan &plan, bool inForward, ArrayRef<Value> saved,
                                            ArrayRef<Value> ends) const {
   int64_t last = inForward ? attentions.size() : backwards.size();
@@ -180,7 +180,7 @@ SmallVector<Group> PieceGraph::sumsOfStep(const CutPlan &plan, int64_t step) con
   return sums;
 }
 
-/// What a sum of these gradients goes on from.
+/// The gradients that this sum adds to.
 SmallVector<Value> PieceGraph::argumentsOf(const Group &sum) const {
   for (const Group &group : chunkGroups(GroupKind::dkv, dkv))
     if (group.name == sum.name)
@@ -188,8 +188,9 @@ SmallVector<Value> PieceGraph::argumentsOf(const Group &sum) const {
   return {};
 }
 
-/// The gradients of weights when this step has ended: those that it has not come to are as they were. One that is kept
-/// rounded is rounded once; its sum is carried from step to step until then.
+/// The gradients of weights after this step of the unit. A gradient to which no step has added yet is still the one
+/// that came in. A gradient that is kept rounded is rounded once, at its end; until then its sum is carried from step
+/// to step.
 SmallVector<Value> PieceGraph::sumsUpTo(const CutPlan &plan, int64_t step) const {
   auto isDone = [&](Operation *op) { return cuts.contains(op) && plan.stepOf(cuts.lookup(op)) <= step; };
   SmallVector<Value> sums;

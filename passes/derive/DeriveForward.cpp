@@ -4,11 +4,11 @@
 // Before: F(0, 0) F(1, 0) move weight(0) .. B(1, 0) move grad(1) .. U(1)     After: the same, and beside it
 //                                                                            F(0, 0) F(1, 0) move weight(0) ..
 //
-// What stays keeps its order, so the second order is a part of the first, and what was shown of that one holds. Of the
-// moves those stay whose thing an F reads where they bring it, or another move that stays takes on from there. Copies
-// of one thing are alike, for no weight changes: of several that come before a reader, the last one is enough. Of a
-// head that is cut by the vocabulary the loss reads the statistics of all shards, so it is no part of F: the unit that
-// makes it stays, as an I with nothing but the loss.
+// The actions that stay keep their order. So the second order is a part of the first, and what was shown of the first
+// holds for it. A move stays if an F reads its thing at the move's target, or if another move that stays takes the
+// thing on from there. No weight changes, so all copies of a thing are alike: if several come before a reader, the last
+// one is enough. The loss of a head that is cut by the vocabulary reads the statistics of all shards, so F does not
+// make it. The unit that makes it stays, as an I with nothing but the loss.
 #include "analysis/Vocabulary.h"
 #include "passes/Passes.h"
 #include "passes/derive/DeriveTasks.h"
@@ -86,7 +86,7 @@ private:
            ((phase == Phase::B || phase == Phase::I) && makesLoss(pieces.find(unit.getUnit().getCoord())));
   }
 
-  /// Of the shards of a head that one which hands the loss to the trainer.
+  /// Whether this piece is the shard of a head that gives the loss to the trainer.
   bool makesLoss(int64_t piece) {
     if (vocabularyShards(pieces, piece) == 0)
       return false;

@@ -23,7 +23,7 @@ DenseI64ArrayAttr SequenceSlice::startsOf(ArrayRef<int64_t> chunks, MLIRContext 
   return DenseI64ArrayAttr::get(context, begins);
 }
 
-/// In place of the attention its parts are merged; each part becomes a body.
+/// Replaces the attention by a merge of its parts; each part becomes a body.
 LogicalResult PieceGraph::cutForward(int64_t number, const CutPlan &plan) {
   auto attention = cast<nn::AttentionOp>(attentions[number]);
   Location loc = attention.getLoc();
@@ -79,7 +79,7 @@ LogicalResult PieceGraph::cutForward(int64_t number, const CutPlan &plan) {
   return success();
 }
 
-/// In place of the gradient of the attention stands what its parts give; each part becomes a body.
+/// Replaces the attention's gradient by the gradients of its parts; each part becomes a body.
 LogicalResult PieceGraph::cutBackward(int64_t number, const CutRequest &cut) {
   const CutPlan &plan = cut.plan;
   auto whole = cast<nn::AttentionBwdOp>(backwards[number]);

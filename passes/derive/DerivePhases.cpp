@@ -242,7 +242,7 @@ LogicalResult PieceGraph::differentiate(bool first) {
 }
 
 LogicalResult PieceGraph::collectGradients(nn::Gradients &gradients, bool first) {
-  // Of the shards of a loss one hands it to the trainer: all of them have made the same.
+  // All shards of a loss make the same value, and one of them gives it to the trainer.
   func::FuncOp last = piece.parts.back().function;
   if (gradients.loss && !last.getResultTypes().empty())
     loss = gradients.loss, furtherLoss = gradients.furtherLoss;
@@ -282,8 +282,8 @@ void PieceGraph::sumOneByOne() {
   }
 }
 
-/// What stands for a part of `from` runs where that does: in F, and in R if R may run it again. The number is copied
-/// first: to insert may move what the iterator points at.
+/// An op that replaces a part of `from` runs where `from` does: in F, and in R if R may run it again. The number is
+/// copied first, because an insertion may move the entry that the iterator points at.
 void PieceGraph::inherit(Operation *from, Operation *op) {
   if (forward.contains(from))
     forward.insert(op);
@@ -294,7 +294,7 @@ void PieceGraph::inherit(Operation *from, Operation *op) {
   runs[op] = number;
 }
 
-// What is cut becomes its runs, each on its own.
+// A tensor that is split becomes its runs, as tensors of their own.
 void PieceGraph::lowerSplits() {
   for (auto split : llvm::make_early_inc_range(scratch.block().getOps<nn::SplitOp>())) {
     OpBuilder builder(split);
@@ -325,7 +325,7 @@ void PieceGraph::lowerSplits() {
   }
 }
 
-// What stands side by side is placed there, one behind the other.
+// Places the operands of a concatenation side by side, one op for each.
 void PieceGraph::lowerConcats() {
   for (auto concat : llvm::make_early_inc_range(scratch.block().getOps<nn::ConcatOp>())) {
     OpBuilder builder(concat);
@@ -367,7 +367,7 @@ void PieceGraph::eraseDead() {
 
 //===-- Bodies --------------------------------------------------------------------------------------------------===//
 
-/// What the trainer and the piece before give.
+/// The groups that come from the trainer and from the piece before.
 SmallVector<Group> PieceGraph::dataGroups() const {
   SmallVector<Group> groups = {{GroupKind::act, act},         {GroupKind::tokens, tokens},
                                {GroupKind::targets, targets}, {GroupKind::source, source},

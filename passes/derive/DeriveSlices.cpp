@@ -9,8 +9,8 @@
 //   B.2  reads kv.0 kv.1 kv.2    makes dkv.0 dkv.1
 //   B.1  reads kv.0 kv.1         adds to dkv.0, and to dkv.1, which is whole then and goes on into the layers' weights
 //
-// Where the piece before makes the keys (KeysBefore), slices do not wait for each other. Each makes its share of every
-// gradient, complete-step adds the shares up, and the backward of the piece before reads the sum:
+// If the piece before makes the keys (KeysBefore), slices do not wait for each other. Each slice makes its share of
+// every gradient of keys, complete-step adds the shares up, and the backward of the piece before reads the sum:
 //
 //   F.2  reads kv.0 kv.1 kv.2
 //   B.1  reads kv.0 kv.1         makes dkv.0 dkv.1             (shares)
@@ -92,7 +92,7 @@ LogicalResult PieceGraph::addChunks(OpBuilder &builder, nn::AttentionOp attentio
   return success();
 }
 
-/// Behind the last slice the gradients of all chunks begin with what later slices gave them.
+/// In all slices but the last, the gradients of all chunks begin with the terms of later slices.
 LogicalResult PieceGraph::seedChunks(nn::Gradients &gradients) {
   if (slice.isWhole())
     return success();
@@ -117,7 +117,7 @@ LogicalResult PieceGraph::seedChunks(nn::Gradients &gradients) {
   return success();
 }
 
-/// What an op makes of a sum by adding to it in place.
+/// The result of the op that adds to this sum in place.
 static Value continuedSum(Value sum) {
   for (OpOperand &use : sum.getUses())
     if (auto inPlace = dyn_cast<nn::InPlace>(use.getOwner()))

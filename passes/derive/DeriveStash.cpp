@@ -11,7 +11,7 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-/// What R would make of an MLP in chunks the backward makes itself, run by run: then it is never there as a whole.
+/// For an MLP in chunks the backward itself makes, chunk by chunk, what R would make: so it never exists as a whole.
 bool PieceGraph::isCheap(Operation *op) const {
   if (isa<nn::RowsOp, nn::RopeOp>(op) || (piece.runs(Phase::R) && inChunks.contains(op) && runs.contains(op)))
     return true;
@@ -78,8 +78,8 @@ Value PieceGraph::rebuilt(Value value, Operation *before) {
   return again[value] = op->getResult(0);
 }
 
-// Where the backward reads a part only of what came in, as in `return attention(q, k, v), x`, F saves that part: what
-// it just passes on must not wait with it.
+// If the backward reads only a part of the input, as in `return attention(q, k, v), x`, F saves that part: values that
+// the piece just passes on must not wait with it.
 void PieceGraph::saveInputs() {
   auto isLater = [&](OpOperand &use) {
     return !forward.contains(use.getOwner()) || (piece.runs(Phase::R) && runs.contains(use.getOwner()));
@@ -107,8 +107,9 @@ void PieceGraph::collectStash() {
   stash = saved.takeVector();
 }
 
-// What R makes is walked back through the ops it runs; what the walk meets elsewhere must be kept for it. A value that
-// enters a run from an earlier one is kept, too: else R would run the end of every part before (the residual stream).
+// Walks from the values that R makes back through the ops that R runs; values of other ops that it meets must be kept
+// for R. A value that enters a run of parts from an earlier run is kept, too: else R would also run the end of every
+// earlier part (the residual stream).
 void PieceGraph::splitStash() {
   auto isRun = [&](Value value) { // what a router chose once is never chosen again
     Operation *op = value.getDefiningOp();

@@ -111,7 +111,8 @@ LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name
   return success();
 }
 
-/// With `mesh zero` the replicas of a rank update a shard each; another cut of the same beside it is refused.
+/// With `mesh zero` each replica of a rank updates a shard; a piece that the schedule already cuts over ranks is
+/// refused.
 static LogicalResult readReplicas(ProgramOp program, PieceOp op, PieceModel &model) {
   MeshAttr mesh = program.getMeshAttr();
   if (!mesh || mesh.getZero() == 0 || mesh.sumMembers() == 1 || model.isForward)
@@ -335,7 +336,7 @@ void PieceTable::readRecompute() {
       entry.model.phases |= 1u << static_cast<unsigned>(Phase::R);
 }
 
-/// Where nothing upstream trains, pieces have no backward, and the first one behind them makes no `dact`.
+/// If no piece upstream is trained, these pieces have no backward, and the first piece behind them makes no `dact`.
 void PieceTable::readEnds() {
   if (program.getForward()) {
     for (Entry &entry : entries)
@@ -356,7 +357,7 @@ void PieceTable::readEnds() {
   }
 }
 
-/// Who makes keys for the piece after it, and who reads those of the piece before.
+/// Finds the pieces that make keys for the piece after them, and those that read keys of the piece before.
 void PieceTable::readKeys() {
   KeysBefore keys(program, llvm::map_to_vector<8>(entries, [](const Entry &entry) { return entry.op; }), helps);
   for (size_t piece = 1; piece < entries.size(); ++piece) {
@@ -410,7 +411,7 @@ LogicalResult PieceTable::readSlices() {
   return success();
 }
 
-/// `mlp chunks = n` of the training program.
+/// Reads `mlp chunks = n` of the training program.
 LogicalResult PieceTable::readChunks() {
   auto mlp = program.getTrain().getAs<DictionaryAttr>("mlp");
   auto chunks = mlp ? mlp.getAs<IntegerAttr>("chunks") : IntegerAttr();
@@ -464,7 +465,7 @@ static double lossScale(const PieceModel &model, int64_t microbatches) {
   return 1.0;
 }
 
-/// Where devices have a share of each sequence, or of each microbatch, none sees all choices of a group of the balance.
+/// If devices share each sequence, or each microbatch, no device sees all choices of a group of the balance.
 static void shareBalance(const PieceModel &model, ProgramOp program) {
   AxesAttr shared = program.sumAxes();
   if (!shared)

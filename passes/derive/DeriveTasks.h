@@ -53,9 +53,9 @@ struct SequenceSlice {
   int64_t length(int64_t slice) const { return starts[slice + 1] - starts[slice]; }
   /// The type of an activation, of tokens or targets in slice `of`: [batch, length, ..].
   mlir::Type typeIn(mlir::Type whole, int64_t of) const;
-  /// Of a run of the rows of all sequences: as much shorter as the slice is.
+  /// The type of a run of the rows of all sequences, shortened like the slice.
   mlir::Type rowsIn(mlir::Type whole) const;
-  /// Where these slices begin: `kv_offsets` of an attention over their keys.
+  /// The positions where these slices begin: `kv_offsets` of an attention over their keys.
   mlir::DenseI64ArrayAttr startsOf(llvm::ArrayRef<int64_t> chunks, mlir::MLIRContext *context) const;
 };
 
@@ -66,7 +66,7 @@ struct CutRequest {
   CutPlan plan;
 };
 
-/// What a body class is derived from.
+/// The input from which a body class is derived.
 struct PieceModel {
   mlir::StringAttr name; ///< of the class of pieces that share the bodies: that of the first of them
   mlir::Location loc;
@@ -80,7 +80,7 @@ struct PieceModel {
   bool readsNorm = false;                       ///< updates read the norm of all gradients
   bool endsBackward = false;                    ///< nothing before it has a backward that would read its dact
   bool rounds = false; ///< gradients are kept and travel in the weights' type, not in that of sums
-  /// Of the gradient of a weight of this type.
+  /// The type of the gradient of a weight of this type.
   mlir::RankedTensorType gradType(mlir::RankedTensorType weight) const;
   std::vector<CutRequest> aheads = {}; ///< keys are attended ahead of these units, help by help
   std::vector<CutRequest> cuts = {};   ///< if there are any, stashes and keys are kept by attention
@@ -98,7 +98,7 @@ struct PieceModel {
     unsigned gradients; ///< how many come back for it, or whether one goes back
   };
   llvm::SmallVector<Skip, 1> skipsIn = {}, skipsOut = {};
-  /// How many of its weights are trained.
+  /// The number of its weights that are trained.
   size_t trained() const {
     auto isTrained = [](const PieceWeight &weight) { return !weight.isFrozen(); };
     return isForward ? 0 : llvm::count_if(weights, isTrained);
@@ -118,7 +118,7 @@ struct Group {
 /// Makes the two ops again of which fuse-epilogues has made one.
 void splitEpilogues(mlir::func::FuncOp body);
 
-/// A function under construction whose ops several bodies take their share of.
+/// A function under construction; several bodies take a share of its ops.
 class Scratch {
 public:
   Scratch(mlir::ModuleOp module, mlir::Location loc);
@@ -130,8 +130,8 @@ public:
 };
 
 /// Writes the function of this identity: the ops of the values' block that lead from the inputs to the results,
-/// nothing else. Input groups that nothing reads are left out. Sets the attributes by which later passes know it and
-/// its groups.
+/// nothing else. Leaves out input groups that nothing reads. Sets the attributes by which later passes know the
+/// function and its groups.
 mlir::LogicalResult writeBody(mlir::ModuleOp module, mlir::Location loc, pipeline::BodyAttr identity,
                               llvm::ArrayRef<Group> inputs, llvm::ArrayRef<Group> results);
 

@@ -70,8 +70,8 @@ private:
   Scratch scratch;
   OpBuilder builder;
   SmallVector<Value> weights, grads, states, norm, fresh;
-  /// Without a barrier: copies of the weights, states and gradients that the piece updates by itself, made before the
-  /// update; and the same as arguments, in the step behind.
+  /// Used without a barrier: copies of the weights, states and gradients that the piece updates by itself, made before
+  /// the update; and the same copies as arguments of the next step.
   struct Undo {
     SmallVector<Value> weights, states, grads;
     SmallVector<Value> all() const {
@@ -83,12 +83,12 @@ private:
   };
   Undo copies, undo;
   bool hasBarrier() const { return optimizer.hasBarrier(); }
-  /// What the norm and the update read of all gradients; where replicas have the sum of a shard alone, that shard and
-  /// the gradients of tied weights, and by gradient its place among them.
+  /// The gradients that the norm and the update read. If replicas have only the sum of a shard, these are the shard and
+  /// the gradients of tied weights, and the place of each gradient among them.
   SmallVector<Value> sums;
   SmallVector<size_t> sumOf;
-  /// Of its own weights, which stand first, where the replicas update a shard each. Those that are summed apart are not
-  /// among them: each device has the whole state of its own.
+  /// Set if each replica updates a shard: the cut of the piece's own weights, which stand first. Weights that are
+  /// summed apart are not in it: each device has their whole state.
   std::optional<FlatCut> flat;
 };
 } // namespace
@@ -181,7 +181,7 @@ void Updates::cutOverReplicas() {
     flat = cutFlat(own, piece.replicas);
 }
 
-/// Where a weight lies in the run that is cut over replicas; null if it is not cut. Those weights stand first.
+/// The place of a weight in the run that is cut over replicas; null if the weight is not cut. Cut weights stand first.
 DenseI64ArrayAttr Updates::flatOf(size_t weight, bool packed) {
   if (!flat || weight >= flat->begins.size())
     return {};
@@ -251,7 +251,8 @@ LogicalResult Updates::writeNorm(bool first) {
                {{GroupKind::norm, {sum}, !first}});
 }
 
-/// What is right of the update that the norm shows to be wrong, and where the trainer sees whether it is.
+/// Writes the bodies that repeat an update that the norm shows to be wrong, and the judge, by which the trainer sees
+/// it.
 LogicalResult Updates::writeRedo() {
   Group kept = {GroupKind::undo, undo.all(), false, true};
   if (failed(write(BodyVariant::judge, {kept, {GroupKind::norm, norm}}, {{GroupKind::norm, norm, true}})))
@@ -532,7 +533,7 @@ LogicalResult Updates::checkFlat() {
   return success();
 }
 
-/// What devices along an axis have as terms of a gradient becomes their sum.
+/// Replaces the terms of a gradient that devices along an axis have by their sum.
 void Updates::mergeTerms(WeightAttr weight, Value &grad) {
   if (auto axes = axesOfTerms(*module.getOps<ProgramOp>().begin(), weight); !axes.empty())
     grad =

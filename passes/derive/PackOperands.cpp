@@ -19,12 +19,12 @@ using namespace pp::pipeline;
 
 namespace {
 
-/// What makes q, k and v: a split, and behind it a rope of q and one of k, or none.
+/// The ops that make q, k and v: a split, and behind it a rope of q and one of k, or no ropes.
 struct Made {
   nn::SplitOp split;
   nn::RopeOp ropes[2];
 
-  /// In the order in which they can be erased: a reader before what it reads.
+  /// The ops in an order in which they can be erased: a reader before the ops that it reads.
   [[nodiscard]] SmallVector<Operation *> ops() const {
     return ropes[0] ? SmallVector<Operation *>{ropes[0], ropes[1], split} : SmallVector<Operation *>{split};
   }
@@ -43,7 +43,8 @@ static bool turnAlike(nn::RopeOp q, nn::RopeOp k, nn::AttentionOp attention) {
          turns(k, nn::kvHeadsOf(attention)) && q.getOffset() == 0 && q.getZigzag() == 0 && q.getPassing() == 0;
 }
 
-/// Where q, k and v of a whole sequence are the results of a split, turned or not, and nobody else reads them.
+/// The ops that make q, k and v, if these are the results of a split of a whole sequence, with or without ropes, and
+/// nobody else reads them.
 static std::optional<Made> makingOf(nn::AttentionOp attention) {
   OperandRange kv = attention.getKv();
   if (kv.size() != 2 || attention.getOffset() > 0 || attention.getKvOffsets() || attention.getZigzag() > 0)

@@ -14,14 +14,14 @@ public:
   using Identities = llvm::DenseSet<pipeline::BodyAttr>;
   /// `written`: parts of attentions that graphs of this piece and slice have written so far.
   PieceGraph(mlir::ModuleOp module, const PieceModel &piece, const SequenceSlice &slice, Identities &written);
-  /// The forward ops; then, if the program has a backward, the derivatives. `first`: no gradient to add to.
+  /// Builds the forward ops, and the derivatives if there is a backward. `first`: no gradient is there yet.
   mlir::LogicalResult build(bool first);
   /// F, and R where there is one; or the rest of F behind what was attended ahead, with one more input.
   mlir::LogicalResult writeForward(pipeline::CutAttr cut = {}, const Group &more = {});
   mlir::LogicalResult writeBackward(bool first);
   /// The steps and parts of a unit that is cut at its attentions (DeriveCuts.cpp).
   mlir::LogicalResult writeCut(const CutRequest &cut);
-  /// What is attended ahead of a unit, and the unit that attends the rest (DeriveAhead.cpp).
+  /// Writes the attention that runs ahead of a unit, and the unit that attends the rest (DeriveAhead.cpp).
   mlir::LogicalResult writeAhead(const CutRequest &cut);
   /// The linears before an activation function and the one behind it.
   struct Mlp {
@@ -43,7 +43,7 @@ private:
   void seedSkips(nn::Gradients &gradients);
   void collectSkipGradients(nn::Gradients &gradients);
   static llvm::SmallVector<Group> skipGroups(pipeline::GroupKind kind, llvm::ArrayRef<mlir::Value> values);
-  /// What an attention, or its backward, reads beside queries and keys.
+  /// The data that an attention, or its backward, reads beside queries and keys.
   template <typename Op> llvm::SmallVector<Group> dataOf(Op attention) const {
     llvm::SmallVector<Group> groups;
     if (attention.getStarts())
@@ -72,9 +72,9 @@ private:
   Group chunkGroup(pipeline::GroupKind kind, llvm::ArrayRef<mlir::Value> chunk, int64_t slice, int64_t attention,
                    bool tied = false) const;
 
-  /// What F keeps and saves, in groups of what one step computes if units of the piece are cut.
+  /// The values that F keeps and saves; if units of the piece are cut, in one group for each step.
   llvm::SmallVector<Group> savedGroups(pipeline::GroupKind kind, llvm::ArrayRef<mlir::Value> values) const;
-  /// What I leaves for W: one group, or by cut if units of the piece are cut.
+  /// The values that I leaves for W: one group, or one for each cut if units of the piece are cut.
   llvm::SmallVector<Group> pendingGroups() const;
   llvm::SmallVector<Group> dataGroups() const;
   llvm::SmallVector<Group> groupsAhead() const;
@@ -94,7 +94,7 @@ private:
   llvm::SmallVector<Group> carryGroups(pipeline::GroupKind kind, const CutPlan &plan, bool inForward,
                                        llvm::ArrayRef<mlir::Value> saved, llvm::ArrayRef<mlir::Value> ends) const;
   void replace(mlir::Value value, mlir::Value by);
-  /// For another way to cut, of which this part is one too.
+  /// Whether this body is written already, for another way to cut the unit; from now on it is.
   bool isWritten(pipeline::BodyAttr identity) { return !written.insert(identity).second; }
   mlir::LogicalResult writePart(int64_t number, int64_t attention, llvm::ArrayRef<mlir::Value> query,
                                 pipeline::KeysAttr help, pipeline::BodyAttr identity);

@@ -9,7 +9,7 @@
 
 namespace pp {
 
-/// What was chosen for the parts: for each op what it reads, its operands in order, and what it then makes.
+/// The choice for the parts: for each op the layouts of its operands, in order, and of its results.
 struct LayoutChoice {
   struct Step {
     llvm::SmallVector<nn::DeviceLayout> operands, results;
@@ -18,17 +18,17 @@ struct LayoutChoice {
   llvm::DenseMap<mlir::Value, nn::DeviceLayout> arguments;
 };
 
-/// `parts` follow each other: what one returns the next one reads. The first reads, and the last returns, whole values,
-/// or with `inRows` runs of rows. Errors are at the ops.
+/// `parts` follow each other: each reads what the one before it returns. The first one's inputs and the last one's
+/// results are whole, or with `inRows` runs of rows. Errors are at the ops.
 mlir::FailureOr<LayoutChoice> chooseLayouts(llvm::ArrayRef<mlir::func::FuncOp> parts, int64_t devices, bool inRows);
 
-/// An error unless each device has whole heads of queries, and of keys, or a head of keys with its neighbours.
+/// An error unless each device has whole heads of queries, and whole heads of keys or one shared with neighbours.
 mlir::LogicalResult checkHeads(nn::AttentionOp attention, int64_t devices);
 
 /// Whether an op that reads vocabularies' tables has them cut without need of a divisor (they are padded).
 bool isVocabulary(mlir::Value weight, const nn::DeviceLayout &layout);
 
-/// What a backward of this part gathers again, and how its queries and keys meet: as the part says, or the mesh.
+/// The part's settings `again` and `attention`; the mesh's settings if the part has none.
 pipeline::Again againOf(mlir::func::FuncOp part, pipeline::MeshAttr mesh);
 pipeline::Meeting meetingOf(mlir::func::FuncOp part, pipeline::MeshAttr mesh);
 

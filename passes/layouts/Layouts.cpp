@@ -155,7 +155,8 @@ static Results expertLinearDw(ExpertLinearDwOp op, const Operands &given) {
   return result != kNone && given.goesOn(op.getAcc(), result) ? one(result) : Results();
 }
 
-/// Rows that are cut by columns, each times a number that all devices have; its gradient is a term on each.
+/// Multiplies each row by a number. The rows are cut by columns; all devices have the numbers, whose gradient is a term
+/// on each device.
 static Results scaleRows(Operation *op, Value w, const Operands &given) {
   for (auto [operand, layout] : llvm::zip(op->getOperands(), given.layouts))
     if (layout.kind != LayoutKind::none && layout != (operand == w ? kCopy : DeviceLayout::shard(2)))
@@ -166,7 +167,7 @@ static Results scaleRows(Operation *op, Value w, const Operands &given) {
   return results;
 }
 
-/// What a router chose are numbers of experts and rows: data of all devices, which compute it alike.
+/// The results of a router's choice are numbers of experts and rows. All devices compute the same ones.
 static SmallVector<DeviceLayout> replicated(Operation *op) {
   return llvm::map_to_vector(op->getResultTypes(), [](Type type) {
     return cast<RankedTensorType>(type).getElementType().isInteger(32) ? kNone : kFull;
@@ -446,7 +447,7 @@ AxesAttr axesOfExchange(Operation *op) {
 
 Results inferLayouts(Operation *op, ArrayRef<DeviceLayout> operands, int64_t devices) {
   Operands given{op, operands, devices};
-  // Of each device's columns, heads and pieces by themselves.
+  // These ops work on each device's columns, heads and pieces alone.
   if (isa<GatherRunsOp, ScatterRunsOp, RunsToHeadsOp, HeadsToRunsOp, ExchangeSectionsOp, TakePieceOp>(op))
     return operands.front() == kRows ? Results() : one(operands.front());
   if (auto place = dyn_cast<PlacePieceOp>(op))

@@ -204,8 +204,8 @@ static Results ofOp(Operation *op, const Expected &given) {
       .Default(Results());
 }
 
-/// `gather_runs` over the context and back, or rows for heads. What goes over other axes does so for each device of
-/// this one; but heads that are exchanged already would not stand in their order any more.
+/// `gather_runs` over the context and back, or rows for heads. An exchange over other axes runs for each device of this
+/// one; but heads that are already exchanged would lose their order.
 static Results exchange(Operation *op, AxesAttr axes, const Expected &given) {
   const DeviceLayout &x = given.layouts.front();
   if (!llvm::is_contained(axes.getAxes(), Axis::context))

@@ -97,7 +97,7 @@ private:
   OpBuilder builder;
   nn::AxesAttr axes;
   llvm::DenseMap<Value, int64_t> batches; ///< of arguments that are runs of rows: how many sequences there are
-  /// Of each value of the part as it was: in which layouts it is there; the first is its own.
+  /// For each value of the original part, the layouts in which it exists now; the first one is its own.
   llvm::DenseMap<Value, SmallVector<std::pair<DeviceLayout, Value>>> forms;
 };
 
@@ -392,7 +392,7 @@ SmallVector<Splitting::Chain> Splitting::chains() {
   return once;
 }
 
-/// What a rank has of the vocabulary is cut once more, and behind it comes that of the next rank: none is padding.
+/// A rank's rows of the vocabulary are cut once more, and the next rank's rows follow them: so no row may be padding.
 LogicalResult Splitting::checkShards() {
   int64_t devices = program.sizeOf(Axis::tensor);
   for (auto piece : program.getOps<PieceOp>())
@@ -411,7 +411,7 @@ LogicalResult Splitting::checkShards() {
   return success();
 }
 
-/// Of a microbatch, or of a slice of it, each device has as many rows.
+/// Each device has the same number of rows of a microbatch, or of a slice.
 LogicalResult Splitting::checkRows() {
   auto batch = program.getTrain().getAs<IntegerAttr>("batch");
   auto sequence = program.getTrain().getAs<IntegerAttr>("sequence");

@@ -45,7 +45,7 @@ private:
   const Layouts *find(BodyAttr body, GroupName name, StringAttr of = {}) const;
   LogicalResult record(func::FuncOp function, BodyAttr body, GroupName name, const Layouts &layouts);
 
-  /// Of activations that nothing else says anything about, and of losses, on this axis.
+  /// The layout on this axis of losses, and of activations that nothing else determines.
   DeviceLayout ofRows() const {
     return DeviceLayout::of(isContext() ? LayoutKind::rows : ofExperts() ? LayoutKind::none : LayoutKind::full);
   }
@@ -60,7 +60,7 @@ private:
   Axis axis;
   int64_t devices;
   PieceOp piece, before; ///< whose bodies are verified, and the one that hands it its activation
-  /// What bodies of these pieces return, by slice and name of the group.
+  /// The layouts that bodies of these pieces return, by slice and name of the group.
   std::map<std::tuple<const void *, int64_t, std::string>, Layouts> known;
 };
 
@@ -140,7 +140,7 @@ std::optional<Layouts> LayoutVerifier::layoutsOf(BodyAttr body, GroupName name, 
   }
 }
 
-/// What leaves is what its readers expect.
+/// An error unless the value leaves in the layout that its readers expect.
 LogicalResult LayoutVerifier::record(func::FuncOp function, BodyAttr body, GroupName name, const Layouts &layouts) {
   std::optional<Layouts> expected;
   SmallVector<Type> types(layouts.size(), Float32Type::get(module.getContext()));

@@ -36,7 +36,7 @@ public:
 
   SmallVector<Operation *> dropouts; ///< that were made, in the order of the model's text
 
-  /// How many linears of the part got weights.
+  /// Adds weights to linears of the part; returns their number.
   int64_t adapt(func::FuncOp part) {
     int64_t count = 0;
     for (auto linear : llvm::to_vector(part.getOps<nn::LinearOp>()))
@@ -68,7 +68,7 @@ private:
     return name.consume_back(".weight") ? name : StringRef();
   }
 
-  /// By the last part of the module's name, or all in layers.
+  /// Compares the last part of the module's name; `all-linear` takes all linears in layers.
   bool isTarget(func::FuncOp part, StringRef module) const {
     StringRef last = module.substr(module.rfind('.') + 1);
     return !last.empty() && llvm::any_of(targets.getAsRange<StringAttr>(), [&](StringAttr target) {
@@ -114,7 +114,7 @@ private:
     return part.getArgument(weights);
   }
 
-  /// The file has it as [out, in].
+  /// Adds a weight that files hold as [out, in].
   static Value addWeight(func::FuncOp part, nn::LinearOp linear, nn::WeightAttr weight, StringRef name,
                          ArrayRef<int64_t> shape, nn::Init init, double deviation) {
     Builder builder(part.getContext());

@@ -123,7 +123,7 @@ private:
     }
   }
 
-  /// What only serves units that are gone goes with them: keys for help in their attentions.
+  /// Drops what only served units that are gone: keys for help in their attentions.
   void thin(TogetherOp together) {
     auto hasUnits = [&] { return !together.getOps<UnitOp>().empty(); };
     bool had = hasUnits();

@@ -97,7 +97,7 @@ private:
         ready.push({0, turns[i]});
   }
 
-  /// By the first rank of an action, then by its place in the list of that rank; first those of no rank.
+  /// Orders actions by their first rank, then by their place in its list; actions without a rank come first.
   void takeTurns() {
     turns.resize(actions.size());
     auto next = [&](int64_t action) {
@@ -186,7 +186,7 @@ private:
     return isWeight(condition) || condition.kind == Condition::Stash || condition.kind == Condition::Gradient;
   }
 
-  /// The first move that brings this stash to this rank.
+  /// The first move that brings the stash to the rank.
   TransferOp bringer(const Condition &condition) {
     CoordAttr coord = pieces.op(condition.piece).getCoord().with(condition.microbatch, condition.slice);
     TransferOp found;

@@ -30,7 +30,7 @@ struct Event {
   bool takes, isOwn; ///< its own: it stands in the list of this rank
 };
 
-/// That one event comes before another must follow from the lists and from data.
+/// Asks whether the lists and data alone put one event before another.
 struct Question {
   int64_t piece, rank;
   Event first, second;
@@ -131,7 +131,8 @@ private:
         ++makers[{pieces.homesAreShards(piece) ? Condition::Shard : Condition::Weight, piece, -1, -1, rank}];
   }
 
-  /// Finds for every action how far the list of this rank must have come before it, and answers from that.
+  /// Finds for every action how far this rank's list must have come before the action, and answers the questions by
+  /// that.
   LogicalResult answer(int64_t rank, ArrayRef<Question> questions) {
     std::vector<int64_t> place(actions.size(), -1), before(actions.size(), -1), reached(program.getRanks(), -1);
     DenseMap<Condition, int64_t> made; // by only one action: of others nobody knows which it is

@@ -1,8 +1,9 @@
 // Refuses what a step without a barrier cannot do yet, before anything is derived for it.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// With `barrier = false` each rank updates the weights of its pieces alone, by itself, and may do so once more in the
-// next step (docs/barrier.md). What needs another rank's weights or gradients between the two is refused by name.
+// With `barrier = false` each rank updates the weights of its pieces by itself, and may repeat the update in the next
+// step (docs/barrier.md). Programs that need another rank's weights or gradients between the two updates are refused by
+// name.
 #include "analysis/Actions.h"
 #include "analysis/Optimizer.h"
 #include "analysis/Vocabulary.h"
@@ -18,7 +19,7 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-/// What of the program needs a barrier, as the end of a sentence; empty if nothing.
+/// The feature of the program that needs a barrier, as the end of a sentence; empty if there is none.
 static StringRef reasonOf(ProgramOp program) {
   if (MeshAttr mesh = program.getMeshAttr(); mesh && mesh.getZero() > 0)
     return "`zero` above 0";

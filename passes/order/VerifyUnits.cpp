@@ -27,7 +27,7 @@ struct Cell {
 };
 
 struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
-  /// By piece, and by rank where each updates its copy or shard; else the rank is -1.
+  /// The updates by piece and rank; the rank is -1 unless each rank updates its copy or shard.
   llvm::MapVector<std::pair<int64_t, int64_t>, UnitOp> updates;
 
   void runOnPrograms() override {
@@ -292,7 +292,7 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
     return success();
   }
 
-  /// What they do not go together with yet.
+  /// Refuses what several versions cannot be combined with yet.
   static LogicalResult verifyVersions(ProgramOp program, const Pieces &pieces) {
     auto unsupported = [](Operation *op, const Twine &what) {
       return emitError(op->getLoc()) << what << " in a schedule with `updates` or `with weight(..)`, which is not "

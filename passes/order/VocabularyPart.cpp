@@ -12,7 +12,7 @@ static bool isWeight(Value value) {
          cast<func::FuncOp>(argument.getOwner()->getParentOp()).getArgAttr(argument.getArgNumber(), nn::kWeightAttr);
 }
 
-/// Of a table that is read by positions, not by tokens.
+/// Whether the embedding reads its table by positions, not by tokens.
 static bool readsPositions(nn::EmbeddingOp embedding) {
   auto argument = dyn_cast<BlockArgument>(embedding.getTokens());
   auto function = embedding->getParentOfType<func::FuncOp>();

@@ -26,7 +26,7 @@ struct VocabularyPart {
   /// The first row or column of the k-th shard.
   int64_t firstOf(int64_t k, int64_t shards) const { return k * vocabulary() / shards; }
 
-  /// What of the part is not cut, as a part of its own; false if that is nothing.
+  /// Writes the ops that are not cut as their own part; false if there are none.
   bool writeRest(mlir::OpBuilder &builder, llvm::StringRef name);
   /// The part as its k-th shard sees it.
   void writeShard(mlir::OpBuilder &builder, llvm::StringRef name, int64_t k, int64_t shards);

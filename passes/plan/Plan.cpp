@@ -15,7 +15,8 @@ using namespace pp::pipeline;
 
 namespace {
 
-/// How often an order is planned anew with less memory, where the memory plan needs more than the planner thought.
+/// The number of times that an order is planned again with less memory, if the memory plan needs more than the planner
+/// thought.
 constexpr int kAttempts = 6;
 /// Stashes in host memory come back so many units before their backward at most.
 constexpr int64_t kFarthest = 3;
@@ -108,7 +109,7 @@ static double workOf(const RankTimeline &rank) {
   return work;
 }
 
-/// Without a limit: whether the memory is enough is judged by the caller.
+/// Compiles without a limit; the caller judges whether the memory is enough.
 FailureOr<Trial> PlanRun::tryOut(OwningOpRef<ModuleOp> module, bool fuse) const {
   PassManager manager(module->getContext());
   manager.enableVerifier(false); // the pipeline has passes for it
@@ -170,7 +171,7 @@ LogicalResult PlanRun::planTimed(const TimedProblem &timed, const PlanOrder &see
   return success();
 }
 
-/// Where the memory plan of an order is above the limit, the rank gets less to plan with.
+/// If the memory plan of an order is above the limit, plans again with less memory for the rank.
 LogicalResult PlanRun::planWith(PlanEffort effort, int64_t ahead, PlanProblem problem, const PlanOrder &seed) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     std::optional<Plan> plan = planOrder(problem, {{given, seed}}, effort);

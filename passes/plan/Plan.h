@@ -12,7 +12,7 @@
 
 namespace pp {
 
-/// How the program is compiled and simulated.
+/// How to compile and simulate the program.
 struct PlanRequest {
   ProofOptions proofs;
   ChangeOptions changes;

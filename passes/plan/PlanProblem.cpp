@@ -73,8 +73,8 @@ private:
   }
   int64_t stageOf(LaunchOp launch) const { return pieces.find(launch.getUnit().getCoord()); }
 
-  /// Where stashes wait in host memory, one of those that do stands for all. While a stash leaves or comes, another
-  /// unit runs on its rank, and two of them are there: each F and each I of the stage allocates both for that time.
+  /// If stashes wait in host memory, one of them stands for all. While a stash leaves or comes back, another unit runs
+  /// on its rank, and two stashes are there: each F and each I of the stage allocates both for that time.
   void readOffloads() {
     std::map<int64_t, std::map<int64_t, int64_t>> moved; // by stage and microbatch: bytes
     for (auto rank : program.getOps<RankOp>())
@@ -127,8 +127,8 @@ private:
     }
   }
 
-  /// What is alive from one unit of a stage to another one is allocated by the first and freed by the last; scratch is
-  /// both in one unit. Tensors that a launch hands on change their slot and stay allocated.
+  /// The first unit allocates a value that lives from one unit of a stage to another, and the last unit frees it; one
+  /// unit allocates and frees scratch. Tensors that a launch hands on change their slot and stay allocated.
   void readBytes(RankOp rank) {
     llvm::DenseMap<Value, SmallVector<LaunchOp>> users;
     for (auto launch : rank.getOps<LaunchOp>())

@@ -89,7 +89,7 @@ private:
       builder.create<CompleteOp>(complete.getLoc(), complete.getRequest());
   }
 
-  /// Behind everything else: there is no room between slots of which some live on.
+  /// Places the slot behind all others: between the others there may be no room, because some of them live on.
   Value addSlot(SlotOp like) {
     auto slot = cast<SlotOp>(builder.clone(*like));
     slot.removePlacesAttr();
@@ -105,7 +105,8 @@ private:
         mapping.map(value, addSlot(slot));
   }
 
-  /// Of the rest of the step updates are done over, new values of tied weights, and the only messages with weights.
+  /// Repeats an op of the rest of the step if it is an update, sends new values of tied weights, or is another message
+  /// with weights.
   LogicalResult redo(Operation *op) {
     if (auto launch = dyn_cast<LaunchOp>(op)) {
       BodyAttr body = bodies.of(launch);

@@ -77,7 +77,8 @@ private:
       messages.push_back(i);
   }
 
-  /// What reads memory of the value before op i stays before it: through views of the value, and where it is a view.
+  /// Ops that read memory of the value before op i stay before it, also through views of the value or of the value it
+  /// views.
   void addReaders(size_t i, Value value) {
     for (Operation *reader : readersOf(value))
       if (auto other = numbers.find(reader); other != numbers.end() && other->second < i)
@@ -107,7 +108,7 @@ private:
     underWay.reset();
   }
 
-  /// How long that computes which stands before the message, does not feed it, and is not done.
+  /// The time of the ops that stand before the message, do not feed it, and are not done.
   double heldFor(size_t message) const {
     double held = 0;
     for (size_t i = 0; i < messages[message]; ++i)

@@ -27,7 +27,7 @@ struct Range {
   bool operator<(const Range &other) const { return begin < other.begin; }
 };
 
-/// What a layout is made by.
+/// The rules by which a layout is made.
 struct Recipe {
   enum Rule : unsigned { lowestLane = 1, highEnd = 2, firstGap = 4, noLanes = 8, rules = 16 };
   std::vector<int64_t> lanes; ///< by size: how many
@@ -220,8 +220,8 @@ SlotLayout Improver::sweep(const Recipe &recipe) {
   return layout;
 }
 
-/// In a free lane of its size, the lowest or that in the tightest gap; else in the tightest or the lowest gap, at one
-/// end.
+/// The place is in a free lane of the slot's size: the lowest lane, or the one in the tightest gap. Without such a lane
+/// it is at one end of the tightest or the lowest gap.
 int64_t Improver::placeFor(size_t slot, ArrayRef<Range> taken, ArrayRef<int64_t> lanes, unsigned rule) {
   constexpr int64_t open = std::numeric_limits<int64_t>::max() / 2;
   int64_t bytes = lives[slot].bytes, last = bottom, chosen = -1, least = std::numeric_limits<int64_t>::max();

@@ -4,8 +4,9 @@
 // Before: %a = nn.linear %x, %w   %b = nn.gelu %a   %c = nn.linear %b, %v   return %c
 // After:  %a {pipeline.buffers = array<i64: -1, 0>}, %b {..: -1, 65536}, %c {..: 3, 0}, `pipeline.scratch_bytes`
 //
-// What is returned is written straight where its result group lies; a value in the slot of an input (ties) stays there.
-// The rest is coloured: first fit by offset, once in order of birth and once by size, the smaller of the two.
+// A returned value is written straight to the place of its result group; a value in the slot of an input (ties) stays
+// there. The other values are placed by first fit, once in order of birth and once by size; the smaller of the two
+// plans is taken.
 //
 //   op      0   1   2   3   4                A value lives from the op that makes it to its last reader, both included:
 //   %a      [-------]                        an op never writes where it still reads, except where its kernel says
@@ -22,7 +23,7 @@ using namespace pp::pipeline;
 
 //===-- Buffers -------------------------------------------------------------------------------------------------===//
 
-/// Where each tensor of the body's flat list of results lies.
+/// The place of each tensor in the body's flat list of results.
 static SmallVector<Place> placesOfResults(const BodyGroups &groups) {
   SmallVector<Place> places;
   for (const BodyGroups::Group &group : groups.results)

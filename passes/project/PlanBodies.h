@@ -30,7 +30,7 @@ struct BodyGroups {
 
   /// Reads and checks the attributes against the function's type; reports errors at the function.
   static mlir::FailureOr<BodyGroups> get(mlir::func::FuncOp body);
-  /// Where the arguments lie: pointer of the signature and byte offset.
+  /// The places of the arguments: a pointer of the signature and a byte offset.
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> argumentPlaces(mlir::func::FuncOp body) const;
   static bool isBody(mlir::func::FuncOp function) { return function->hasAttr(pipeline::kInputsAttr); }
 };

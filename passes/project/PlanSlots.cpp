@@ -43,7 +43,7 @@ static int64_t lowestFree(int64_t begin, int64_t bytes, ArrayRef<Range> taken) {
   return begin;
 }
 
-/// Where those of the others lie that live beside it.
+/// The places of the other slots that live at the same time.
 static SmallVector<Range> besides(ArrayRef<SlotLife> lives, size_t slot, ArrayRef<size_t> others,
                                   const SlotLayout &layout) {
   SmallVector<Range> taken;
@@ -63,7 +63,7 @@ void pp::firstFit(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, int64_t bott
 
 namespace {
 
-/// What is free while a sweep goes from start to start: gaps by offset, few however many slots are alive.
+/// The free ranges while a sweep goes from start to start: gaps by offset. They are few, however many slots are alive.
 class FreeRanges {
 public:
   int64_t take(int64_t bytes, ArrayRef<Range> alsoTaken) {
@@ -115,8 +115,8 @@ void firstFitByStart(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, ArrayRef<
   }
 }
 
-/// Slots that have their places stay there. Then those that live in several segments: they are few, and everything else
-/// fits around them. `bySize`: then the others by size, and not by start.
+/// Slots that have a place keep it. The next ones are slots that live in several segments: they are few, and everything
+/// else fits around them. The others follow by their start, or by their size if `bySize` is set.
 SlotLayout firstFitOf(ArrayRef<SlotLife> lives, bool keeps, bool bySize = false) {
   std::vector<size_t> order(lives.size());
   std::iota(order.begin(), order.end(), 0);
@@ -140,7 +140,7 @@ SlotLayout firstFitOf(ArrayRef<SlotLife> lives, bool keeps, bool bySize = false)
   return layout;
 }
 
-/// What is handed on is one life with what it was before, in one place.
+/// A tensor that is handed on has one life and one place with the tensor that it was before.
 struct Joined {
   std::vector<SlotLife> lives;
   std::vector<size_t> of; ///< by life before: the number of its own
@@ -195,7 +195,8 @@ struct Plan {
   }
 };
 
-/// Tensors lie apart only where whole slots leave gaps that no plan found in this work fills.
+/// Plans whole slots first. Plans their tensors apart only if whole slots leave gaps, and `work` finds no plan without
+/// them.
 Plan planArena(RankOp rank, bool host, int64_t work) {
   Plan plan(rank, host, /*apart=*/false);
   plan.improve(work);
@@ -247,7 +248,7 @@ void keepPlaces(RankOp training, RankOp forward) {
     }
 }
 
-/// In the training program's arena, which is made larger should that not be enough.
+/// Plans in the training program's arena, and makes it larger if it is too small.
 void planForward(RankOp training, RankOp forward) {
   keepPlaces(training, forward);
   Plan plan(forward, /*host=*/false, /*apart=*/false, /*keeps=*/true);

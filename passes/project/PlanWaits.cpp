@@ -5,8 +5,8 @@
 //   %dw = linear_dw %x, %dy                    runs beside it: `pipeline.overlaps`
 //   %dg = norm_bwd %s, ..                      reads it: waits
 //
-// What is sent and what comes keep their memory to themselves until the first op that reads what comes, or the next
-// exchange: a body has one message under way. An op that all the same touches that memory waits.
+// Nobody else may use the memory that is sent or received until the first op that reads the received value, or until
+// the next exchange: a body has one message under way. An op that still touches this memory waits.
 #include "dialect/nn/Nn.h"
 #include "dialect/pipeline/Pipeline.h"
 #include "passes/project/BodyPlan.h"
@@ -45,7 +45,7 @@ struct Range {
 };
 } // namespace
 
-// By the places alone, whatever was meant above: that is what the check of the lowering sees, too.
+// Decides by the places alone, without the reasons above: the check of the lowering sees only the places, too.
 void BodyPlan::markOverlaps() {
   auto rangeOf = [&](Value value) {
     auto argument = argumentPlaces.find(value);

@@ -20,7 +20,7 @@ static double timeOf(const UnitTimes &times, Operation *op) {
   return launch ? times.of(launch) : 0;
 }
 
-/// How long the rank runs between the post and its `complete`.
+/// The time that the rank computes between the post and its `complete`.
 static double timeAhead(const UnitTimes &times, PostOp post) {
   auto users = post.getRequest().getUsers();
   double time = 0;

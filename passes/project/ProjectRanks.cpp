@@ -13,9 +13,9 @@
 // different length, a send waits for as long as the longest of them: the receiver may have begun one just before; and a
 // receive is posted as long before it is waited for (PostAhead.cpp).
 //
-// What a rank does follows from those ops of the step that stand on it, in their order. So ranks are projected beside
-// each other. They take the step a stretch at a time, and the ops of a stretch are erased when nothing behind it reads
-// them: the step and the programs of the ranks are never whole in memory at the same time.
+// The program of a rank follows from the ops of the step on this rank alone, in their order. So ranks are projected in
+// parallel. They read the step one stretch at a time. The ops of a stretch are erased when nothing behind it reads
+// them, so the whole step and the whole programs of the ranks are never in memory at the same time.
 #include "analysis/Actions.h"
 #include "analysis/costs/Costs.h"
 #include "mlir/IR/Threading.h"
@@ -193,7 +193,7 @@ private:
     int64_t shard = isShard ? shardOf(piece) : -1;
     if (kind != BindingKind::weight)
       return BindingAttr::get(context, *kind, symbolOf(piece), shard);
-    // What units of the next step read that go back further than its beginning.
+    // Values that units of the next step read from before its beginning.
     if (coord.getMicrobatch() > 0)
       return BindingAttr::get(context, BindingKind::previous, symbolOf(piece), shard, /*save=*/false,
                               coord.getMicrobatch());
@@ -278,7 +278,7 @@ private:
     return (stringifyRole(typeOf(result).getRole()) + "(" + coord.str() + ")").str();
   }
 
-  /// Between two launches that run side by side nothing may stand: what the second needs comes before the first.
+  /// Nothing may stand between two launches that run side by side: the inputs of the second come before the first.
   void projectTask(TaskOp task) {
     const Callee &callee = step.callee(task);
     if (leader)
@@ -349,7 +349,7 @@ private:
       Value sent = builder.create<PostOp>(move.getLoc(), requestType(), PostKind::send, move.getThing(), source,
                                           Value(), ArrayRef<int64_t>(to), IntegerAttr(), DenseI64ArrayAttr(), channel,
                                           move.getGroupAttr());
-      // Of what comes back from the host both ends are here; to wait for its sending end would end the prefetch early.
+      // Both ends of a move from the host are on this rank; waiting for the sending end would end the prefetch early.
       bool comesBack = verb == Verb::from_host && !unwaited;
       if (comesBack)
         returning[move.getFuture()] = sent;
@@ -385,7 +385,7 @@ private:
     requests[move.getFuture()] = post;
   }
 
-  /// In place: the sum is where the share of each member, or of the root, was.
+  /// Sums in place: the sum takes the place of the share of each member, or of the root.
   void projectSum(MoveOp move) {
     bool toOne = *move.getVerb() == Verb::reduce;
     int64_t root = move.getTarget().getRanks().front();
@@ -444,7 +444,7 @@ private:
                    IntegerAttr(), gathers ? given : made, builder.getDenseI64ArrayAttr(cut.bounds));
   }
 
-  /// Where what arrives on the rank belongs when the step ends; null if nowhere.
+  /// The place where a value that arrives on the rank must be when the step ends; null if there is none.
   Value homeOf(MoveOp move) {
     for (Operation *user : move.getFuture().getUsers())
       if (auto wait = dyn_cast<WaitOp>(user))
@@ -603,8 +603,8 @@ static void returnFreeMemory() {
 #endif
 }
 
-// Sums go through the whole step as one chain. So an op lets go of what it read at once, and stays itself for as long
-// as its results are read. Only of a move later ops ask what it moved: its waits.
+// Sums go through the whole step as one chain. So an op drops its operands at once, and itself stays as long as its
+// results are read. Only of a move later ops ask what it moved: its waits.
 void Step::leave(Operation *left) {
   for (SmallVector<Operation *> ops = {left}; !ops.empty();) {
     Operation *op = ops.pop_back_val();

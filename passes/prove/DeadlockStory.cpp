@@ -62,7 +62,7 @@ private:
 
   const Execution::Message &message(int64_t number) const { return execution.allMessages()[number]; }
 
-  /// What a node waits for.
+  /// The nodes that a node waits for.
   SmallVector<Node> next(Node node) const {
     SmallVector<Node> found;
     auto undelivered = [&](const Execution::Element &element) {
@@ -116,7 +116,7 @@ private:
     return {};
   }
 
-  /// A shortest cycle among what the first blocked rank waits for, beginning at its lowest rank.
+  /// A shortest cycle among the nodes that the first blocked rank waits for; it begins at its lowest rank.
   std::vector<Node> findCycle() const {
     std::vector<Node> reached, best;
     llvm::DenseSet<Key> seen;

@@ -28,10 +28,10 @@ struct BodyGroup {
   const GroupRule *operator->() const { return rule; }
 };
 
-/// What a body does to the terms of a sum.
+/// What a body adds to the terms of a sum.
 enum class Adds : uint8_t { Nothing, Unit, None, Share, Tied, Norm };
 
-/// Of all bodies of a phase and variant, on every slice and shard, whole and cut.
+/// The rule of all bodies of a phase and variant, on every slice and shard, whole or cut.
 struct BodyRule {
   pipeline::Phase phase;
   pipeline::BodyVariant variant;
@@ -53,7 +53,7 @@ struct BodyLabels {
     return llvm::any_of(inputs, [](const BodyGroup &group) { return group->kind == pipeline::GroupKind::dterm; });
   }
 
-  /// Whether its gradient is a term of a sum that it makes, not one that it adds to.
+  /// Whether the body makes its gradient as a new term of a sum, and does not add it to the sum.
   bool beginsSum() const {
     return identity.getPhase() == pipeline::Phase::U && identity.getVariant() == pipeline::BodyVariant::first;
   }

@@ -71,7 +71,7 @@ struct Label {
     return what == What::grad || what == What::share || what == What::norm || what == What::dkv || isPart();
   }
   bool isPart() const { return what == What::part || what == What::dpart; }
-  /// As messages say it: `act(0, 2)`, `data(tokens, 2)`, `weight(0)` after its update, ..
+  /// The label as diagnostics write it: `act(0, 2)`, `data(tokens, 2)`, `weight(0)` after its update, ..
   std::string str(const Pieces &pieces) const;
 };
 

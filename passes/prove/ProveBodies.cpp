@@ -52,7 +52,7 @@ public:
         read(op, body);
     return body;
   }
-  /// Of an op but for where its results lie.
+  /// The attributes of an op, without the places of its results.
   static DictionaryAttr attributesOf(Operation *op) {
     NamedAttrList attributes(op->getAttrDictionary());
     attributes.erase(kBuffersAttr);
@@ -150,7 +150,7 @@ public:
     return success();
   }
 
-  /// Null if there is none; else the derived one, or the small one that only a whole step needs.
+  /// The derived body, or the small body that only a whole step needs; null if there is none.
   func::FuncOp find(func::FuncOp body, const Pieces &pieces) {
     BodyAttr identity = identityOf(body);
     func::FuncOp &found = functions[identity];

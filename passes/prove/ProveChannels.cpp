@@ -69,8 +69,8 @@ struct ProveChannels : public pp::impl::ProveChannelsBase<ProveChannels> {
     return success();
   }
 
-  /// What the devices of a rank exchange inside units: each set of axes is a channel of its own, and all that meet on
-  /// it run the same bodies in the same order.
+  /// Proves the exchanges of a rank's devices inside units: each set of axes has its own channel, and all devices that
+  /// meet on it run the same bodies in the same order.
   static LogicalResult proveExchanges(ProgramOp program) {
     SymbolTable symbols(program->getParentOfType<ModuleOp>());
     llvm::DenseSet<StringRef> seen;
@@ -151,7 +151,7 @@ struct ProveChannels : public pp::impl::ProveChannelsBase<ProveChannels> {
             (a.getKind() == b.getKind() && a.getRoot() == b.getRoot() && a.getTensors() == b.getTensors()));
   }
 
-  /// What is sent; where both ends name the same thing, how large it is here, or where it comes from or goes to.
+  /// Names the thing that is sent. If both ends name the same thing, tells its size here, or its source or target.
   static std::string tell(PostOp post, PostOp other) {
     std::string name = "`" + post.getThing().str() + "`";
     if (post.getThing() != other.getThing())

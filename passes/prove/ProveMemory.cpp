@@ -1,8 +1,8 @@
 // Proves that no rank allocates more than its memory, or says when it is largest and what fills it then.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What counts is the arena, and the scratch of kernels, messages and libraries beside it. How the arena is filled is
-// told at its largest live set, computed here anew from the lives of the slots (docs/proofs.md 8).
+// Counts the arena, and the scratch of kernels, messages and libraries beside it. Reports the contents of the arena at
+// its largest live set, which is computed here anew from the lives of the slots (docs/proofs.md 8).
 #include "analysis/Actions.h"
 #include "analysis/Proof.h"
 #include "analysis/lives/Scratch.h"

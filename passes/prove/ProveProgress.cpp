@@ -28,7 +28,8 @@ struct ProveProgress : public pp::impl::ProveProgressBase<ProveProgress> {
         return signalPassFailure();
   }
 
-  /// Where messages of a rank share a lane, those inside its units stand in it, too; the proof does not have them.
+  /// If messages of a rank share a lane, messages inside its units use this lane, too, and the proof does not model
+  /// them.
   LogicalResult refuseExchanges(ProgramOp program) const {
     SymbolTable symbols(program->getParentOfType<ModuleOp>());
     for (auto rank : program.getOps<RankOp>())

@@ -1,8 +1,8 @@
 // Proves the memory plan: no two live slots overlap, all lie inside the arena, nothing is touched while in flight.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A sweep over addresses at every instant, independent of how plan-slots chose them (docs/proofs.md 7). What is posted
-// is completed, once.
+// A sweep over addresses at every instant, independent of how plan-slots chose them (docs/proofs.md 7). Every post is
+// completed once.
 #include "analysis/Actions.h"
 #include "analysis/Proof.h"
 #include "analysis/lives/SlotLives.h"
@@ -23,13 +23,13 @@ using namespace pp::pipeline;
 
 namespace {
 
-/// For each body what it writes over: inputs that results are tied to, and tensors that it hands on to others.
+/// The memory that each body writes over: inputs to which results are tied, and tensors that it hands on to others.
 struct Overwrites {
   DenseI64ArrayAttr ties, handed;
 };
 using Written = llvm::StringMap<Overwrites>;
 
-/// Between post and complete a received slot is dead for everybody, a sent slot may only be read.
+/// Between post and complete nobody may touch a slot that receives, and nobody may write a slot that is sent.
 class Flights {
 public:
   Flights(RankOp rank, const Written &written) : rank(rank), written(written) {}
@@ -72,7 +72,7 @@ private:
     return success();
   }
 
-  /// What is in flight when the step ends is still so in the next one; the runtime refuses to go on.
+  /// A message in flight at the end of the step would still be in flight in the next one; the runtime refuses to go on.
   LogicalResult proveCompleted(PostOp post) {
     if (post.getRequest().hasOneUse())
       return success();
@@ -225,8 +225,8 @@ struct ProveSlots : public pp::impl::ProveSlotsBase<ProveSlots> {
           return signalPassFailure();
   }
 
-  /// What the training program keeps from step to step has a slot of the forward program, in the same place. That the
-  /// slot holds the same at the end of the step is prove-values' matter.
+  /// Every value that the training program keeps from step to step has a slot of the forward program in the same place.
+  /// prove-values shows that the slot holds the same value at the end of the step.
   static LogicalResult proveKept(RankOp training, RankOp forward) {
     llvm::DenseMap<Attribute, SlotOp> slots; // by binding
     for (auto slot : forward.getOps<SlotOp>())

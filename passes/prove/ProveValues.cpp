@@ -111,8 +111,8 @@ private:
   DenseMap<Attribute, BodyLabels> bodies;        ///< by callee
   std::vector<std::pair<SlotOp, Label>> outputs; ///< what the trainer reads after the step, or the next step
   const bool late = !program.getForward() && !Optimizer(program).hasBarrier();
-  /// Of a rank of the program that does an update over: before the first judge, behind it, from the forwards on that
-  /// are done over.
+  /// The stage of a rank in the program that repeats an update: before the first judge, behind it, and from the
+  /// repeated forwards on.
   enum class Stage : uint8_t { Doubt, Redo, Sure };
   std::vector<Stage> stages = std::vector(size_t(program.getRanks()), program.getRedo() ? Stage::Doubt : Stage::Sure);
   bool makesLosses = false, keepsOld = false; ///< keepsOld: versions of weights from before the step
@@ -224,8 +224,8 @@ private:
     return llvm::is_contained({BodyVariant::norm, BodyVariant::norm_first, BodyVariant::judge}, body.getVariant());
   }
 
-  /// Before the first judge of a step that does it over all but the norm is: what depends on weights is, and that what
-  /// does not is made once more.
+  /// Whether the launch's results are doubtful: before the first judge of a step that may be done over, everything but
+  /// the norm is. Results that depend on the weights are wrong if an update was wrong, and the others are made again.
   bool isDoubtful(int64_t rank, LaunchOp launch) {
     if (stages[rank] == Stage::Sure)
       return false;
@@ -287,7 +287,7 @@ private:
                                       << launch.getCallee() << "`, which is not its body" << withLoops(launch);
   }
 
-  /// Without a barrier the norm is that of the update before, and so is all that is done over of it.
+  /// Without a barrier the norm belongs to the update before, and so does everything that is repeated of this update.
   bool isOfUpdateBefore(LaunchOp launch, BodyAttr body) const {
     return isOfNorm(body) || body.getVariant() == BodyVariant::redo || stages[rankOf(launch)] == Stage::Redo;
   }
@@ -370,7 +370,7 @@ private:
     return unit.body.identity.getPhase() == Phase::U && unit.body.identity.getVariant() == BodyVariant::plain;
   }
 
-  /// Where old versions are kept, a copy may be of any; what reads it asks for the right one.
+  /// If old versions are kept, a copy may be of any version; its reader asks for the right one.
   bool isCopyOfOld(const Unit &unit) const {
     return unit.body.identity.getVariant() == BodyVariant::copy && (keepsOld || values.updates > 1);
   }
@@ -482,7 +482,7 @@ private:
     return given == wanted ? success() : values.tellWrongParts(launch, given.front(), "where others belong");
   }
 
-  /// What must have all its terms when it is read.
+  /// An error if a gradient that is read lacks terms.
   LogicalResult checkWhole(LaunchOp launch, const Unit &unit, Value grad, Value norm) {
     if (norm && llvm::is_contained({BodyVariant::judge, BodyVariant::redo}, unit.body.identity.getVariant()))
       if (int64_t piece = values.missingInNorm(values.termsOf(values.of(norm))); piece >= 0)
@@ -528,7 +528,8 @@ private:
     return twice ? values.tellTwice(launch, into, share ? share : grad, *twice) : success();
   }
 
-  /// What this body adds to the gradient of its unit: its step; the last step stands for all that other units may have.
+  /// The terms that this body adds to the gradient of its unit: its step. The last step stands for all later ones that
+  /// other units may have.
   Terms stepsOf(const Unit &unit) const {
     BodyAttr body = unit.body.identity;
     int32_t first = values.unitNumber(unit.coord), step = body.isStep() ? body.getCut().getNumber() : 0;
@@ -588,7 +589,7 @@ private:
 
   //===-- Messages ----------------------------------------------------------------------------------------------===//
 
-  /// What the message says that it carries; the coordinates of the norm are its name.
+  /// Whether the label is the thing that the message names; the coordinates of the norm are its name.
   bool isCargo(const Label &label, ThingAttr thing) const {
     CoordAttr coord = thing.getCoord();
     return llvm::is_contained(cargoOf(thing.getRole()), label.what) &&
@@ -640,7 +641,8 @@ private:
     return success();
   }
 
-  /// Of the devices of a rank, which have the same terms of other sequences: all but tied weights, and all of it once.
+  /// Sums over the devices of a rank, which have the same terms of other sequences: everything but tied weights, and
+  /// everything once.
   LogicalResult sumOverMesh(PostOp post) {
     SlotState &state = values.of(post.getSlot());
     if (state.label.what != What::grad || state.label.terms || !isCargo(state.label, post.getThing()))
@@ -675,8 +677,8 @@ private:
     return success();
   }
 
-  /// What goes over the mesh is all of the piece's own weights, over all devices that have the same, in one message of
-  /// the right kind.
+  /// A message over the mesh must have all of the piece's own weights, join all devices that have the same weights, and
+  /// be of the right kind.
   LogicalResult checkTensors(PostOp post, const Label &label, bool inPlace) {
     int64_t summed = values.pieces.summedTensors(label.piece, label.shard);
     SmallVector<Axis, 2> axes;
@@ -698,7 +700,7 @@ private:
     return success();
   }
 
-  /// Of a part that is cut by the vocabulary: every shard's once, and all of them.
+  /// Sums the values of a part that is cut by the vocabulary: every shard must come exactly once.
   LogicalResult sumShards(ArrayRef<std::pair<int64_t, PostOp>> ends) {
     PostOp first = ends.front().second;
     Label whole = values.of(first.getSlot()).label;

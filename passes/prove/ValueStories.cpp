@@ -22,7 +22,7 @@ std::string Values::nameOf(LaunchOp launch) const {
 /// ` and 3 more` where a sum lacks, or loses, not one term only.
 static std::string andMore(int64_t count) { return count > 1 ? " and " + std::to_string(count - 1) + " more" : ""; }
 
-/// Who does what is wrong: a launch, the rank that posts, or the ranks that join a collective.
+/// Names the one at fault: a launch, the rank that posts, or the ranks that join a collective.
 std::string Values::subject(Operation *op) const {
   if (auto launch = dyn_cast<LaunchOp>(op))
     return nameOf(launch) + " on " + onRank(op);
@@ -197,7 +197,7 @@ void Values::noteMaker(InFlightDiagnostic &error, LaunchOp maker, StringRef name
   note << withLoops(maker);
 }
 
-/// Where the value is that should have been here: in another slot, on another rank, or still to be made.
+/// Notes where the wanted value is: in another slot, on another rank, or still to be made.
 void Values::noteWhereIs(InFlightDiagnostic &error, Label wanted, LaunchOp reader) const {
   int64_t rank = rankOf(reader);
   SlotOp here, elsewhere;

@@ -28,10 +28,10 @@ struct Values {
   int32_t unitCount() const { return unitsOfStep() * steps; }
   int32_t unitsOfStep() const;
   int32_t unitNumber(pipeline::CoordAttr coord) const;
-  /// The terms of a whole gradient: its own units', then those of each piece that shares its weights.
+  /// The number of terms in a whole gradient: of the piece's units and of each piece that shares its weights.
   int32_t wholeGradient(int64_t piece) const { return unitCount() * (1 + sharers[piece].size()); }
-  /// Whether some of its gradient, or of a shard of it, is summed over the mesh: all but experts of the device's own,
-  /// and tied weights. -1: of all of it.
+  /// Whether the mesh sums a part of this gradient, or of its shard (-1: of the whole). It does not sum the gradients
+  /// of the device's own experts and of tied weights.
   bool isSummedOverMesh(int64_t piece, int64_t shard) const { return summed[piece][shard + 1]; }
   /// A norm's term of a piece's gradient, or of one of its shards.
   int32_t normTerm(int64_t piece, int64_t shard) const { return norms[piece] + std::max<int64_t>(shard, 0); }
@@ -76,7 +76,7 @@ struct Values {
 private:
   /// `F(0, 2)` in back quotes; of a step of an update its name too.
   std::string nameOf(pipeline::LaunchOp launch) const;
-  /// Who does what is wrong: a launch, the rank that posts, or the ranks that join a collective.
+  /// Names the one at fault: a launch, the rank that posts, or the ranks that join a collective.
   std::string subject(mlir::Operation *op) const;
   /// Whether the launch makes what has this label.
   bool makes(pipeline::LaunchOp launch, const Label &label) const;

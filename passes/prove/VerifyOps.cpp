@@ -15,8 +15,8 @@ using namespace pp::pipeline;
 
 namespace {
 
-/// The ops of the step, or the ranks with what stands in them, beside each other; then the program, and the order of
-/// its values.
+/// Verifies in parallel the ops of the step, or the ranks with their ops; then the program itself and the order of its
+/// values.
 LogicalResult verifyProgram(ProgramOp program) {
   SmallVector<Operation *> parts;
   for (Operation &op : program.getBody().front())

@@ -198,7 +198,7 @@ Status Audit::describeReceived(int64_t step, int32_t to, const AuditEntry &entry
                  mesh.name(from));
 }
 
-/// Who stands alone, where most have the same.
+/// Names the devices that differ from the majority.
 Status Audit::describeCopies(int64_t step, const std::vector<std::pair<int32_t, AuditEntry>> &copies) {
   const RankProgram *its = nullptr;
   PP_TRY(emitted.of(copies[0].first, its));

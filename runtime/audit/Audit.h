@@ -29,11 +29,11 @@ public:
   /// Whether the step before was audited, as on all devices; and whether this device's weights are what they were then.
   [[nodiscard]] bool rests() const { return isResting; }
   Status checkRest(int64_t step);
-  /// Behind it. Collective in an audited step. `clean`: nothing is wrong; else all devices look for it.
+  /// After the step. Collective if it is audited. `clean`: nothing is wrong; else all devices call `find`.
   Status end(int64_t step, pp_rank_t &rank, bool &clean);
-  /// What is wrong; device 0 knows it. Collective.
+  /// Finds the fault; device 0 gets it. Collective.
   Status find(int64_t step);
-  /// How many steps were audited; how many messages, or parts of them, and how many copies this device compared.
+  /// The numbers of audited steps, and of messages (or parts of them) and copies that this device compared.
   int64_t audited = 0, received = 0, copies = 0;
   /// Weights may change before the next step.
   void forget() { isResting = false; }

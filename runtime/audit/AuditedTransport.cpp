@@ -14,7 +14,7 @@ uint64_t sumOf(const char *data, int64_t bytes) {
   return sum.value();
 }
 
-/// Of a member's shard, which lies in a whole, or alone.
+/// The checksum of a member's shard, which lies in the whole or alone.
 uint64_t sumOfShard(const MessageSpec &message, size_t member, const char *data, bool isWhole) {
   WordSum sum;
   for (ShardRange range : message.ranges(member))
@@ -22,7 +22,7 @@ uint64_t sumOfShard(const MessageSpec &message, size_t member, const char *data,
   return sum.value();
 }
 
-/// Of what one member of an all_to_all gives another, where it is given or where it is taken.
+/// The checksum of the blocks that one member of an all_to_all gives another, at the giver or at the receiver.
 uint64_t sumOfBlocks(const MessageSpec &message, size_t from, size_t to, const char *data, bool gives) {
   WordSum sum;
   for (int64_t i = 0; i < message.blocks(); ++i) {
@@ -59,7 +59,7 @@ void AuditedTransport::begin() {
   inner.audit(true);
 }
 
-/// Null: there is no such message, which the transport says.
+/// Null if there is no such message; the transport reports that.
 AuditedTransport::Bound *AuditedTransport::take(int32_t message, const void *data, const void *shard) {
   if (message < 0 || size_t(message) >= bounds.size())
     return nullptr;
@@ -127,7 +127,7 @@ Status AuditedTransport::give(const Bound &bound, AuditEntry entry) {
   return {};
 }
 
-/// Behind the complete of a message: what has come from all, of a collective from this member too.
+/// After the complete of a message: notes what has come from all members, in a collective also from this one.
 Status AuditedTransport::receive(const Bound &bound, AuditEntry entry) {
   const MessageSpec &message = *bound.message;
   const size_t own = message.memberOf(device), members = message.group.size();

@@ -52,7 +52,7 @@ public:
   void add(const AuditEntry &entry) { entries.push_back(entry); }
   void clear() { entries.clear(); }
   [[nodiscard]] std::vector<AuditEntry> &all() { return entries; }
-  /// What this device adds to the sum that must be 0: two numbers below 2^32.
+  /// This device's terms of the sum that must be 0: two numbers below 2^32.
   [[nodiscard]] std::array<double, 2> totals() const {
     uint32_t low = 0, high = 0;
     for (const AuditEntry &entry : entries) {

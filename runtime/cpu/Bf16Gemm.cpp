@@ -24,7 +24,7 @@ constexpr int64_t mostRows = 11 * blockRows; // whose sums and packed a lie in s
 int64_t pairsOf(int64_t k) { return (k + 1) / 2; }
 int64_t roundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
-/// Where element pairs of a lie: as given, or packed in panels of 8 rows.
+/// The places of the element pairs of a: as given, or packed in panels of 8 rows.
 struct Rows {
   const char *first;
   int64_t row, pair; // bytes from one to the next

@@ -1,9 +1,9 @@
 // Products in the rank's scratch: as a library or our own kernel has them, or widened from 16 bits block by block.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Without AVX-512 the f32 dw goes through OpenBLAS: reading the first operand down its columns, oneDNN falls to 39 to
-// 57 GFLOP/s where rows are a multiple of 4096 bytes, OpenBLAS keeps 72 to 95 (256 tokens, sgemm of 1024^3 90, on
-// AVX2).
+// Without AVX-512 the f32 dw goes through OpenBLAS. This product reads its first operand down the columns. If rows are
+// a multiple of 4096 bytes, oneDNN then falls to 39 to 57 GFLOP/s, and OpenBLAS keeps 72 to 95 (256 tokens, on AVX2,
+// where sgemm of 1024^3 reaches 90).
 //
 // oneDNN's bf16 pays only with AMX; below it, it is slower than its f32. With AVX512-BF16 the product is our own. Else
 // bf16 is a storage format: the operands are widened into scratch, multiplied in f32, and the result is rounded once.
@@ -167,7 +167,7 @@ pp_status_t Gemm::State::runBlock(const Block &x, const char *a, const char *b, 
     return status;
   if (!shape.halfOut() || x.l + x.k < shape.k)
     return PP_OK;
-  // What is added to a widened result of 16 bits is added when it is rounded, so that it is rounded once.
+  // A term of a widened 16-bit result is added when the result is rounded, so that it is rounded once.
   auto *narrow = isaTable().narrow[int(shape.type)];
   if (x.n == shape.n)
     narrow(sums, c + 2 * x.i * shape.n, x.m * x.n, shape.accumulate);

@@ -20,7 +20,7 @@ using namespace pp;
 
 namespace {
 
-/// cos and sin of the turns of all positions and pairs, [s][pairs] each.
+/// The cosines and the sines of the angles of all positions and pairs, [s][pairs] each.
 struct RopeTable {
   int64_t s, d, pairs, offset;
   std::vector<double> params;
@@ -66,7 +66,7 @@ void limitThreads(int threads) {
 
 constexpr int maxThreads = 1024;
 
-/// What the environment asks for, held against what there is.
+/// Reads what the environment asks for, and checks it against this machine.
 pp_status_t readEnvironment(int &threads, std::string &why) {
   threads = 1;
   if (const char *wanted = std::getenv("PP_THREADS")) {

@@ -26,7 +26,7 @@ dnnl::engine &cpuEngine() {
   return engine;
 }
 
-/// What multiplies: a primitive of oneDNN, its function, or OpenBLAS.
+/// The code that multiplies: a primitive of oneDNN, oneDNN's sgemm, or OpenBLAS.
 enum class By { Primitive, Sgemm, Blas };
 
 /// OpenBLAS counts in an int.
@@ -34,7 +34,8 @@ bool fitsBlas(const ProductShape &s) {
   return !s.half && std::max({s.m, s.n, s.k, s.aRow, s.aColumn, s.bRow, s.bColumn, s.cRow}) <= INT_MAX;
 }
 
-/// How far apart a library is told that rows lie. A row alone may say less than its own length (k or n of 1 read down).
+/// The distance of rows that a library is told. The distance of a single row may be less than its length (k or n of 1
+/// read down).
 int64_t leading(int64_t apart, int64_t length) { return std::max(apart, length); }
 
 constexpr int64_t blasColumns = 2048, sgemmColumns = 4096; // of c in one call

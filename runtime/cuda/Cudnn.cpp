@@ -10,7 +10,7 @@ using namespace pp;
 
 namespace {
 
-/// From here on scores are masked with -inf, and sums in memory need not be cleared before.
+/// The oldest version that masks scores with -inf and needs no clearing of sums in memory.
 constexpr size_t oldest = 91000;
 
 void *openLibrary() {
@@ -19,7 +19,7 @@ void *openLibrary() {
     return dlopen(wish, RTLD_NOW | RTLD_LOCAL);
   if (void *found = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL))
     return found;
-  // Beside the other libraries of the toolkit, which the program is linked with.
+  // Looks in the folder of the toolkit's other libraries, with which the program is linked.
   Dl_info beside = {};
   if (!dladdr(reinterpret_cast<void *>(&cublasLtCreate), &beside) || !beside.dli_fname)
     return nullptr;

@@ -63,7 +63,7 @@ public:
   int64_t workspaceBytes() const { return workspace; }
   /// `places` holds an address for each tensor in memory and each scalar, in the order they were made.
   bool run(cudnnHandle_t handle, std::vector<void *> &places, void *scratch, std::string &why) const;
-  /// What the first failure was.
+  /// The text of the first failure.
   const std::string &failure() const { return failed; }
 
 private:

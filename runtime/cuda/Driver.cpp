@@ -12,7 +12,7 @@
 namespace pp {
 namespace {
 
-/// What CUDA refused, and what for; a machine without a GPU or a driver is told so by `openDriver` before.
+/// An error that says what CUDA refused, and why; `openDriver` has reported a missing GPU or driver before.
 Status checked(cudaError_t error, const char *what) {
   return error == cudaSuccess ? Status() : internal("CUDA: ", what, ": ", cudaGetErrorString(error));
 }
@@ -90,7 +90,7 @@ public:
   std::string identity() const override { return {properties.uuid.bytes, sizeof properties.uuid.bytes}; }
 
 private:
-  /// What the kernels of a rank are told before a step, and say after it; in memory of allocateHost.
+  /// The words that the kernels of a rank read in a step, and those that they write; in memory of allocateHost.
   struct Words {
     OptimizerScalars scalars;
     RouterSums routed;
@@ -116,7 +116,8 @@ private:
   std::function<Status(bool)> look;
 };
 
-/// What is still under way may never end (a peer has died): the process goes, and the system takes all of it back.
+/// Work that is still under way may never end (a peer may be dead), so nothing is freed: the process ends, and the
+/// system takes everything back.
 CudaDriver::~CudaDriver() {
   if (!dropGraphs())
     return;

@@ -13,7 +13,8 @@
 //   GeluBwd  DGELU            aux as above, read. (DGELU_BGRAD would sum a bias gradient too, but in c's type: 16 bits,
 //                             where R4 of docs/derivatives.md wants f32.)
 //   BiasDw   BGRADA, BGRADB   The sums over k of cuBLASLt's A, not transposed, or of its B, transposed: of dy in a dw,
-//                             or in a transposed one. In c's type, that of sums, and written: a kernel of ours adds.
+//                             or in a transposed one. The product is written in c's type, the type of sums; our own
+//                             kernel adds it.
 //   Add      DEFAULT, BIAS    No epilogue of cuBLASLt's, but beta = 1: D = A B + C, where C is the residual and has the
 //                             layout of D, then the bias. All in f32, rounded once. C is read where it lies; D lies
 //                             elsewhere.
@@ -47,7 +48,7 @@ cudaDataType_t kindOf(Type type) {
   static constexpr cudaDataType_t kinds[] = {CUDA_R_32F, CUDA_R_16BF, CUDA_R_64F, CUDA_R_16F}; // in the order of Type
   return kinds[size_t(type)];
 }
-/// From Hopper on: llm.c saw GPUs before it lose by gelu in an epilogue.
+/// True from Hopper on: llm.c measured that older GPUs lose time by gelu in an epilogue.
 bool hasFastEpilogues() {
   int device = 0, major = 0;
   return cudaGetDevice(&device) == cudaSuccess &&
@@ -175,7 +176,7 @@ cublasStatus_t Gemm::State::setPointers(const void *bias, void *aux) {
   return status;
 }
 
-/// As many as there is room for.
+/// Finds as many candidates as there is room for.
 cublasStatus_t Gemm::State::candidates(bool wide, std::vector<cublasLtMatmulHeuristicResult_t> &found) {
   Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> wish;
   cublasStatus_t status = cublasLtMatmulPreferenceCreate(&wish.it);

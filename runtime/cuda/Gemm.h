@@ -40,7 +40,7 @@ struct OperandLayout {
   OperandLayout(int64_t outer, int64_t inner, int64_t row, int64_t column)
       : straight(column == 1 && row >= inner), rows(straight ? inner : outer), columns(straight ? outer : inner),
         leading(straight ? row : column) {}
-  /// Of b, cuBLASLt's first operand, of a, its second, and of c and what is added to it, its D and C.
+  /// The layouts of b (cuBLASLt's first operand), of a (its second), and of c and its addend (D and C).
   static OperandLayout left(const GemmShape &g) { return {g.k, g.n, g.bRow, g.bColumn}; }
   static OperandLayout right(const GemmShape &g) { return {g.m, g.k, g.aRow, g.aColumn}; }
   static OperandLayout result(const GemmShape &g) { return {g.m, g.n, g.n, 1}; }
@@ -80,7 +80,7 @@ inline bool wantsEpilogue(const GemmShape &shape, bool byDefault) {
   return shape.epilogue == Epilogue::BiasDw ? wish != "gelu" : adds || (shape.half() && shape.n % 8 == 0);
 }
 
-/// Whether there are plans for addresses of all kinds; gelu's u and column sums want theirs at multiples of 16.
+/// Whether there are plans for any address; gelu's u and column sums need addresses at multiples of 16.
 inline bool takesAnyAddress(const GemmShape &shape) {
   return shape.epilogue == Epilogue::None || shape.epilogue == Epilogue::Add;
 }

@@ -40,7 +40,7 @@ public:
   Status ask(Driver::Stream stream, int32_t message, void *data);
 
 private:
-  /// What one end of a message says to the other.
+  /// The data that one end of a message sends to the other.
   struct End {
     int64_t offset; ///< where it lies in the arena
     int64_t word;   ///< the number of its word

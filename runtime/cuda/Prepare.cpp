@@ -19,7 +19,7 @@ using namespace pp;
 
 namespace {
 
-/// How many pairs of heads of width d turn (PreparedOp::pairs).
+/// The number of pairs that rope turns in a head of width d (PreparedOp::pairs).
 int64_t pairsOf(int64_t d, const std::vector<double> &params) {
   return params.size() > 1 ? int64_t(params.size()) - 1 : d / 2;
 }
@@ -39,7 +39,8 @@ std::vector<char> ropeTable(int64_t s, int64_t d, int64_t offset, const std::vec
   return bytes;
 }
 
-/// Of all ranks of this process: ops by what prepared them, and calls that a library was then not asked for after all.
+/// Counts over all ranks of this process: ops by the code that prepared them, and calls that did not use the library
+/// after all.
 struct Engines {
   std::atomic<int64_t> byCudnn{0}, byOurs{0}, deltas{0}, together{0}, apart{0}, unaligned{0}, withoutOutput{0};
 } served;
@@ -126,7 +127,7 @@ Body bodyOf(const PreparedOp &op) {
   return nullptr;
 }
 
-/// What these kernels take less of than the language allows; empty when it fits.
+/// Names a limit of these kernels that the op exceeds; empty if it fits.
 std::string checkLimits(const PreparedOp &op) {
   auto tooMany = [](int64_t count, const char *what) {
     return count > mostChunks ? std::to_string(count) + " " + what + " are more than the " +
@@ -151,7 +152,7 @@ std::string checkLimits(const PreparedOp &op) {
 
 namespace {
 
-/// A product that was asked for, and what serves it; null where no kernel does its epilogue along.
+/// A requested product and its plan; null if no kernel can run its epilogue.
 struct Product {
   GemmShape shape;
   std::unique_ptr<Gemm> gemm;
@@ -243,8 +244,8 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
   return !op.body ? PP_INVALID : product ? prepareProduct(op, why) : PP_OK;
 }
 
-/// Where a library serves all backwards of a shape, each makes its delta from the output, as far as it gets that: ours
-/// is made for nobody.
+/// If a library runs all backwards of a shape, each makes its delta from the output, if it gets the output: then our
+/// own delta is not needed.
 void Kernels::State::leaveDeltas() {
   for (PreparedOp &delta : ops) {
     if (delta.kernel != Kernel::attention_delta || !delta.has(Remade))

@@ -39,7 +39,7 @@ std::string nameOf(size_t version) {
          std::to_string(version % 100);
 }
 
-/// What `shared` said of the first shape that it has no plan for.
+/// The reason that `shared` gave for the first shape without a plan.
 std::string &refusedFirst() {
   static auto &one = *new std::string; // as the plans, never destroyed
   return one;
@@ -60,7 +60,7 @@ struct SdpaPlan::State {
   Shape scores() const { return CudnnGraph::dense(n().batch, n().heads, n().queries, n().keys); }
   Shape queries() const { return CudnnGraph::headRows(n().batch, n().queries, n().heads, n().width, n().queryStride); }
   Shape keys() const { return CudnnGraph::headRows(n().batch, n().keys, n().groups, n().width, n().keyStride); }
-  /// Of o and dout.
+  /// The shape of o and dout.
   Shape outputs() const {
     return CudnnGraph::headRows(n().batch, n().queries, n().heads, n().width, n().heads * n().width);
   }

@@ -21,9 +21,9 @@ struct SdpaShape {
   /// ran no backward.
   static bool fits(const PreparedOp &op);
   [[nodiscard]] int64_t rows() const { return batch * heads * queries; }
-  /// What is planned for it in the scratch, at most: analysis/lives/DeviceScratch.cpp counts the same, and says why.
+  /// The most scratch that is planned for it; analysis/lives/DeviceScratch.cpp counts the same, and says why.
   [[nodiscard]] int64_t plannedBytes() const;
-  /// Why a plan that wants so many is not taken; empty where it is.
+  /// Why a plan that wants so many bytes is refused; empty if it is taken.
   [[nodiscard]] std::string excess(int64_t wanted) const;
   bool operator==(const SdpaShape &) const = default;
 };
@@ -37,11 +37,11 @@ struct SdpaTensors {
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
 };
 
-/// What runs one shape, made before the first step.
+/// A plan that runs one shape, made before the first step.
 class SdpaPlan {
 public:
-  /// Null where this build or machine has no cuDNN, or cuDNN no plan, or one that asks for more than is planned: `why`
-  /// says it. An empty `device` is the one at hand; else cuDNN's JSON of another, for which the plan is only made.
+  /// Null, with the reason in `why`, if there is no cuDNN, or cuDNN has no plan within the planned memory. An empty
+  /// `device` is the one at hand; else it is cuDNN's JSON of another one, for which the plan is only made.
   static std::unique_ptr<SdpaPlan> create(const SdpaShape &shape, const std::string &device, std::string &why);
   /// The one of this process for the device at hand, made at the first request; null if there is none. Making one
   /// compiles a kernel, which takes a second.
@@ -57,7 +57,7 @@ public:
   pp_status_t run(const SdpaTensors &tensors, char *scratch, void *stream, std::string &why) const;
   /// Whether PP_CUDNN says this: `off`, `forward`.
   static bool isWished(const char *what);
-  /// What attention runs here by, for --info: cuDNN and its version, or why not.
+  /// The library that runs attention here, for --info: cuDNN and its version, or why it is not used.
   static std::string describe();
 
 private:

@@ -6,8 +6,8 @@
 // the channel map is the proof of what runs here. Communicators do not block the host: after every call the host asks
 // until NCCL has put it on the stream. NCCL does not say that a peer never posts, so each message writes a mark to the
 // host when it is done, and a step that is overdue names the first without one, and what the other ranks of this
-// machine wait for. NCCL does not compare what meets either: a channel's members do at start. Sums are NCCL's: the same
-// in every run on a machine, and not in the order of ranks.
+// machine wait for. NCCL does not compare the ends of a message, either: the members of a channel do so at start. NCCL
+// makes the sums: they are the same in every run on a machine, but not in the order of ranks.
 #include "runtime/Emitted.h"
 #include "runtime/cuda/PeerCopies.h"
 #include "runtime/device/BesideMpi.h"
@@ -78,8 +78,7 @@ private:
   Status endGroup(ncclResult_t result, const Lane &lane, const MessageSpec *message = nullptr) const;
   Status look(bool overdue);
   [[nodiscard]] bool isOpen(size_t message) const { return !program->messages[message].host && marks[message] != 1; }
-  /// What is inside units is posted again and again: its mark is 2 from where the device has come to it until it is
-  /// done.
+  /// A message inside units is posted again and again: its mark is 2 from its start on the device until its end.
   [[nodiscard]] bool isUnderWay(size_t message) const {
     return program->messages[message].inside && marks[message] == 2;
   }
@@ -185,7 +184,7 @@ Status NcclTransport::settle(ncclResult_t result, const Lane &lane, const Messag
                   detail && *detail ? ": " : "", detail ? detail : "");
 }
 
-/// What this rank posts on a channel in a step, in order.
+/// The text of all messages that this rank posts on a channel in a step, in order.
 std::string NcclTransport::plan(const Key &key) const {
   std::string all;
   for (const MessageSpec &message : program->messages)
@@ -196,8 +195,8 @@ std::string NcclTransport::plan(const Key &key) const {
   return all;
 }
 
-/// What meets must be the same: NCCL would move what fits, or wait for ever. No two ranks may share a GPU: NCCL refuses
-/// them in words that do not say what to do.
+/// Both ends must have the same plan: with different plans NCCL would move what fits, or wait for ever. No two ranks
+/// may share a GPU: NCCL refuses that, too, but its message does not say what to do.
 Status NcclTransport::comparePlans(const Key &key, const Lane &lane) {
   const std::string gpu = driver.identity(), mine = plan(key);
   std::string first = gpu + mine;
@@ -260,7 +259,7 @@ Status NcclTransport::connect(const Key &key, Lane &lane) {
   return firstUse(key, lane);
 }
 
-/// Where the two of an edge reach each other's memory, what they send is copied there.
+/// If the two ranks of an edge reach each other's memory, their messages are copied there.
 Status NcclTransport::connectToPeer(const Key &key, const Lane &lane, bool &served) {
   const int32_t other = key.first[size_t(1 - lane.place)];
   PP_TRY(copies.meet(other, served));
@@ -274,7 +273,7 @@ Status NcclTransport::connectToPeer(const Key &key, const Lane &lane, bool &serv
 }
 
 /// NCCL connects two ranks when they first send; that may block, and must not happen while a graph is captured. In an
-/// all_to_all each member sends to each other one, and gathers and scatters may go other ways than sums.
+/// all_to_all each member sends to every other one; gathers and scatters may use other connections than sums.
 Status NcclTransport::firstUse(const Key &key, const Lane &lane) {
   auto *stream = static_cast<cudaStream_t>(driver.native(lane.stream));
   ncclResult_t result = ncclSuccess;
@@ -400,7 +399,7 @@ Status NcclTransport::ask(const MessageSpec &message, const Lane &lane, void *da
   return endGroup(result, lane, &message);
 }
 
-/// Of each of the shards, which differ in length or lie in several ranges, a broadcast or a reduce of its own.
+/// Shards that differ in length, or lie in several ranges, each take a broadcast or a reduce of their own.
 ncclResult_t NcclTransport::shareApart(const MessageSpec &message, const Lane &lane, void *data, void *shard,
                                        ncclDataType_t type) const {
   auto *stream = static_cast<cudaStream_t>(driver.native(lane.stream));
@@ -418,7 +417,7 @@ ncclResult_t NcclTransport::shareApart(const MessageSpec &message, const Lane &l
   return result;
 }
 
-/// A shard that lies in the whole is where it belongs: that is how NCCL knows that it need not be copied.
+/// A shard that is a part of the whole lies at its own place there: by that NCCL knows that it need not copy the shard.
 ncclResult_t NcclTransport::shareEqually(const MessageSpec &message, const Lane &lane, void *data, void *shard,
                                          ncclDataType_t type) const {
   auto *stream = static_cast<cudaStream_t>(driver.native(lane.stream));
@@ -437,7 +436,8 @@ Status NcclTransport::endGroup(ncclResult_t result, const Lane &lane, const Mess
   return settle(isWrong ? result : ended, lane, message);
 }
 
-/// Copies what this rank gives the others to the channel's memory, or from there what it gets; its own rows once.
+/// Copies what this rank gives the others into the channel's memory, or copies what it got out of that memory. The
+/// rank's own rows are copied once.
 Status NcclTransport::pack(const MessageSpec &message, const Lane &lane, void *data, void *shard, bool gives) {
   auto own = size_t(lane.place);
   const int64_t each = message.bytes / message.blocks() / int64_t(message.group.size());

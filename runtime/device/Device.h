@@ -29,9 +29,9 @@ public:
   virtual Status upload(int64_t offset, const void *from, size_t bytes) = 0;
   virtual Status download(int64_t offset, void *to, size_t bytes) = 0;
 
-  /// Where the arena begins for its kernels.
+  /// The address of the arena for its kernels.
   [[nodiscard]] virtual const char *base() const = 0;
-  /// Where an offset lies for its kernels.
+  /// The address of an offset for its kernels.
   [[nodiscard]] virtual const char *at(int64_t offset) const = 0;
 
   /// The kernels of this rank are prepared; from now on they run here.
@@ -44,8 +44,8 @@ public:
 
   /// Steps from now on are asked for call by call, or as is fastest.
   virtual void callByCall([[maybe_unused]] bool wanted) {}
-  /// Between steps, and within such a one: what lies at an address of the arena once all that the rank has asked for is
-  /// done. `room` is for a copy.
+  /// The bytes at an address of the arena, once everything that the rank has asked for is done. May be called between
+  /// steps and in them. `room` is for a copy.
   virtual Status see(const void *at, size_t bytes, std::vector<char> &room, const char *&seen) = 0;
 
   /// Bytes of the arena that the run has used, host memory apart; -1: not known.
@@ -54,7 +54,7 @@ public:
   [[nodiscard]] virtual int64_t takenBytes() const { return -1; }
   /// The marks of a step say when its units ran. Elsewhere only when they were handed to the device.
   [[nodiscard]] virtual bool isTimed() const = 0;
-  /// What it is, behind the kernels' name; empty for this CPU.
+  /// The device's name, behind that of the kernels; empty for this CPU.
   [[nodiscard]] virtual std::string name() const = 0;
 };
 

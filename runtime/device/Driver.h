@@ -50,12 +50,12 @@ public:
 
   virtual Status record(Event event, Stream stream) = 0;
   virtual Status wait(Stream stream, Event event) = 0;
-  /// Between any two of the host, memory of allocateHost and the device.
+  /// Copies between any two of host memory, allocateHost's memory and device memory.
   virtual Status copy(Stream stream, void *to, const void *from, size_t bytes) = 0;
   virtual Status copyRows(Stream stream, const RowsSpec &spec) = 0;
   virtual Status sum(Stream stream, const SumSpec &spec) = 0;
 
-  /// What another process of this machine opens memory of `allocate` with; false: this device has nothing like it.
+  /// A handle by which another process of this machine opens memory of `allocate`; false: the device has none.
   using Handle = std::array<char, 64>;
   virtual bool share([[maybe_unused]] void *memory, [[maybe_unused]] Handle &handle) { return false; }
   /// Opens memory that another process shares, for as long as the driver lives; false: this device cannot reach it.
@@ -67,8 +67,8 @@ public:
     return internal("this device has no words that another one writes");
   }
 
-  /// What is asked of `origin`, and of the streams that come to wait for it, becomes a graph and does not happen. All
-  /// of them must be waited for by `origin` in the end.
+  /// Work for `origin`, and for streams that wait for it, becomes a graph and does not run. In the end `origin` must
+  /// wait for all these streams.
   virtual Status beginCapture(Stream origin) = 0;
   virtual Status endCapture(Stream origin, Graph &made) = 0;
   virtual Status launch(Graph graph, Stream stream) = 0;
@@ -78,7 +78,7 @@ public:
   /// Returns when what the event stands for, or all that was asked for, has happened; PP_PEER when it is overdue.
   virtual Status finish(Event event) = 0;
   virtual Status finish() = 0;
-  /// Asked now and then while one of them waits, and once more when it is overdue; what is not ok ends the wait.
+  /// `look` is called now and then during a wait, and once more when it is overdue; an error of it ends the wait.
   virtual void watch(std::function<Status(bool overdue)> look) = 0;
 
   /// The kernels of the rank go to this stream from now on.
@@ -95,7 +95,7 @@ public:
     return transport;
   }
 
-  /// What computes at the same time; 0: not known.
+  /// The number of multiprocessors; 0: not known.
   [[nodiscard]] virtual int32_t multiprocessors() const { return 0; }
   /// So many of them are left to kernels while messages hold theirs. Said before kernels are prepared.
   virtual void leaveMultiprocessors([[maybe_unused]] int32_t left) {}
@@ -108,7 +108,7 @@ public:
   [[nodiscard]] virtual std::string identity() const { return {}; }
 };
 
-/// What programs this runtime is for: `cpu` or `cuda`.
+/// The target of programs for this runtime: `cpu` or `cuda`.
 [[nodiscard]] std::string_view linkedTarget();
 /// The driver that this program was linked for and the options ask for; null: kernels run on this CPU at once. `local`
 /// counts the ranks of this machine.

@@ -11,7 +11,8 @@ namespace pp {
 
 namespace {
 
-/// For each fiber; only pages that are touched take memory. The lowest page is not there: an overflow ends the program.
+/// The stack of each fiber; only pages that are touched take memory. The lowest page is not mapped: an overflow ends
+/// the program.
 constexpr size_t stackBytes = size_t(16) << 20;
 
 /// The fibers that run in this thread, for the function that a new stack begins with.

@@ -84,7 +84,7 @@ Status StreamDevice::see(const void *at, size_t bytes, std::vector<char> &room, 
   return driver.finish(sees);
 }
 
-/// A mark that fails is found at the end of the step.
+/// If a mark fails, the end of the step reports it.
 int64_t StreamDevice::mark() {
   if (marksFailed.ok() && marks == timers.size())
     marksFailed = driver.makeTimer(timers.emplace_back());

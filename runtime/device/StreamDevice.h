@@ -14,8 +14,8 @@ namespace pp {
 class Emitted; // runtime/Emitted.h
 
 /// The ranks of this process, which share a device and begin and end each step together. With `graph` the first step
-/// is asked for call by call (libraries load and tune themselves in it), the second is captured as one graph, and from
-/// there on a step is one launch; so it is, apart from these, with steps that evaluate.
+/// is asked for call by call (libraries load and tune themselves in it), the second is captured as one graph, and every
+/// later step is one launch. Steps that evaluate are counted apart, in the same way.
 class StepGroup {
 public:
   /// `fibers` null: this process has one rank.
@@ -87,7 +87,7 @@ public:
   /// The stream of the rank's kernels.
   [[nodiscard]] Driver::Stream compute() const { return stream; }
   [[nodiscard]] bool holds(const char *address) const { return address >= arena && address < arena + deviceBytes; }
-  /// Where an address of the emitted step lies: the host part of its arena is memory of its own.
+  /// The place of an address of the emitted step: the host part of the arena is separate memory.
   template <typename Address> [[nodiscard]] Address *place(Address *address) const {
     auto at = static_cast<const char *>(address) - arena;
     return host && at >= deviceBytes ? static_cast<Address *>(host + (at - deviceBytes)) : address;
@@ -138,10 +138,10 @@ class StreamMeeting;
                                                              StreamDevice &device);
 /// This rank's fiber ends.
 void leave(StreamMeeting &meeting, int32_t rank);
-/// What every rank waits for, when none can go on.
+/// An error that says what every rank waits for, when no rank can go on.
 [[nodiscard]] Status standstillOf(const StreamMeeting &meeting);
 
-// For a process that is one rank; `mpi` carries what ranks tell each other between steps.
+// For a process that is one rank; `mpi` carries messages of ranks between steps.
 
 /// Messages go through memory of the host, and over MPI.
 [[nodiscard]] std::unique_ptr<Transport> makeStagedTransport(std::unique_ptr<Transport> mpi, Driver &driver,

@@ -34,7 +34,7 @@ private:
   [[nodiscard]] int64_t shardBytes(const MessageSpec &message) const {
     return message.shardBytes(message.memberOf(rank));
   }
-  /// What it gives or gets lies beside the whole.
+  /// Whether this rank's shard lies beside the whole.
   [[nodiscard]] static bool hasShard(const MessageSpec &message) {
     return (message.isSharded() && !message.inPlace) || message.kind == Kind::AllToAll;
   }

@@ -36,10 +36,10 @@ struct Lane {
   std::vector<int64_t> perStep;           ///< by member, as the programs say
 };
 
-/// From a sender, to a receiver, over a channel; or a whole group over a channel.
+/// A lane: a sender, a receiver and a channel; or a whole group and a channel.
 using LaneKey = std::pair<std::vector<int32_t>, int32_t>;
 
-/// What one rank hands to another between steps.
+/// A message of one rank to another between steps.
 struct Aside {
   const void *data = nullptr;
   size_t bytes = 0;

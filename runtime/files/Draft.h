@@ -14,7 +14,7 @@
 
 namespace pp {
 
-/// Where a path leads: a link is what it names, whether that is there or not. A circle of links stays as it is.
+/// The path that links lead to, whether a file is there or not. A circle of links stays as it is.
 [[nodiscard]] std::string followLinks(const std::string &path);
 /// Makes the names inside a folder durable.
 Status syncFolder(const std::string &path);
@@ -45,7 +45,7 @@ public:
     return stream ? Status() : refused("cannot write `", place, "`: ", strerror(errno));
   }
 
-  /// What is written to; null before `open` and after `finish`.
+  /// The stream to write to; null before `open` and after `finish`.
   [[nodiscard]] FILE *file() const { return stream; }
 
   /// Waits until the file is on the disk, and puts it into its place.

@@ -47,8 +47,8 @@ std::optional<std::map<std::string, std::string>> filesOfOurs(const std::string 
   return {};
 }
 
-/// Whether each file that would be removed with the folder is the one that its mark knows. A folder that is being
-/// written has no checksums yet, and drafts.
+/// An error unless every file of the folder, which is about to be removed, is as the folder's mark lists it. A folder
+/// that is still being written has drafts and no checksums.
 Status checkOurs(const std::string &folder, bool isRead) {
   const auto ours = filesOfOurs(folder);
   const bool isUnfinished = folder.ends_with(".tmp");

@@ -74,8 +74,8 @@ Status writeText(const std::string &path, const std::string &body, bool waits);
 /// Reads a file; `path` names it in errors.
 Status readText(const std::string &path, std::string &body);
 
-/// What a folder with a model has beside its weights: config.json, the tokenizer's files and the like, but no code and
-/// no weights of other formats. `tooLarge` gets the files that are too large to be such.
+/// The files of a model's folder beside its weights: config.json, the tokenizer's files and the like, but no code and
+/// no weights of other formats. `tooLarge` gets the files that are too large for that.
 Status filesBeside(const std::string &model, std::vector<std::string> &names, std::vector<std::string> &tooLarge);
 /// Whether such a file belongs to the tokenizer.
 bool isOfTokenizer(const std::string &name);

@@ -26,7 +26,7 @@ json firstOf(std::initializer_list<json> all) {
   return {};
 }
 
-/// What a configuration says of the rotary positions of one type of layers, under one name each.
+/// The settings of a configuration for the rotary positions of one type of layers, each under one name.
 json ropeOf(const json &config, const json &defaults) {
   const std::string kind = defaults.at("kind"), base = defaults.at("base");
   json given = get(config, "rope_parameters");
@@ -130,7 +130,7 @@ Status compareWindow(const std::string &path, const json &config, double ours, i
   return differs(path, "sliding_window", window, ours > 0 ? json(ours) : json());
 }
 
-/// Params: window, scale, softcap, up to the last that says something.
+/// The params are window, scale and softcap; those behind the last one that is set are left out.
 Status compareAttention(const std::string &path, const json &config, const OpSpec &op, bool cut, int64_t sequence) {
   auto param = [&](size_t i) { return i < op.params.size() ? op.params[i] : 0; };
   PP_TRY(compareWindow(path, config, param(0), sequence));

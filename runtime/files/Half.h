@@ -27,7 +27,7 @@ namespace pp {
   auto small = std::bit_cast<uint32_t>(std::bit_cast<float>(0x3f000000 | rest) - 0.5f);
   return std::bit_cast<float>(sign | (rest < 0x400 ? small : normal));
 }
-/// From 65520 on it is infinite; a NaN stays one. The sum with 0.5 rounds what will be subnormal.
+/// Values from 65520 on become infinite; a NaN stays a NaN. Adding 0.5 rounds a subnormal result.
 [[nodiscard, gnu::always_inline]] inline uint16_t roundToF16(float value) {
   auto u = std::bit_cast<uint32_t>(value);
   uint32_t sign = u >> 16 & 0x8000, rest = u & 0x7fffffff;

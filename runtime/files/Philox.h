@@ -17,7 +17,7 @@ struct Words {
   uint32_t v[4];
 };
 
-/// What each round multiplies the first and the third word by, and adds to the halves of the key.
+/// Each round multiplies the first and third word by these factors, and adds these numbers to the key's halves.
 inline constexpr uint32_t kPhiloxFactor0 = 0xd2511f53, kPhiloxFactor2 = 0xcd9e8d57;
 inline constexpr uint32_t kPhiloxStep0 = 0x9e3779b9, kPhiloxStep1 = 0xbb67ae85;
 inline constexpr int kPhiloxRounds = 10;
@@ -33,7 +33,7 @@ PP_PHILOX Words philox(uint64_t key, Words counter) {
   return counter;
 }
 
-/// What decides on a dropout's elements (runtime/Pp.h).
+/// Decides which elements a dropout drops (runtime/Pp.h).
 struct DropoutMask {
   uint64_t seed;
   uint32_t site, threshold;

@@ -17,7 +17,7 @@ enum class Packing : uint8_t { Stream, Whole, Split };
 /// `stream`, `whole`, `split`.
 [[nodiscard]] const char *nameOf(Packing packing);
 
-/// How many targets count, and the sum of their weights, which is the same number where the data have none.
+/// The number of targets that count, and the sum of their weights (the same number if the data have none).
 struct Counted {
   int64_t targets = 0;
   double weights = 0;
@@ -31,10 +31,10 @@ class Rows {
 public:
   /// Rows of `length` tokens of a file that stays open; `pad` fills what is left of a row.
   Status open(const Tokens &tokens, const std::string &path, int64_t length, Packing packing, int32_t pad = 0);
-  /// From now on the documents, or the rows of a stream, of each epoch come in an order of this seed.
+  /// From now on this seed orders the documents, or the rows of a stream, in each epoch.
   void shuffle(uint64_t seed) { order = seed; }
-  /// Where a row begins: a token of the document that is `document`-th in the order of its epoch. Of a stream, a token
-  /// of the file; of a stream that is shuffled, the number of tokens of the rows before it in the epoch.
+  /// The begin of a row: a token of the document that is `document`-th in the order of its epoch. In a stream it is a
+  /// token of the file; in a shuffled stream, the number of tokens in the rows before it in the epoch.
   struct Place {
     int64_t epoch = 0, document = 0, token = 0;
     bool operator==(const Place &) const = default;
@@ -61,7 +61,7 @@ public:
   void read(int64_t n, What what, int32_t *out, int64_t from = 0, int64_t count = -1, int64_t ahead = 0) const;
   /// The targets of row `n` that count; `ahead`: of those so many places on.
   [[nodiscard]] Counted counted(int64_t n, int64_t ahead = 0) const;
-  /// How many tokens row `n` has.
+  /// The number of tokens in row `n`.
   [[nodiscard]] int64_t filled(int64_t n) const;
 
 private:
@@ -80,7 +80,7 @@ private:
   [[nodiscard]] Epoch pack(int64_t number, int64_t firstRow) const;
   /// Calls `use(piece)` for the pieces of a row.
   template <class Use> void forPieces(int64_t n, Use use) const;
-  /// Of a stream: rows of the epoch in which row 0 lies.
+  /// The number of rows in a stream's epoch that has row 0.
   [[nodiscard]] int64_t firstWindows() const;
   [[nodiscard]] Place placeOfWindow(int64_t n) const;
   [[nodiscard]] Piece window(int64_t n, bool before) const;
@@ -104,8 +104,8 @@ struct StepShape {
   int64_t sequence = 0, rows = 0;
 };
 
-/// Where the steps of this shape begin: what the run has read before in steps of other shapes, and where in the data it
-/// goes on. All are 0 if there were none.
+/// The begin of the steps of this shape: what the run read before in steps of other shapes, and its place in the data.
+/// All numbers are 0 if there were no such steps.
 struct ShapeBegin {
   int64_t step = 0, rows = 0, tokens = 0;
   std::vector<Rows::Place> data; ///< of each of its files

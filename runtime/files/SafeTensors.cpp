@@ -37,7 +37,7 @@ double readF32(const void *data, int64_t i) { return load<float>(data, i); }
 double readBf16(const void *data, int64_t i) { return fromBf16(load<uint16_t>(data, i)); }
 double readF16(const void *data, int64_t i) { return fromF16(load<uint16_t>(data, i)); }
 
-/// Where the string that begins here ends: at its second quote, or at the text's end.
+/// The end of the string that begins here: its second quote, or the end of the text.
 size_t endOfString(std::string_view body, size_t at) {
   for (++at; at < body.size() && body[at] != '"'; ++at)
     at += body[at] == '\\';

@@ -33,7 +33,7 @@ struct FileTensor {
 [[nodiscard]] const char *fileType(Type type);
 /// Nothing for types that hold no reals, or that the runtime does not compute with.
 [[nodiscard]] std::optional<Type> typeOfFile(const std::string &type);
-/// What is wrong with a text of JSON: at one of its bytes, or at the value to which these keys lead.
+/// A fault in a text of JSON: at one of its bytes, or at the value to which these keys lead.
 struct JsonFault : std::invalid_argument {
   JsonFault(const std::string &what, size_t byte) : invalid_argument(what), byte(byte) {}
   JsonFault(const std::string &what, std::vector<std::string> keys) : invalid_argument(what), keys(std::move(keys)) {}
@@ -45,7 +45,7 @@ struct JsonFault : std::invalid_argument {
 [[nodiscard]] nlohmann::json parseJson(std::string_view body);
 /// The same, in the order of the file.
 [[nodiscard]] nlohmann::ordered_json parseOrderedJson(std::string_view body);
-/// What an exception says of this file, or of its `part`, with line and column where they are known.
+/// An exception's message about this file or its `part`, with line and column if they are known.
 [[nodiscard]] Status corruptJson(const std::string &path, std::string_view body, const std::exception &error,
                                  const char *part = "");
 
@@ -58,7 +58,7 @@ public:
   [[nodiscard]] const std::string &path() const { return name; }
   /// Element `i` of a tensor of reals.
   using Reader = double (*)(const void *data, int64_t i);
-  /// How the elements of this type are read; null if they are no reals.
+  /// The reader for elements of this type; null if they are not reals.
   [[nodiscard]] static Reader readerOf(const std::string &type);
   [[nodiscard]] const char *data(const FileTensor &tensor) const { return base + tensor.begin; }
 
@@ -82,7 +82,7 @@ public:
               const std::map<std::string, std::string> &metadata, int folder = AT_FDCWD);
   Status write(const void *data, size_t bytes);
   Status finish();
-  /// Of all that was written.
+  /// The checksum of everything that was written.
   [[nodiscard]] std::string checksum() const { return sum.text(); }
 
 private:

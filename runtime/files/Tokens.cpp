@@ -53,7 +53,8 @@ bool isText(std::string_view body) {
   return true;
 }
 
-/// What a file that is no text begins like, or nothing. Bytes of any other file are no tokens unless the user says so.
+/// The kind of a binary file by its first bytes; empty for a text. Bytes of a binary file are no tokens unless the user
+/// says so.
 std::string binaryKind(std::string_view body) {
   constexpr std::pair<std::string_view, const char *> kinds[] = {{"PK\x03\x04", "a zip archive"},
                                                                  {"\x1f\x8b", "a gzip archive"},

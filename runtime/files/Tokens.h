@@ -28,21 +28,21 @@ public:
   /// `random`: tokens from the seed. With `check` every token is held against the vocabulary.
   Status open(const std::string &path, int64_t vocab, uint64_t seed, bool check);
 
-  /// What tells these tokens from others: their number, and a hash of the first and the last of them; of a program that
-  /// reads documents also of where the first and the last of these begin, and of what counts.
+  /// A text that identifies these tokens: their number, and a hash of the first and last ones. If the program reads
+  /// documents, the hash has the first and last begins of documents, too, and which tokens count.
   [[nodiscard]] std::string fingerprint(bool withDocuments) const;
 
   [[nodiscard]] int64_t count() const { return tokens; }
   [[nodiscard]] bool isRandom() const { return random; }
   /// The token at this position; random ones have no last position.
   [[nodiscard]] int32_t at(int64_t position) const;
-  /// Where the documents begin, and the number of tokens; empty: the file has no documents.
+  /// The begins of the documents, and the number of tokens; empty if the file has no documents.
   [[nodiscard]] const std::vector<int64_t> &documents() const { return begins; }
   [[nodiscard]] bool hasCounted() const { return counts; }
   /// Tokens count by weights.
   [[nodiscard]] bool hasWeights() const { return weighted; }
   [[nodiscard]] bool isCounted(int64_t position) const { return weightOf(position) != 0; }
-  /// What the token's loss is multiplied by where it is a target.
+  /// The factor of the token's loss if the token is a target.
   [[nodiscard]] float weightOf(int64_t position) const;
 
 private:

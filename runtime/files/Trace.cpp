@@ -57,7 +57,7 @@ private:
   std::vector<std::vector<int64_t>> numbers;
   int32_t all;
   int64_t first = INT64_MAX;
-  /// By step, from 0, number of the message, and how often it has been before in the step.
+  /// The ends by step (from 0), number of the message, and number of its earlier posts in the step.
   std::map<std::tuple<int64_t, int64_t, int64_t>, std::vector<End>> ends;
   std::map<std::pair<size_t, int32_t>, double> free; ///< by rank and line: where its last message ends
   const char *comma = "";
@@ -89,7 +89,7 @@ void Writer::slice(size_t rank, int32_t line, const std::string &name, const cha
            "\",", times, ",\"args\":{", arguments, "}}"));
 }
 
-/// What the rank's only thread did.
+/// Writes an event of the rank's only thread.
 void Writer::event(size_t rank, const Trace::Event &event) {
   const RankProgram &program = *ranks[rank].program;
   double start = micros(event.start + ranks[rank].shift), end = micros(event.stop + ranks[rank].shift);
@@ -183,7 +183,8 @@ void Writer::write() {
 
 } // namespace
 
-/// A unit's event comes after those of what it posted and waited for inside itself, which count there only.
+/// The event of a unit comes after the events of the messages inside it. The time of these messages is taken out of the
+/// unit's time, so it counts once.
 void Trace::settle() {
   for (size_t i = 0; i < pending.size(); ++i) {
     Event event = pending[i];

@@ -41,13 +41,13 @@ public:
     return int64_t(time.tv_sec) * 1000000000 + time.tv_nsec;
   }
 
-  /// From now on the times of all but steps are marks of a device, until `settle`.
+  /// From now on all times but those of steps are marks of a device, until `settle`.
   void setMarks(TraceMarks *its) { marks = its; }
   [[nodiscard]] int64_t mark() const { return marks ? marks->mark() : now(); }
-  /// The step is over: the marks' times become known.
+  /// Ends the step: the times of its marks are known now.
   void settle();
 
-  /// Makes room for `capacity` events. More are kept, too, up to `most`; later ones are counted and dropped.
+  /// Makes room for `capacity` events. Up to `most` events are kept; later ones are counted and dropped.
   void reserve(size_t capacity, size_t most) {
     events.resize(std::min(capacity, most));
     this->most = most;
@@ -57,7 +57,7 @@ public:
     nested = 0;
     unitStart = mark();
   }
-  /// What a unit posted and waited for inside itself counts there only.
+  /// Messages inside a unit count as messages only, not in the unit's time.
   void endUnit(int32_t unit) {
     if (!marks)
       total.units -= nested;
@@ -101,7 +101,7 @@ private:
   size_t used = 0, lost = 0, most = 0;
 };
 
-/// What one rank hands in for the trace file; times are moved by `shift` nanoseconds.
+/// One rank's part of the trace file; its times are moved by `shift` nanoseconds.
 struct RankTrace {
   const RankProgram *program = nullptr;
   std::vector<Trace::Event> events;

@@ -8,7 +8,7 @@
 
 namespace pp {
 
-/// Where a tensor lies.
+/// The place of a tensor in the files.
 struct FilePlace {
   const SafeTensors *file = nullptr;
   const FileTensor *tensor = nullptr;
@@ -19,12 +19,12 @@ class WeightFiles {
 public:
   static constexpr const char *modelStem = "model";
 
-  /// How the files of this stem are named: one alone, or the index of several.
+  /// The names for this stem: of a single file, and of the index of several.
   [[nodiscard]] static std::string singleOf(const std::string &stem) { return stem + ".safetensors"; }
   [[nodiscard]] static std::string indexOf(const std::string &stem) { return singleOf(stem) + ".index.json"; }
 
-  /// Opens a file, or what a folder has: the files that its index names, or `model.safetensors`. A tensor that several
-  /// files have is the one of the file that the index says.
+  /// Opens a file, or what a folder has: the files that its index names, or `model.safetensors`. If several files have
+  /// a tensor, the index says whose it is.
   Status open(const std::string &path, const std::string &stem = modelStem);
 
   [[nodiscard]] const std::string &path() const { return name; }

@@ -14,11 +14,11 @@ using namespace pp;
 
 //===-- Dropout of weights ---------------------------------------------------------------------------------------===//
 //
-// A pair's word is that of element (head * length + query) * length + key of its sequence, with heads of all devices
-// of the rank and positions in the whole sequence. So no slice, chunk or part of a call changes it, and the backward
-// makes the same words again.
+// The word of a pair is number (head * length + query) * length + key of its sequence. Heads count over all devices of
+// the rank, positions over the whole sequence. So the word depends on no slice, chunk or part of a call, and the
+// backward makes the same word again.
 
-/// As many words as a register holds, each in the low half of its lane; the high halves may be anything.
+/// Makes a register of words, each in the low half of its lane; the high halves may have any value.
 #if defined(__AVX512F__)
 typedef uint64_t WordLanes __attribute__((vector_size(64)));
 PP_INLINE WordLanes productsOf(WordLanes words, uint32_t by) {
@@ -40,7 +40,7 @@ PP_INLINE WordLanes productsOf(WordLanes words, uint32_t by) {
 }
 #endif
 
-/// Of one head of a sequence against one chunk of keys; queries and keys count from the call's and the chunk's first.
+/// Dropout of one head against one chunk of keys; queries count from the call's first, keys from the chunk's first.
 struct PairDropout {
   DropoutMask mask;
   int32_t row;    ///< the number of the sequence in the run
@@ -49,7 +49,7 @@ struct PairDropout {
   bool any;       ///< false: every pair keeps its weight
   double growth;  ///< what a weight that stays is multiplied by
 
-  /// What the pair's weight is multiplied by.
+  /// The factor of the pair's weight.
   double factor(int64_t query, int64_t key) const {
     int64_t place = origin + query * length + key;
     return !any ? 1 : mask.words(place / 4, row).v[place % 4] >= mask.threshold ? growth : 0;
@@ -152,7 +152,7 @@ struct AttentionShape {
     firstHead = int64_t(op.params[6]);
     growth = 1 / (1 - op.params[3]);
   }
-  /// From now on queries are those of this run.
+  /// From now on the queries are those of `run`.
   void turnTo(int64_t run) {
     first = run * s;
     position = positions[run];
@@ -175,9 +175,9 @@ struct AttentionShape {
   int64_t statistic(int64_t b, int64_t t, int64_t head) const {
     return (b * heads + head) * rowsOfSequence + first + t;
   }
-  /// Where the queries begin, counted from the chunk's first key; negative if they come first.
+  /// The position of the first query, counted from the chunk's first key; may be negative.
   int64_t lead(const Chunk &chunk) const { return position - chunk.position; }
-  /// How many keys of the chunk the queries before `end` see.
+  /// The number of keys of the chunk that queries before `end` see.
   int64_t keysBefore(const Chunk &chunk, int64_t end) const {
     int64_t keys = causal ? end + lead(chunk) : chunk.length;
     return keys < 0 ? 0 : keys < chunk.length ? keys : chunk.length;

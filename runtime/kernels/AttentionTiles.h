@@ -4,8 +4,8 @@
 // A tile of `rows` x 3 vectors stays in registers: 4 x 3 of 16 registers with AVX2, 8 x 3 of 32 with AVX-512; one row
 // element is broadcast and used three times.
 //
-// What is multiplied lies in words of 32 bits. A word is an f32, or (`paired`) two bf16 that are neighbours along the
-// sum: channels of a row for dot products of rows ("rows" below), or neighbouring rows for sums over rows ("across").
+// Operands are words of 32 bits. A word is an f32, or (`paired`) two bf16 that are neighbours along the sum: channels
+// of a row for dot products of rows ("rows" below), or neighbouring rows for sums over rows ("across").
 #ifndef PP_RUNTIME_KERNELS_ATTENTIONTILES_H
 #define PP_RUNTIME_KERNELS_ATTENTIONTILES_H
 
@@ -218,8 +218,8 @@ template <int lanes, int rows, bool paired = false> struct Tiles {
   /// Scores of f32 come scaled from scaled queries. Pairs of bf16 stay as they are, and their sums are scaled.
   PP_INLINE static Vector scaled(Vector sum, float scale) { return paired ? sum * scale : sum; }
 
-  /// `n` dense rows of a query block, transposed into panels [panel][word][lane], words of f32 scaled: groups of four
-  /// lanes take four words of their rows, then change them among themselves.
+  /// Transposes `n` dense rows of a query block into panels [panel][word][lane], and scales words of f32: groups of
+  /// four lanes read four words of their rows, then exchange them.
   [[gnu::noinline]] static void transposeBlock(const float *x, int64_t n, int64_t width, float scale, float *y) {
     int64_t words = width / perWord;
     for (int64_t q = 0; q < n; q += lanes)

@@ -84,7 +84,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
       for (int n = 0; n < vectors; ++n)
         store(pt + i * queryBlock + n * lanes, exp2(load(pt + i * queryBlock + n * lanes) - load(lse + n * lanes)));
   }
-  /// What dropout leaves of a tile: which pairs stay, all bits of a word or none, and what their weights grow by.
+  /// Dropout of a tile: which pairs stay (all bits of a word, or none), and the factor of their weights.
   struct Drops {
     alignas(64) uint32_t stays[rows * panel];
     float growth;

@@ -43,7 +43,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
       carried = st + roundUp(keyBlockOf(shape), rows) * panel;
     }
   };
-  /// What a block of queries carries from chunk to chunk; the sums of weights and Ot are relative to the maximum.
+  /// Values that a block of queries carries from chunk to chunk; sums and Ot are relative to the maximum.
   struct Carried {
     float *ot, *largest, *sum;
     Carried(const Packs &f, const AttentionShape &shape, int64_t block) {
@@ -184,7 +184,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
       }
   }
 
-  /// After the last chunk: divided by the sums; a query that saw no key has o = 0 and lse = -inf.
+  /// After the last chunk, divides by the sums; a query that saw no key gets o = 0 and lse = -inf.
   template <class E>
   static void finish(const AttentionShape &shape, const Packs &f, const Carried &carried, E *o, float *lse,
                      int64_t q0) {

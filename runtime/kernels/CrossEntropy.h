@@ -14,12 +14,12 @@
 namespace {
 using namespace pp;
 
-/// What the sum of a step's losses is multiplied by.
+/// The factor of the sum of a step's losses.
 inline double lossFactor(const PreparedOp &op, const OptimizerScalars &scalars) {
   return op.has(Counted) ? op.params[0] / scalars.divisors[op.ahead()] : op.params[0];
 }
 
-/// Of a row's loss; without weights all are 1.
+/// The weight of a row's loss; without weights it is 1.
 inline double weightOf(const float *weights, int64_t row) { return weights ? double(weights[row]) : 1; }
 
 /// The slope of lse + w lse^2.
@@ -30,7 +30,7 @@ template <bool Capped, class A> struct LogitCap {
   A cap, inverse;
   explicit LogitCap(const PreparedOp &op) : cap(A(op.logitCap())), inverse(Capped ? A(1 / op.logitCap()) : A(0)) {}
   PP_INLINE A operator()(A z) const { return Capped ? cap * hyperbolicTangent(z * inverse) : z; }
-  /// The slope of the cap where it makes `logit`.
+  /// The derivative of the cap at the point where its value is `logit`.
   PP_INLINE A slope(A logit) const { return Capped ? A(1) - (logit * inverse) * (logit * inverse) : A(1); }
 };
 
@@ -58,7 +58,7 @@ PP_INLINE Acc<E> sumOfPowers(const E *z, E *dz, int64_t n, Acc<E> largest, Logit
   return sum;
 }
 
-/// dz but for the target's column.
+/// An element of dz in any column but the target's.
 template <class E, bool Capped>
 PP_INLINE void writeSlopes(const E *z, E *dz, int64_t n, Acc<E> largest, LogitCap<Capped, Acc<E>> cap, Acc<E> factor) {
   using A = Acc<E>;

@@ -31,7 +31,7 @@ template <class E> struct AccOf {
 template <> struct AccOf<double> {
   using Kind = double;
 };
-/// What sums, statistics and gradients of weights are held in.
+/// The type of sums, statistics and gradients of weights.
 template <class E> using Acc = typename AccOf<E>::Kind;
 
 PP_INLINE float get(const float *p, int64_t i) { return p[i]; }
@@ -81,7 +81,7 @@ PP_INLINE float exponential(float x) {
   float shifted = x * 1.44269504f + 12582912.0f;
   float n = shifted - 12582912.0f;
   float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  // In pairs, not by Horner: the loops wait for this chain, not for the multipliers.
+  // Adds in pairs, not by Horner: the loops wait for the length of this chain, not for the multipliers.
   float r2 = r * r;
   float p = (1.9875691500e-4f * r + 1.3981999507e-3f) * r2 + (8.3334519073e-3f * r + 4.1665795894e-2f);
   p = p * r2 + (1.6666665459e-1f * r + 5.0000001201e-1f);

@@ -131,7 +131,7 @@ template <Activation kind, class A> PP_INLINE A activate(A x, A alpha, A &slope)
   }
 }
 
-/// What a glu takes beside its tensors; without a limit every number lies within it.
+/// The numbers of a glu beside its tensors; without a limit its bound is infinite.
 template <class A> struct GluNumbers {
   A limit, alpha, plus;
   explicit GluNumbers(const PreparedOp &op)

@@ -14,7 +14,8 @@ int32_t failRun(pp_rank_t *rank, int32_t number, const char *name, pp_status_t s
   return rank->fail(status, where + ": " + Kernels::whyFailed());
 }
 
-/// Lists of addresses lie on the stack of the task body: work that is done later needs its own.
+/// Copies of a call's arguments: its lists of addresses lie on the stack of the task body, and later work needs its
+/// own.
 struct KeptArguments {
   std::vector<void *> pointers;
   std::vector<std::vector<void *>> lists;
@@ -26,7 +27,7 @@ struct KeptArguments {
       its.push_back(const_cast<void *>(list[i]));
     pointers.push_back(its.data());
   }
-  /// Each device along `data` has a shard of the tensors.
+  /// Moves each pointer by its number of bytes, to the shard that this device along `data` updates.
   void move(const std::vector<int64_t> *bytes) {
     if (!bytes)
       return;
@@ -71,7 +72,7 @@ int32_t runLater(pp_rank_t *rank, int32_t number, const PreparedOp *op, const ch
   });
 }
 
-/// The arguments keep the C ABI's order; constness ends here because a body knows which it writes.
+/// Keeps the arguments in the order of the C ABI. Drops their constness: a body knows which of them it writes.
 template <class... Pointers>
 int32_t run(pp_rank_t *rank, int32_t number, Kernel kernel, const char *name, Pointers... pointers) {
   const PreparedOp *op = find(rank, number);

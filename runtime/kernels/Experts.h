@@ -64,7 +64,7 @@ template <class A> void keepBestGroups(A *scores, int64_t n, int64_t groups, int
   }
 }
 
-/// What experts are chosen by, where that is not p itself.
+/// The scores by which experts are chosen, if they are not p itself.
 template <class E> const Acc<E> *scoresOf(const PreparedOp &op, const Acc<E> *p, const E *bias, Acc<E> *scores) {
   const int64_t n = op.dims[1], groups = int64_t(op.params[4]);
   if (!bias && groups == 1)
@@ -135,7 +135,7 @@ inline int64_t planRows(const int32_t *sel, int32_t *places, int32_t *counts, in
   return all;
 }
 
-/// How many choices a section takes at most: with a capacity no more than the tokens that are there give it.
+/// The most choices that a section takes; with a capacity it depends on the number of tokens that are there.
 inline int64_t roomOf(const PreparedOp &op, int64_t tokens) {
   const double equal = double(tokens * op.dims[2]) / double(op.dims[4]), most = __builtin_ceil(op.params[3] * equal);
   return op.params[3] > 0 && most < double(op.dims[5]) ? int64_t(most) : op.dims[5];
@@ -274,7 +274,7 @@ template <class E> pp_status_t expert_load(const PreparedOp &op, void *const *ar
   return PP_OK;
 }
 
-/// How often the rows of a group chose each expert.
+/// Counts how often the rows of a group chose each expert.
 template <class A> void countChoices(const int32_t *sel, A *often, int64_t choices, int64_t n) {
   memset(often, 0, size_t(n) * sizeof(A));
   for (int64_t i = 0; i < choices; ++i)
@@ -364,7 +364,7 @@ template <class E> pp_status_t dispatch(const PreparedOp &op, void *const *argum
   return PP_OK;
 }
 
-/// In the type of sums, and rounded once.
+/// Adds in the type of sums, and rounds once.
 template <class E> pp_status_t combine(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   const E *rows = in<E>(arguments[0]);

@@ -8,8 +8,8 @@
 
 namespace pp {
 
-/// What a product does besides: nothing, gelu of its result, gelu's derivative in it, the column sums of dy, or the sum
-/// of it and a residual.
+/// Work that a product also does: nothing, gelu of its result, a product with gelu's derivative, column sums of dy, or
+/// adding a residual.
 enum class Epilogue : uint8_t { None, Gelu, GeluBwd, BiasDw, Add };
 
 /// c[m,n] (+)= a . b + bias; transposes are strides, c is dense.
@@ -69,8 +69,8 @@ struct ExpertRows {
   bool isFirst;
 };
 
-/// Of each expert in turn its rows in each section, of `counts`[sections][experts]: those of a section lie one expert
-/// behind the other from its begin on.
+/// Visits each expert's rows in each section, by `counts`[sections][experts]: from the begin of a section on, the rows
+/// of one expert follow those of another.
 template <typename Do> void forExpertRows(const PreparedOp &op, const int32_t *counts, Do &&run) {
   const int64_t n = op.dims[3], sections = op.dims[4], room = op.dims[0] / sections;
   for (int64_t e = 0; e < n; ++e)

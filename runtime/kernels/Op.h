@@ -168,35 +168,35 @@ struct PreparedOp {
   const Launches *launches = nullptr; ///< what ops of the device `cuda` share (runtime/simt/Launch.h); null on the CPU
 
   bool has(OpFlag flag) const { return flags & flag; }
-  /// Where row t of a sequence of `rows` stands, whose first row stands at `first`.
+  /// The position of row t in a sequence of `rows` whose first row has position `first`.
   int64_t positionOf(int64_t t, int64_t rows, int64_t first) const {
     return has(Zigzag) && t >= rows / 2 ? second + t - rows / 2 : first + t;
   }
-  /// Of an attention: elements from a row of q to the next one, and of k and v.
+  /// Elements from a row of an attention's q to the next row, and the same for k and v.
   int64_t queryStride() const { return (has(Packed) ? dims[2] + 2 * dims[3] : dims[2]) * dims[4]; }
   int64_t keyStride() const { return has(Packed) ? queryStride() : dims[3] * dims[4]; }
-  /// What the group of an update's weight multiplies the rate by, and what it multiplies the weight decay by.
+  /// The factors of the rate and of the weight decay for the group of an update's weight.
   double groupRate() const { return params[kernel == Kernel::muon]; }
   double groupShrink() const { return params[kernel == Kernel::muon ? 2 : 1]; }
-  /// What the rank's weight decay is multiplied by: 0 for a weight that does not shrink.
+  /// The factor of the rank's weight decay: 0 for a weight without decay.
   double shrink() const { return has(Decay) ? groupShrink() : 0; }
-  /// Of a loss that counts its targets, how many places on they are.
+  /// The number of places that the targets of a counting loss are ahead.
   int ahead() const { return int(params[2]); }
-  /// What squares of lse are multiplied by; 0: no loss has them.
+  /// The factor of the squares of lse; 0: there is no z-loss.
   double zLoss() const { return params[3]; }
   /// The cap of the logits of a loss; 0: none.
   double logitCap() const { return params[kernel == Kernel::cross_entropy_stats ? 0 : 1]; }
 };
 
-/// The loops of one ISA. Each is made by one file with its own compiler flags; all they define has internal linkage,
-/// so that the linker cannot take code of one ISA for another.
+/// The loops of one ISA. One file with its own compiler flags makes each table. All functions of the file have internal
+/// linkage, so that the linker cannot take code of one ISA for another.
 struct IsaTable {
   const char *name;
   bool multipliesBf16;                 ///< products of bf16 are Bf16Gemm.cpp's where oneDNN has no AMX
   Body bodies[kernelCount][typeCount]; ///< by kernel and Type; null where Gemm.cpp serves
   /// Bytes that the op needs in the rank's scratch.
   int64_t (*scratch)(const PreparedOp &op);
-  /// From 16 bits, by Type.
+  /// Widens 16 bits to f32, by Type.
   void (*widen[typeCount])(const void *half, float *f32, int64_t n);
   /// Rounds to 16 bits once; adds what the destination holds before rounding when `accumulate`.
   void (*narrow[typeCount])(const float *f32, void *half, int64_t n, bool accumulate);

@@ -40,7 +40,7 @@ inline bool skips(const OptimizerScalars &scalars, const double *norm2) {
   return scalars.holds || (norm2 && !__builtin_isfinite(*norm2));
 }
 
-/// What gradients are multiplied by: they are those of loss scale times the loss, and their norm is clipped.
+/// The factor of gradients: it takes out the loss scale, and clips their norm.
 inline double gammaOf(const OptimizerScalars &scalars, const double *norm2) {
   double gamma = 1 / scalars.lossScale;
   if (scalars.clip > 0 && norm2) {
@@ -50,7 +50,7 @@ inline double gammaOf(const OptimizerScalars &scalars, const double *norm2) {
   return gamma;
 }
 
-/// What AdamW computes once per call, in f64, from the rank's scalars.
+/// The factors that AdamW computes once per call, in f64, from the rank's scalars.
 struct AdamFactors {
   double gamma, beta1, beta2, correction1, correction2, lr, epsilon, decay;
 

@@ -202,7 +202,8 @@ static std::string readRuns(OpSpec &spec, PreparedOp &op) {
   return op.second < spec.dims[1] / 2 ? "the second run begins at position " + std::to_string(op.second) : "";
 }
 
-/// With the flag `packed` the last dim says how the columns of a row are shared out: takes it. An attention needs none.
+/// With the flag `packed`, reads and removes the last dim, which says how the columns of a row are shared out. An
+/// attention has no such dim.
 static std::string readPacked(OpSpec &spec, PreparedOp &op) {
   const bool isRope = op.kernel == Kernel::rope, takesMore = kernelFacts[int(op.kernel)].flags & Packed;
   if (isAttention(op.kernel) || !takesMore || !std::count(spec.flags.begin(), spec.flags.end(), "packed"))

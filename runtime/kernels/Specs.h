@@ -12,8 +12,8 @@ namespace pp {
 /// success, else what is wrong.
 std::string readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> &chunks);
 
-/// The positions that a rope's table has: those of the run from `first` on; with documents, whose positions count from
-/// their own starts, and of two runs, all from 0 on.
+/// The positions of a rope's table: those of the run, from `first` on. With documents, whose positions count from their
+/// own starts, and with two runs, it has all positions from 0 on.
 struct RopeRows {
   int64_t first, count;
   explicit RopeRows(const PreparedOp &op)
@@ -28,9 +28,9 @@ std::array<double, 2> ropeTurn(const std::vector<double> &params, int64_t d, int
 
 /// Whether an op stands for two plain ones.
 bool isPair(Kernel kernel);
-/// The specs of the two, of a pair's that is right.
+/// The specs of the two ops of a pair; the pair's spec must be right.
 std::array<OpSpec, 2> partsOf(const OpSpec &pair);
-/// The body of a pair where no kernel does both: the two prepared `parts`, with the bits that they have on their own.
+/// Runs a pair that has no kernel of its own: its two prepared `parts`, one after the other, with their own bits.
 pp_status_t runParts(const PreparedOp &pair, void *const *arguments);
 
 /// The list of an attention's keys, or of their gradients. Of one tensor that has q, k and v, kernels get the places

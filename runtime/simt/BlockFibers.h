@@ -22,7 +22,7 @@ struct SimtIndex {
 /// Runs `body` once for each thread of each block; blocks have `threads` threads, a multiple of 32 or fewer than 32.
 void runGrid(SimtIndex grid, unsigned threads, size_t sharedBytes, const std::function<void()> &body);
 
-/// Where a kernel goes that is launched on a stream; null: there are no streams, and it runs when it is launched.
+/// Takes the kernels that are launched on a stream; null: there are no streams, and a kernel runs at once.
 extern void (*simtStreams)(void *stream, std::function<void()> kernel);
 template <typename Work> void simtLaunch(void *stream, Work work) {
   if (simtStreams && stream)
@@ -34,7 +34,7 @@ template <typename Work> void simtLaunch(void *stream, Work work) {
 /// Told of the device's memory that kernels take, and below 0 give back; null: nobody asks.
 extern void (*simtMemory)(void *memory, int64_t bytes);
 
-/// What the running thread sees of its place; valid inside runGrid.
+/// The place of the running thread in its grid; valid inside runGrid.
 struct SimtPlace {
   SimtIndex block, blocks, thread, threads;
   char *shared;

@@ -108,7 +108,7 @@ template <class A> PP_DEVICE A warpLargest(A value) {
   return value;
 }
 
-/// Where a block's sums meet: 32 entries for each value, in a kernel's shared memory.
+/// Entries in shared memory by which a block adds up a value: 32 for each value.
 constexpr int blockSumEntries = 32;
 
 /// The sums over the block, for all its threads; the same bits in every run. The block's size is a multiple of 32.

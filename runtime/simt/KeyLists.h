@@ -8,7 +8,7 @@
 
 namespace pp {
 
-/// What one call takes; a kernel's parameters hold 32 KB.
+/// The most chunks of one call; a kernel's parameters hold 32 KB.
 constexpr int mostChunks = 256;
 
 struct KeyChunk {
@@ -36,8 +36,8 @@ struct AttentionCall {
   bool sums;       ///< dk, dv in acc
   bool addsToKeys; ///< to dk, dv, in acc
   double scale, softcap;
-  /// For the tensor cores' kernels, whose scores lack the scale: that of slopes, and that which makes powers of two of
-  /// them. A score under the cap is fromCap * tanh(toCap * score), and its derivative 1 - bend * its square.
+  /// Factors for kernels on tensor cores, whose scores have no scale yet: for slopes, and for powers of two. A capped
+  /// score is fromCap * tanh(toCap * score); its derivative is 1 - bend * its square.
   float slopeScale, scaleInBits, toCap = 0, fromCap = 0, bend = 0;
   int window;            ///< 0: none
   const int32_t *starts; ///< [batch, s]; null: every row is one document
@@ -58,11 +58,11 @@ struct AttentionCall {
   PP_DEVICE int64_t key(int chunk, int b, int j, int group) const {
     return (int64_t(b) * chunks[chunk].length + j) * keyStride + group * d;
   }
-  /// Where row t stands in the sequence; rows behind the last one go on from it.
+  /// The position of row t in the sequence; rows behind the last one continue it.
   PP_DEVICE int placeOf(int t) const { return position + t + (t < run ? 0 : apart); }
   /// The same, counted from the chunk's first key: negative if the row comes first.
   PP_DEVICE int leadOf(int chunk, int t) const { return placeOf(t) - chunks[chunk].position; }
-  /// How many blocks of up to `size` queries there are.
+  /// The number of blocks of up to `size` queries.
   int64_t blocks(int64_t size) const { return s / run * blocksFor(run, size); }
   /// The queries of a block, from `first` to `end`.
   PP_DEVICE void queriesOf(int block, int size, int &first, int &end) const {
@@ -70,7 +70,7 @@ struct AttentionCall {
     first = begin + (block < each ? block : block - each) * size;
     end = first + size < begin + run ? first + size : begin + run;
   }
-  /// How many keys of the chunk the queries of a run before `end` see.
+  /// The number of keys of the chunk that a run's queries before `end` see.
   PP_DEVICE int keysBefore(int chunk, int end) const {
     int length = chunks[chunk].length, keys = causal ? leadOf(chunk, end - 1) + 1 : length;
     return keys < 0 ? 0 : keys < length ? keys : length;
@@ -173,12 +173,12 @@ template <class A> struct PairDropout {
       : mask(n.scalars->seed, n.site, n.scalars->holds ? 0 : n.rate), head((n.firstHead + head) * n.whole),
         whole(n.whole), row(n.rows[int64_t(b) * n.s]), growth(n.scalars->holds ? A(1) : A(1 / (1 - n.rate))) {}
   PP_DEVICE int64_t place(int query, int key) const { return (head + query) * whole + key; }
-  /// What word `i` of four makes of a weight. (An index would put them into memory.)
+  /// The factor of a weight by word `i` of four. (An index would put the words into memory.)
   PP_DEVICE A of(const Words &words, int i) const {
     uint32_t low = i & 1 ? words.v[1] : words.v[0], high = i & 1 ? words.v[3] : words.v[2];
     return (i & 2 ? high : low) >= mask.threshold ? growth : A(0);
   }
-  /// Of a query and a key that stand at these places of the sequence.
+  /// The factor of the pair of a query and a key at these positions of the sequence.
   PP_DEVICE A factor(int query, int key) const {
     int64_t at = place(query, key);
     return of(mask.words(at / 4, row), int(at) & 3);
@@ -193,7 +193,7 @@ template <class A> struct PairDropout {
     second *= of(words, int(at + 1) & 3);
   }
 };
-/// In the place of it where nothing is dropped.
+/// Takes its place if nothing is dropped.
 struct NoDropout {
   PP_DEVICE NoDropout(const AttentionCall &, int, int) {}
 };

@@ -25,7 +25,7 @@ inline void takeScalars([[maybe_unused]] const PreparedOp &op, [[maybe_unused]] 
 #endif
 }
 
-/// What the device or its library said when the last launch of this process failed.
+/// The error of the device or its library when this process's last launch failed.
 inline std::string whyNotLaunched;
 
 struct Grid {
@@ -97,7 +97,7 @@ pp_status_t addSums(const PreparedOp &op, const void *from, void *to);
 inline bool onTensorCores(const PreparedOp &op) {
   return (op.type == Type::Bf16 || op.type == Type::F16) && op.dims[4] <= 256;
 }
-/// What an attention's largest block asks for.
+/// Shared memory of an attention's largest block.
 size_t attentionSharedBytes(const PreparedOp &op);
 
 /// Bytes that an op needs in the rank's scratch.

@@ -7,7 +7,7 @@
 
 namespace pp {
 
-/// Where the rows of a sequence stand that are one run of it, or two (`Zigzag`).
+/// The positions of rows that are one run of a sequence, or two runs (`Zigzag`).
 struct Places {
   int64_t first, run, second; ///< the first row's, rows of a run, the second run's first
   Places(const PreparedOp &op, int64_t rows, int64_t first)

@@ -59,7 +59,7 @@ template <class E> struct AccOf {
 template <> struct AccOf<double> {
   using Kind = double;
 };
-/// What sums, statistics and gradients of weights are held in.
+/// The type of sums, statistics and gradients of weights.
 template <class E> using Acc = typename AccOf<E>::Kind;
 
 #ifdef __CUDACC__
@@ -134,7 +134,7 @@ template <int GroupsLeft> PP_DEVICE void waitCopies() {
 #else
 
 template <class T> T *sharedMemory() { return reinterpret_cast<T *>(simtPlace().shared); }
-/// Of what is read or written at once: the device ends a kernel whose address is not a multiple of its bytes.
+/// Checks the address of a packed access: the device ends a kernel if it is not a multiple of the access's bytes.
 inline void checkAligned(const void *p, int bytes) {
   if (reinterpret_cast<uintptr_t>(p) % unsigned(bytes))
     simtMisaligned(p, bytes);

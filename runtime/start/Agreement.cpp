@@ -26,7 +26,7 @@ namespace {
 
 constexpr size_t mostText = size_t(256) << 20; ///< of the texts of ranks, bytes that are compared
 constexpr size_t mostSaid = 3;                 ///< differences
-// What differs where more of the program does, as well:
+// Facts that also differ if other facts of the program differ:
 constexpr const char *textsOfRanks = "the checksum of all units, messages and places in memory",
                      *ownVersion = "the version of pp";
 
@@ -163,7 +163,7 @@ void Facts::addOptions(const Program &program, const Options &options) {
         addWeights("the model that `--resume` began with", *origin);
 }
 
-/// What changes how a rank rounds, or whom it talks to over what.
+/// Adds the settings that change a rank's rounding, or its messages.
 void Facts::addEnvironment() {
   add("the kernels' instruction set (PP_ISA limits it)", Kernels::isa());
   for (const char *name : {"PP_EPILOGUES", "PP_CUDNN", "PP_COPY_ENGINES", "PP_TF32", "PP_TUNE", "NCCL_MAX_CTAS"})

@@ -21,7 +21,7 @@ struct Fact {
 /// All ranks end with the first things in which one of them differs from rank 0. Collective, MPI must run.
 Status checkAlike(const Program &program, const Options &options);
 
-/// In which facts two ranks differ: the first few, which may be why others differ, too. `names`: of the two.
+/// The first few facts in which two ranks differ; others may follow from them. `names`: of the two ranks.
 [[nodiscard]] std::string differenceOf(const std::vector<Fact> &first, const std::vector<Fact> &second,
                                        const std::array<std::string, 2> &names);
 

@@ -27,7 +27,8 @@ bool speaksBeforeMpi() {
   return !rank || strcmp(rank, "0") == 0;
 }
 
-/// An error before MPI starts. If rank 0 has it as well, it says so, and mpirun ends the others before their turn.
+/// Reports an error before MPI starts. If rank 0 has the same error, rank 0 reports it, and mpirun ends the others
+/// before their turn.
 int sayBeforeMpi(const Status &status, bool speaks) {
   if (speaks)
     return say(status);

@@ -18,7 +18,7 @@ int32_t localNumber(int32_t rank) {
   return rank;
 }
 
-/// What one rank runs on; `group` and `driver` are null on this CPU.
+/// The device and transport of one rank; `group` and `driver` are null on this CPU.
 struct Place {
   std::unique_ptr<Driver> driver;
   std::unique_ptr<StepGroup> group;
@@ -40,7 +40,7 @@ Status makePlace([[maybe_unused]] Emitted &emitted, const Options &options, int3
     place.device = makeHostDevice();
     return {};
   }
-  // What comes over MPI comes when the host asks for it, and cannot be part of a graph.
+  // A message over MPI comes when the host asks for it, so it cannot be part of a graph.
   bool isNccl = hasNccl && options.carrier != Carrier::Mpi;
   if constexpr (hasNccl)
     if (isNccl)
@@ -59,7 +59,8 @@ Status makePlace([[maybe_unused]] Emitted &emitted, const Options &options, int3
   return {};
 }
 
-/// Units exchange values along `tensor` while they compute: over a network they would wait for it all the time.
+/// Warns if devices of `tensor` are on several machines: they exchange values inside units, and would often wait for
+/// the network.
 void warnOfMachines(const Mesh &mesh) {
   auto devices = mesh.parted(Axis::Tensor, machines());
   if (!devices)

@@ -11,11 +11,11 @@ namespace pp {
 inline constexpr const char *adapterStem = "adapter_model";
 inline constexpr const char *adapterConfigFile = "adapter_config.json";
 
-/// How the names of all adapters begin, and how those of an adapter's two weights end.
+/// The begin of the names of all adapters, and the ends of the names of an adapter's two weights.
 inline constexpr const char *nameBegin = "base_model.model.";
 inline constexpr const char *firstEnd = ".lora_A.weight", *secondEnd = ".lora_B.weight";
 
-/// What the names of the adapter beside this weight of the model have before their ends; empty: it has none.
+/// The name, without its end, of the adapter beside this weight of the model; empty if there is none.
 [[nodiscard]] std::string adapterOf(const std::map<std::string, Pieces> &adapters, const std::string &weight);
 
 /// The names of the weights that no update changes, of all ranks.

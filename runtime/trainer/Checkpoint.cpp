@@ -54,7 +54,7 @@ Status writeTensor(const TensorSpec &tensor, const FileTensor &entry, const std:
   });
 }
 
-/// What is copied from the model's folder.
+/// The files that a save copies from the model's folder.
 Status copiedFiles(const WeightLayout &layout, std::vector<std::string> &names, std::vector<std::string> &tooLarge) {
   if (layout.beside.empty())
     return {};
@@ -78,7 +78,7 @@ std::optional<Type> typeOf(const SavePlan &plan, const WeightLayout &layout) {
   return most == elements.end() ? std::nullopt : typeOfFile(most->first);
 }
 
-/// Bytes that the system can still give away, and those that `ulimit -v` leaves this process.
+/// The bytes that the system has free, and those that `ulimit -v` leaves this process.
 void freeMemory(int64_t &ofSystem, int64_t &ofProcess) {
   constexpr int64_t kilo = 1024;
   auto number = [](const std::string &path, const std::string &key) {
@@ -195,7 +195,7 @@ Status Save::makeFolder(const WeightLayout &layout, std::optional<Type> dtype) {
   return {};
 }
 
-/// With a mark, if there is one yet.
+/// Makes the empty folder, with a mark if there is one yet.
 Status Save::makeEmpty(const std::string &markBody) {
   PP_TRY(makeFresh(folder, keeping, fresh));
   made = true;
@@ -224,7 +224,7 @@ Status Save::writeSummed(const std::string &name, const std::string &body) {
   return writeText(fresh + "/" + name, body, /*waits=*/true);
 }
 
-/// What the model has beside its weights.
+/// Copies the files that the model has beside its weights.
 Status Save::copyBeside(const std::string &beside, std::optional<Type> dtype) {
   static constexpr const char *torchNames[] = {"float32", "bfloat16", "float64", "float16"}; // in the order of Type
   for (const std::string &name : copied) {
@@ -237,8 +237,8 @@ Status Save::copyBeside(const std::string &beside, std::optional<Type> dtype) {
   return {};
 }
 
-/// In each round every rank gets one of its tensors, and writes it when all of them are on their way: no rank waits for
-/// another one's disk.
+/// In each round every rank receives one of its tensors, and writes it when the tensors of all ranks are on their way:
+/// no rank waits for another rank's disk.
 Status Save::gather(RankMemory &memory) {
   const int32_t own = memory.program.device;
   for (auto &job : std::exchange(texts, {}))

@@ -26,7 +26,7 @@
 
 namespace pp {
 
-/// Where a run stands.
+/// The state of a run between steps.
 struct RunState {
   int64_t step = 0;   ///< done
   int64_t steps = 0;  ///< the last one, towards which the learning rate decays
@@ -47,16 +47,16 @@ struct RunState {
   int64_t shardBytes = defaultShardBytes; ///< of --shard-size
 };
 
-/// What is to be done to files, in this order: at once, or later by a thread that does nothing else. What comes behind
-/// a failure is not done.
+/// Jobs on files, done in this order: at once, or later by a thread that does nothing else. After a failure the other
+/// jobs are not done.
 class FileWork {
 public:
   explicit FileWork(bool later) : later(later) {}
   void add(std::function<Status()> job);
-  /// Where a tensor is gathered for the next job: each has its own if they are done later, and keeps it for the next
-  /// time, or all have one.
+  /// The memory in which a tensor is gathered for the next job. If jobs are done later, each has its own and keeps it
+  /// for the next save; else all share one.
   std::shared_ptr<std::vector<char>> place();
-  /// Does what was put off, and says what has failed.
+  /// Does the jobs that were put off, and reports a failure.
   Status run();
 
 private:
@@ -75,9 +75,9 @@ public:
 
   Status begin(RankMemory &memory, const std::string &path, const RunState &state, const WeightLayout &layout,
                const Keeping &its);
-  /// Of the model with its adapters added to its weights, in the files of the model that was read.
+  /// Begins to save the model with its adapters added to its weights, in files like those of the model that was read.
   Status beginMerged(RankMemory &memory, const std::string &path, const WeightLayout &layout);
-  /// Of nothing: `tell` and `enter` find out whether all ranks see one folder, and `undo` removes it.
+  /// Begins a save of nothing: `tell` and `enter` find out whether all ranks see one folder; `undo` removes it.
   Status beginTrial(RankMemory &memory, const std::string &path);
   /// Collective.
   Status tell(Transport &transport);
@@ -135,7 +135,7 @@ private:
 /// `isRead`: the run resumes from it. `remark` says which files of the origin are not copied.
 Status checkFolder(RankMemory &memory, const std::string &folder, const WeightLayout &layout, const Keeping &keeping,
                    bool isRead, std::string &remark);
-/// By device, the bytes that it copies when a checkpoint is written behind the steps, from the first time on.
+/// The bytes that each device copies for a checkpoint that is written behind the steps.
 Status copyBytes(Emitted &emitted, const WeightLayout &layout, std::vector<int64_t> &bytes);
 /// Whether this process may take so many bytes more, and the processes of this machine together.
 Status checkMemory(int64_t bytes, int64_t beside);
@@ -148,7 +148,7 @@ Status checkMemory(int64_t bytes, int64_t beside);
 Status checkWhole(const std::string &folder);
 /// The newest checkpoint that is whole: `folder`, or one that is kept beside it. `damage`: why it is not `folder`.
 Status findWhole(const std::string &folder, int64_t &kept, std::string &damage);
-/// What differs from the program of a checkpoint: the name that `--changed` takes for it, and a sentence.
+/// A difference from a checkpoint's program: its name for `--changed`, and a sentence about it.
 struct StateChange {
   const char *name;
   std::string what;

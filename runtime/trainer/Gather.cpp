@@ -33,7 +33,8 @@ bool isFirstWith(const TensorSpec &tensor, const Mesh &mesh, int32_t device) {
   return isOwn && (tensor.dims.empty() ? place == 0 : place % tensor.copies == 0);
 }
 
-/// What a device has of a kind. The layout of state is that of its weight, which `transposed` knows by name.
+/// Collects the tensors of a kind that a device has. State has the layout of its weight, which `transposed` knows by
+/// name.
 void collect(const RankProgram &program, TensorKind kind, const std::map<std::string, bool> &transposed,
              std::vector<Held> &out) {
   if (kind == TensorKind::Weights)
@@ -62,8 +63,8 @@ Status layouts(Emitted &emitted, std::map<std::string, bool> &out) {
   return {};
 }
 
-/// Where several ranks have all of a tensor's state, each for its own update, the first of them hands it in: leaves out
-/// what a rank before this one has, at the same place along `tensor`.
+/// If several ranks have the whole state of a tensor, each for its own update, only the first one gives it: leaves out
+/// tensors that an earlier rank has at the same place along `tensor`.
 void leaveCopies(const std::vector<const RankProgram *> &programs, const Mesh &mesh, std::vector<Held> &out) {
   using Part = std::tuple<std::string, int64_t, int64_t, int32_t>;
   std::set<Part> seen;

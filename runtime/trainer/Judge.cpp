@@ -1,4 +1,4 @@
-// Steps without a barrier: judges each update when its norm has come, does a wrong one over, and says steps later.
+// Runs steps without a barrier: judges each update when its norm has come, repeats a wrong one, and logs steps later.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The emitted step calls `judge` behind its first forwards (docs/barrier.md). All ranks have the same bits of the norm,
@@ -10,9 +10,9 @@
 namespace pp {
 namespace {
 
-/// What a step ends with that was only run up to its judge.
+/// The status of a step that ran only up to its judge.
 constexpr auto stopped = pp_status_t(PP_INTERNAL + 1);
-/// After so many steps at most a step is said.
+/// A step is logged after at most this many further steps.
 constexpr size_t unsaidSteps = 16;
 
 /// Whether an update that assumed a finite norm that needs no clipping was right: as gammaOf and skips of the kernels.
@@ -25,7 +25,7 @@ bool isRight(const OptimizerScalars &scalars, double norm2) {
 
 } // namespace
 
-/// What is written after the step, or read of its weights, is of weights that are right.
+/// Whether the step must be judged at once: weights that are saved, evaluated or read after it must be right.
 bool Trainer::mustBeJudged(int64_t step) const {
   return step == lastStep || evaluatesAfter(step) ||
          (!options.save.empty() && options.saveEvery && step % options.saveEvery == 0);
@@ -74,8 +74,8 @@ pp_status_t Trainer::redo(bool again) {
   return code;
 }
 
-/// Behind the step: keeps what it is to say. If it `must` be judged, its norm is waited for, and the steps before it
-/// are said.
+/// Ends the step and keeps its log line for later. If the step `must` be judged, waits for its norm and logs the steps
+/// before it.
 Status Trainer::endLate(int64_t step, bool must, bool &isJudged, StepSummary &summary) {
   if (!unscalable.ok())
     return settle(unscalable);

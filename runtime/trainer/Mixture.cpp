@@ -28,7 +28,7 @@ int64_t weightOf(std::string_view text) {
   return std::stoll(std::string(whole)) * unit + std::stoll(padded);
 }
 
-/// A step behind `before`; 0: it is none.
+/// Reads a number of a step behind `before`; 0 if it is none.
 int64_t stepOf(std::string_view text, int64_t before) {
   int64_t step = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
@@ -57,7 +57,7 @@ Status readWeights(std::string_view text, std::map<int64_t, int64_t> &weights) {
   return {};
 }
 
-/// Of a name that may say how wide tokens are before the path.
+/// The name of a data file, relative to the list's folder; a prefix of the name may say how wide tokens are.
 std::string besides(const std::string &list, const std::string &data) {
   const std::string path = tokenPath(data);
   return data.substr(0, data.size() - path.size()) + (std::filesystem::path(list).parent_path() / path).string();

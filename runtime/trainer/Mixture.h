@@ -30,7 +30,7 @@ public:
   Status open(const std::string &data, int64_t vocab, uint64_t seed, bool check);
   /// Says how all files are cut into rows.
   Status cut(int64_t length, Packing packing, int32_t pad);
-  /// From now on each file has an order of its own; the first one that of this seed.
+  /// From now on each file has its own random order; the first file has the order of this seed.
   void shuffle(uint64_t seed);
 
   [[nodiscard]] bool isOne() const { return sources.size() == 1; }

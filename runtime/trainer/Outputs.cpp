@@ -94,7 +94,7 @@ Status checkSaved(const char *option, const std::string &path, const Options &op
   return {};
 }
 
-/// What an output of this kind begins like, within the first bytes of it.
+/// Whether these first bytes are those of an output of this kind.
 bool isOfKind(const std::string &option, const std::string &begin) {
   if (option == "log")
     return begin.starts_with("{\"step\":");

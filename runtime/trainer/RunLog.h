@@ -19,7 +19,7 @@ struct EvalSummary {
   bool hasWeights = false;
 };
 
-/// What one step did.
+/// The figures of one step.
 struct StepSummary {
   double loss = 0, norm = 0, lr = 0, seconds = 0, lossScale = 1;
   int64_t tokens = 0;          ///< targets that count
@@ -45,7 +45,7 @@ public:
   Status open();
   /// Says what step `step` of `steps` did; the run ends after `last`.
   Status say(int64_t step, int64_t steps, int64_t last, const StepSummary &summary);
-  /// The losses before step 1 of `steps`.
+  /// Says the losses before step 1 of `steps`.
   Status sayFirst(int64_t steps, const std::vector<EvalSummary> &evals);
 
 private:

@@ -30,7 +30,7 @@ ordered_json programFacts(const Program &program) {
   return facts;
 }
 
-/// What decides how a step changes the weights, apart from the peak rate.
+/// The settings that decide how a step changes the weights, without the peak rate.
 ordered_json optimizerFacts(const OptimizerSpec &optimizer) {
   ordered_json facts = {{"beta1", optimizer.beta1},     {"beta2", optimizer.beta2},
                         {"epsilon", optimizer.epsilon}, {"weight_decay", optimizer.weightDecay},
@@ -59,7 +59,7 @@ ordered_json optimizerFacts(const OptimizerSpec &optimizer) {
 
 ordered_json placeFacts(const Rows::Place &place) { return {place.epoch, place.document, place.token}; }
 
-/// Where the steps of this shape begin.
+/// The facts about the begin of the steps of this shape.
 ordered_json beginFacts(const ShapeBegin &began) {
   ordered_json facts = {{"step", began.step}, {"sequences", began.rows}, {"tokens", began.tokens}};
   for (const Rows::Place &place : began.data)
@@ -91,7 +91,7 @@ Rows::Place placeOf(const nlohmann::json &facts) {
   return place;
 }
 
-/// What the steps before have read, and their shape if it was another.
+/// Reads what earlier steps have read, and their shape if it was another one.
 void readShape(const nlohmann::json &root, const Program &program, RunState &state, std::vector<StateChange> &changes) {
   nlohmann::json its = {{sequenceField, program.sequence}, {rowsField, program.sequencesPerStep()}};
   its.update(root.at("program"));

@@ -12,7 +12,7 @@ using nlohmann::ordered_json;
 namespace pp {
 namespace {
 
-/// Of ranks that have no more together, one writes.
+/// If ranks together have at most these bytes, one of them writes all.
 constexpr int64_t joinedBytes = 64 << 20;
 
 /// Whether every number of `narrow` is one of `wide`.
@@ -20,8 +20,8 @@ bool holds(Type wide, Type narrow) {
   return wide == narrow || wide == Type::F64 || (wide == Type::F32 && elementBytes(narrow) == 2);
 }
 
-/// Where the values of a weight come from. A file of another type than the run's gets them from the master, rounded
-/// once; what such a file cannot hold stands in the optimizer's file as well, for the run that resumes.
+/// The source of a weight's values. A file with another type than the run's takes them from the master, rounded once.
+/// Values that such a file cannot hold are also in the optimizer's file, for a resumed run.
 Status piecesFor(SavePlan &plan, const std::string &weight, Type stored, const Pieces *&out) {
   auto found = plan.weights.find(weight);
   if (found == plan.weights.end())
@@ -38,7 +38,7 @@ Status piecesFor(SavePlan &plan, const std::string &weight, Type stored, const P
   return {};
 }
 
-/// Bytes of its tensors that a device has.
+/// The bytes that each device has of these tensors.
 std::map<int32_t, int64_t> heldBytes(const std::vector<OutTensor> &tensors) {
   std::map<int32_t, int64_t> held;
   for (const OutTensor &tensor : tensors)
@@ -47,7 +47,8 @@ std::map<int32_t, int64_t> heldBytes(const std::vector<OutTensor> &tensors) {
   return held;
 }
 
-/// Of a file that has parts of several devices: who has the least to do, if each byte is either had or received.
+/// Chooses the writer of a file with parts of several devices: the device with the least work, where each byte is its
+/// own or received.
 void chooseWriter(SavePlan &plan, OutFile &file) {
   const std::map<int32_t, int64_t> held = heldBytes(file.tensors);
   int64_t all = 0, least = std::numeric_limits<int64_t>::max();
@@ -125,7 +126,7 @@ std::vector<Share> dealOut(SavePlan &plan, std::vector<OutTensor> tensors, int64
   return out;
 }
 
-/// In files of their own: `model.safetensors`, or `model-00001-of-00004.safetensors` and so on.
+/// Plans new files: `model.safetensors`, or `model-00001-of-00004.safetensors` and so on.
 void planAfresh(SavePlan &plan, std::vector<OutTensor> tensors, const std::string &stem, int64_t most, int64_t joined) {
   std::vector<OutFile> files;
   for (Share &share : dealOut(plan, std::move(tensors), joined)) {

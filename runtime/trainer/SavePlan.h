@@ -19,10 +19,10 @@
 
 namespace pp {
 
-/// Of weights without a folder that was read, and of state: at most so many bytes in a file, but for a larger tensor.
+/// The most bytes in a file of state, or of weights if no folder was read; a larger tensor has its own file.
 inline constexpr int64_t defaultShardBytes = 5'000'000'000;
 
-/// How the weights of a checkpoint are stored.
+/// The layout of a checkpoint's weights in files.
 struct WeightLayout {
   const WeightFiles *origin = nullptr; ///< the folder that was read: its names and types are kept
   bool keepsFiles = false;             ///< and its files and their order; a checkpoint of our own is dealt out anew
@@ -63,7 +63,7 @@ struct SavePlan {
 Status planCheckpoint(Emitted &emitted, const WeightLayout &layout, SavePlan &plan);
 /// The files of the model, with the product of each adapter in the weight that it stands beside.
 Status planMerged(Emitted &emitted, const WeightLayout &layout, SavePlan &plan);
-/// By device, the bytes that it copies to write a checkpoint behind the steps, in the tensors' own types.
+/// The bytes that each device copies to write a checkpoint behind the steps, in the tensors' own types.
 [[nodiscard]] std::vector<int64_t> copiedBytes(const SavePlan &plan);
 
 } // namespace pp

@@ -125,7 +125,7 @@ void StepInputs::setFurther(const std::vector<InputSpec> &specs, int64_t update,
 double StepInputs::weight() const { return std::accumulate(weights.begin(), weights.end(), 0.0); }
 int64_t StepInputs::filled() const { return std::accumulate(tokens.begin(), tokens.end(), int64_t(0)); }
 
-/// What this device reads of each row, in its order.
+/// The runs of each row that this device reads, in its order.
 std::array<StepInputs::Run, 2> StepInputs::runsOf(const InputSpec &its) const {
   const int64_t devices = whole.mesh.size(Axis::Context), length = its.length / 2;
   if (devices == 1)

@@ -29,7 +29,7 @@ public:
   /// program and the data know of them.
   Status open(const std::string &data, const std::string &source, uint64_t seed, std::optional<Packing> packing,
               bool check);
-  /// From now on each epoch has an order of this seed.
+  /// From now on each epoch has a random order by this seed.
   Status shuffle(uint64_t seed);
   /// The run goes on behind `step`, which `before` says where to find. If steps had another shape until then, `before`
   /// is from now on where those of this shape begin.
@@ -38,19 +38,19 @@ public:
   /// program reads documents, and else the begin of the next epoch.
   Status endAfter(int64_t epochs, int64_t &last);
 
-  /// How many steps read the data once, in its order; what is left of the last one is empty. Targets are counted even
-  /// where the program does not divide by them.
+  /// The number of steps that read the data once, in its order; the rest of the last one is empty. Targets are counted
+  /// even if the program does not divide by them.
   [[nodiscard]] int64_t readOnce();
 
   /// Makes a step ready: rows, and how many targets count and how many tokens there are in each of its updates.
   void begin(int64_t step);
-  /// What the losses of the routers of each token are multiplied by. An update without targets trains nothing.
+  /// The factor of the routers' losses for each token. An update without targets trains nothing.
   [[nodiscard]] double perToken(int64_t update) const {
     return weights[size_t(update)] > 0 ? 1 / double(tokens[size_t(update)]) : 0;
   }
   /// Tokens of the step.
   [[nodiscard]] int64_t filled() const;
-  /// What the loss of an update is divided by: the weights of its targets, or 1 where none counts.
+  /// The divisor of an update's loss: the weights of its targets, or 1 if no target counts.
   [[nodiscard]] double divisor(int64_t update) const { return divisorOf(weights[size_t(update)]); }
   /// Sums of weights, by update of the step.
   [[nodiscard]] const std::vector<double> &weightsOfUpdates() const { return weights; }
@@ -58,7 +58,7 @@ public:
   void setFurther(const std::vector<InputSpec> &specs, int64_t update, OptimizerScalars &scalars);
   /// The same of a step that evaluates, where no update cuts it.
   [[nodiscard]] double divisor() const { return divisorOf(weight()); }
-  /// What the loss of a step that evaluates has been divided by.
+  /// The divisor of the loss of a step that evaluates.
   [[nodiscard]] double lossDivisor() const {
     return whole.documents ? divisor() : double(whole.sequencesPerStep() * whole.sequence);
   }
@@ -77,7 +77,7 @@ public:
 
   [[nodiscard]] std::string fingerprint() const;
   [[nodiscard]] Packing packing() const { return packed; }
-  /// The number in its step of the first row that this replica has of a microbatch.
+  /// The number, within the step, of this replica's first row of a microbatch.
   [[nodiscard]] int64_t firstRow(int64_t microbatch) const {
     return (microbatch * whole.replicas() + replica) * whole.batch;
   }
@@ -87,7 +87,7 @@ public:
     return i < first.length ? first.first + i : second.first + i - first.length;
   }
   [[nodiscard]] int64_t tokenCount() const { return data.tokens().count(); }
-  /// Of a mixture, a line for each of its files; else nothing.
+  /// A line for each file of a mixture; else empty.
   [[nodiscard]] std::string describeMixture() { return data.isOne() ? "" : data.describe(whole.sequencesPerStep()); }
   [[nodiscard]] int64_t sourceCount() const { return source.count(); }
   /// Rows of the first epoch; 0: random tokens have no end, nor have mixtures.
@@ -102,7 +102,7 @@ private:
   [[nodiscard]] std::array<Run, 2> runsOf(const InputSpec &its) const;
   [[nodiscard]] static double divisorOf(double weight) { return weight > 0 ? weight : 1; }
   Status read(const InputSpec &its, Rows::What what, int32_t *next);
-  /// What of each row a file has, and how it names it.
+  /// One kind of data that a file may have for each row, and its name.
   struct Column {
     const char *name, *type;
     Rows::What what;

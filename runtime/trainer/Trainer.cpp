@@ -76,7 +76,7 @@ Status Trainer::settle(Status status) {
   return mine ? status : Status(code, text(whole.mesh.name(failed), " failed"));
 }
 
-/// What the steps would read.
+/// Writes what the steps would read.
 Status Trainer::writeBatches() {
   PP_TRY(openData());
   if (!speaks())
@@ -121,7 +121,7 @@ Status Trainer::makeReady() {
   return {};
 }
 
-/// Of the weights of targets, which lie beside the arena: those that train and those that evaluate in one place.
+/// Bytes for the weights of targets, which lie beside the arena; training and evaluation share them.
 int64_t Trainer::weightBytes() const {
   auto bytesOf = [&](const std::vector<InputSpec> &inputs) {
     int64_t out = 0;
@@ -135,7 +135,7 @@ int64_t Trainer::weightBytes() const {
   return !isNeeded ? 0 : std::max(bytesOf(program->inputs), program->forward ? bytesOf(program->forward->inputs) : 0);
 }
 
-/// Steps have their targets and weights where they had them before: a graph that is replayed knows the addresses.
+/// All steps have their targets and weights at the same addresses, because a replayed graph knows these.
 void Trainer::placeWeights() {
   if (weightBytes() == 0)
     return;
@@ -183,7 +183,7 @@ Status Trainer::chooseCheckpoint() {
   return {};
 }
 
-/// Where the run starts and ends: what the command line says, else the checkpoint, else the program.
+/// Finds where the run starts and ends: by the command line, else by the checkpoint, else by the program.
 Status Trainer::resolveState() {
   state.lr = whole.optimizer.lr;
   state.lossScale = whole.scalesLoss() ? whole.optimizer.lossScale : 1;
@@ -220,7 +220,7 @@ Status Trainer::endAt(int64_t steps) {
   return {};
 }
 
-/// What differs from the resumed run is an error, unless the command line allows it by name.
+/// A difference from the resumed run is an error, unless the command line allows it by name.
 Status Trainer::accept(const std::string &name, const std::string &change) {
   if (std::find(options.changed.begin(), options.changed.end(), name) == options.changed.end())
     return invalid("`--resume ", options.resume, "`: ", change, "; with `--changed ", name,
@@ -229,8 +229,8 @@ Status Trainer::accept(const std::string &name, const std::string &change) {
   return {};
 }
 
-/// Where the run begins, its data, where it ends if it counts epochs; and whether the data are those of the run that is
-/// resumed.
+/// Opens the data, finds where the run begins, and where it ends if it counts epochs; checks that the data are those of
+/// the resumed run.
 Status Trainer::openData() {
   PP_TRY(resolveState());
   if (options.data.empty())
@@ -319,7 +319,7 @@ Status Trainer::entered(Save &its, const Status &begun, int64_t seconds) {
   return agreed(its, its.enter(seconds));
 }
 
-/// What the config.json beside the weights means, if this run begins with them.
+/// Checks the meaning of the config.json beside the weights, if this run begins with them.
 Status Trainer::checkConfigOf(const WeightFiles &model) {
   const auto &changed = options.changed;
   if (!options.resume.empty() || !model.isFolder() || std::count(changed.begin(), changed.end(), "config"))
@@ -370,8 +370,9 @@ Status Trainer::openAdapted() {
   return matchAdapters(view, adapters, match);
 }
 
-/// Where a saved folder has its configuration and tokenizer from: what was read, or the folder that the program was
-/// made from, where the run began with random weights, a file of weights, or a checkpoint of such a run.
+/// The folder from which a saved folder gets its configuration and tokenizer: the folder that was read. If the run
+/// began with random weights, a file of weights, or a checkpoint of such a run, it is the folder from which the program
+/// was made.
 std::string Trainer::besides() const {
   auto hasConfig = [](const std::string &folder) {
     std::error_code none;
@@ -461,7 +462,8 @@ void Trainer::endEarly(int64_t step, bool mayEndHere) {
   lastStep = mayEndHere ? step : step + 1;
 }
 
-/// Beside a checkpoint of this step. The first one gives up all that is later than where the run began.
+/// Which older checkpoints stay beside that of this step. The first save drops all checkpoints later than the run's
+/// begin.
 Keeping Trainer::keeping(int64_t step) const {
   return {options.keep, savedStep == 0 ? state.step + 1 : step,
           step < lastStep ? withoutEndSlash(followLinks(resumed)) : std::string(), ownSteps};
@@ -523,7 +525,8 @@ void Trainer::startJob(std::function<Status()> job) {
   }
 }
 
-/// What all ranks hear of the save behind the steps: has this one done its part? One that failed counts as all.
+/// This rank's part of the sum by which all ranks learn that a save behind the steps is done. A rank that failed counts
+/// as all.
 double Trainer::ownPart() const {
   if (!saved.valid() || saved.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
     return 0;
@@ -568,7 +571,7 @@ void Trainer::sayVanished(const Save &its, const std::string &folder) const {
            folder.c_str());
 }
 
-/// What the kernels of the step read, by what is known of the steps before.
+/// Sets the numbers that the kernels of the step read, as far as the earlier steps are known.
 void Trainer::setScalars(int64_t step, StepSummary &summary) {
   const OptimizerSpec &given = whole.optimizer;
   summary.lossScale = state.lossScale;
@@ -702,7 +705,7 @@ Status Trainer::adaptScale(int64_t step, bool skipped, double scale) {
   return {};
 }
 
-/// What of this rank's step counts: its losses, each with a further one or none and their z-losses, and the norm.
+/// Finds the results of this rank's step: its losses, each with a further one or none, their z-losses, and the norm.
 void Trainer::seekResults() {
   results.clear();
   // Devices along `tensor` have the same losses, and the first counts them.
@@ -767,7 +770,7 @@ void Trainer::collect(const StepInputs &from) {
   }
 }
 
-/// Of what all ranks have collected.
+/// Summarizes what all ranks have collected.
 Status Trainer::summarize(StepSummary &summary) {
   const double *norms = sums.data() + whole.microbatches, *further = norms + 2 * whole.devices(),
                *z = further + whole.microbatches, *routed = z + whole.microbatches;

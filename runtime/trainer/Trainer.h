@@ -16,8 +16,8 @@
 
 namespace pp {
 
-/// How a rank's run ended. `together`: all ranks know of the failure and end in order; only the rank with `mine` has
-/// something to say. `told`: to end early, and nothing failed.
+/// How a rank's run ended. `together`: all ranks know of the failure and end in order; only the rank with `mine`
+/// reports it. `told`: a signal ended the run early, and nothing failed.
 struct Outcome {
   Status status;
   bool together = false;
@@ -107,9 +107,9 @@ private:
   [[nodiscard]] Status checkScratch() const;
   Status printHeader();
   [[nodiscard]] std::string besides() const;
-  /// How weights are saved: as in the folder that was read, if there was one.
+  /// The layout of saved weights: that of the folder that was read, if there was one.
   [[nodiscard]] WeightLayout layout() const;
-  /// Of the model, whether it has adapters or not.
+  /// The layout of the model itself, whether it has adapters or not.
   [[nodiscard]] WeightLayout modelLayout() const;
   [[nodiscard]] RankMemory memory() { return {emitted, *program, transport, device}; }
   [[nodiscard]] bool speaks() const { return rank.device == 0; }

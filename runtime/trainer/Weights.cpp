@@ -50,7 +50,7 @@ int64_t threadsToDraw(const Transport &transport) {
 /// Threads that do the parts of a job, each the one with its number, while who asks for it does something else.
 class Workers {
 public:
-  /// With one there is no thread: who asks does it.
+  /// With a count of one there is no thread: the caller does the work.
   explicit Workers(int64_t count) {
     if (count < 2)
       return;
@@ -116,7 +116,7 @@ private:
     std::vector<Place> places; ///< the first one has all elements of the others
     uint64_t key = 0;
   };
-  /// Elements that are drawn together, and their bytes in each place.
+  /// Elements of a weight that are drawn together, and their bytes for each place that holds the weight.
   struct Block {
     int64_t first = 0, end = 0;
     std::vector<std::vector<char>> bytes;
@@ -130,7 +130,7 @@ private:
   std::map<std::string, std::vector<Drawn>> weights;
 };
 
-/// Where the one begins in the other, if that has all of its elements.
+/// The begin of `part` in `all`, if `all` has all of its elements.
 std::optional<int64_t> placeWithin(const TensorSpec &all, const TensorSpec &part) {
   const int64_t from = part.begin - all.begin;
   const bool isCutAlike =
@@ -157,7 +157,7 @@ void Draw::add(const WeightSpec &weight, const TensorSpec &place) {
   its.push_back({&weight, {{&place, 0}}});
 }
 
-/// The first values of elements that lie so in the whole tensor.
+/// The first values of elements with these places in the whole tensor.
 void Draw::values(const Drawn &its, TensorSpec::Stretch place, double *out) {
   const uint64_t key = its.key;
   auto make = [&](auto value) {
@@ -258,7 +258,7 @@ Status findWeight(RankMemory &memory, const std::string &name, const WeightSpec 
   return internal("no rank holds the weight `", name, "` whose state rank ", memory.program.rank, " has");
 }
 
-/// Where the files have the tensor: with or without what Hugging Face puts before the names.
+/// The place of the tensor in the files, with or without the prefix that Hugging Face puts before names.
 FilePlace placeOf(const std::string &name, const WeightFiles &files) {
   if (FilePlace place = files.find(name))
     return place;

@@ -18,7 +18,7 @@ struct RankMemory {
   Device &device;
 };
 
-/// What the tensors of files are to the model: each tensor is a weight, a copy of one, or none of the model's.
+/// Matches the tensors of files with the model: each tensor is a weight, a copy of one, or none of the model's.
 struct WeightMatch {
   std::map<std::string, FilePlace> weights;  ///< by the names of the model
   std::map<std::string, std::string> copies; ///< a tensor of the files -> the weight whose values it repeats
@@ -31,9 +31,9 @@ struct WeightMatch {
 Status matchWeights(RankMemory &memory, const WeightFiles &files, const std::vector<std::string> *allowed,
                     WeightMatch &match);
 /// Reads every weight of this rank, masters too. One that is not in the files gets its first value: a function of seed,
-/// name and element alone, rounded from f64; masters get the f32 value that the weight is rounded from. As many threads
-/// draw these as PP_THREADS says, or as there are processors for each rank.
-/// `vanished`: values that were too small for f16 and became 0.
+/// name and element alone, rounded from f64; masters get the f32 value that the weight is rounded from. PP_THREADS
+/// threads draw them, by default as many as there are processors for each rank. `vanished`: values that were too small
+/// for f16 and became 0.
 Status loadWeights(RankMemory &memory, const WeightMatch &match, uint64_t seed, int64_t &vanished);
 
 /// Stores a value that was computed in f64; 16 bits go through f32, which is what their master holds.
@@ -43,9 +43,9 @@ void storeElement(char *at, Type type, double value);
 Status convert(const std::string &name, SafeTensors::Reader read, const char *from, int64_t count, Type type, char *out,
                int64_t &vanished);
 
-/// Which element of the file's tensor an element of the whole tensor is.
+/// The number, in the file's tensor, of an element of the whole tensor.
 [[nodiscard]] int64_t placeInFile(const TensorSpec &tensor, int64_t element);
-/// Reads from the file what of a tensor lies in the arena. `isFinite`: a number that is not finite is an error.
+/// Reads the part of a tensor that lies in the arena. `isFinite`: a number in the file must be finite.
 Status fromFile(const TensorSpec &tensor, FilePlace place, bool isFinite, Device &device, int64_t &vanished);
 
 /// The shape a file has for a tensor.

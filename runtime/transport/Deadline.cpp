@@ -25,7 +25,7 @@
 namespace pp {
 namespace {
 
-/// Of the thread that watches a deadline: other ranks see by it that this one has come to the call.
+/// The name of the thread that watches a deadline. By it other ranks see that this rank has come to the call.
 constexpr const char *watchName = "pp: waits";
 
 std::string readFile(const std::string &path) {
@@ -82,7 +82,8 @@ bool hasCome(int32_t pid) {
   return false;
 }
 
-/// Without a table: ranks of this machine that are stopped, or have not come to the call that this one waits in.
+/// Works without a table: names ranks of this machine that are stopped, or have not come to the call in which this rank
+/// waits.
 std::string describeMissing() {
   std::set<std::string> come;
   std::string out;
@@ -96,8 +97,8 @@ std::string describeMissing() {
   return out;
 }
 
-/// How long a process waits before it speaks where no table says who does: mpirun ends the others meanwhile. One that
-/// can name a rank comes before those that cannot.
+/// The time that a process waits before it reports, if no table says who reports: mpirun ends the others meanwhile. A
+/// process that can name a rank reports before those that cannot.
 std::chrono::milliseconds turnOf(bool knows) {
   constexpr int step = 100, most = 15, later = 1500;
   const char *number = launchedAs();
@@ -106,7 +107,7 @@ std::chrono::milliseconds turnOf(bool knows) {
 
 pid_t watcher = 0; ///< the child that watches the end
 
-/// What that child does: it calls only what is safe behind a fork.
+/// The child's work: it calls only functions that are safe after a fork.
 [[noreturn]] void watchParent(pid_t parent, double seconds, const char *line, size_t length) {
   constexpr double turn = 0.02;
   const timespec pause = {0, long(turn * 1e9)};

@@ -13,8 +13,8 @@ void watchEnd(double seconds);
 /// Writes what is buffered and ends the child, if there is one.
 void endWatched();
 
-/// While it lives, the time of a call of MPI that others must join: one that they do not join never returns. When the
-/// time is over, this process says so, with the ranks of this machine that have not come, and ends.
+/// Limits the time of a call of MPI that other ranks must join, and that never returns if they do not. When the time is
+/// over, this process names the ranks of this machine that have not come, and ends.
 class Deadline {
 public:
   Deadline(const char *what, double seconds);

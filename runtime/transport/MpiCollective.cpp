@@ -139,7 +139,7 @@ static std::vector<MpiCollective::Round> shortened(const std::vector<MpiCollecti
   return all;
 }
 
-/// Where a sum for all members is cut, at the same elements for each of them.
+/// The cuts of a sum for all members: at the same elements for each member.
 static std::vector<int64_t> evenCuts(const MessageSpec &message) {
   const auto members = int64_t(message.group.size());
   constexpr int64_t line = 64; // of a cache

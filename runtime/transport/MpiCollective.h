@@ -12,8 +12,8 @@
 // n / 2 times as much as a ring, which is why only the norm is all-reduced, and gradients where a schedule says so:
 // ZeRO's are cut. Devices of a rank sum in two phases that move as little as a ring: each gets a range of the sum, and
 // when it waits for the message hands that range to the others, unless each keeps its own (reduce_scatter). Long sums
-// go in segments, so that the scratch is short: what one segment hands on travels together with the shares of the next.
-// MPI wants that in one order at all members: they run one program.
+// go in segments, so that the scratch is short: results of one segment travel together with the shares of the next. MPI
+// wants that in one order at all members: they run one program.
 //
 // MPI wants one order of the collectives of a communicator at all its members: prove-channels shows it, by group. A
 // collective that passes data on (broadcast) goes on only while the ranks between are inside MPI: at every post and
@@ -42,7 +42,7 @@ inline int64_t mostMpiCount = INT_MAX;
 inline int64_t mostMpiScratch = int64_t(64) << 20;
 /// So many bytes as MPI counts them; a negative count where MPI makes no such type.
 std::pair<int, MPI_Datatype> mpiSized(int64_t bytes);
-/// The bytes of an element with which all of `cuts` fit an int, and `most`, too; 0 where there is none.
+/// The size of an element with which all of `cuts`, and `most`, fit an int; 0 if there is none.
 int64_t mpiUnit(const std::vector<int64_t> &cuts, int64_t most);
 
 /// The communicators of a rank's groups. All ranks make theirs in the order of the channels, so that none waits for one
@@ -56,16 +56,16 @@ private:
   std::map<int32_t, std::pair<std::vector<int32_t>, MPI_Comm>> comms; ///< by channel
 };
 
-/// Where the sums of a rank are made. A sum has a block from its post to its complete; blocks serve again what is as
-/// long, and others are given back before the plan's bytes are passed.
+/// Memory for the sums of a rank. A sum has a block from its post to its complete. A block serves again for a sum of
+/// the same length; other blocks are freed before their total passes the plan's bytes.
 class SumScratch {
 public:
   /// `planned`: what the program says that its sums take; negative: it does not say.
   explicit SumScratch(int64_t planned) : planned(planned) {}
-  /// Null: there is no memory, or more is asked for than is planned.
+  /// Null if there is no memory, or if it would pass the plan.
   char *take(int64_t bytes);
   void giveBack(const char *block);
-  /// Bytes that it had at most.
+  /// The largest number of bytes in use at one time.
   [[nodiscard]] int64_t most() const { return largest; }
 
 private:
@@ -80,7 +80,7 @@ private:
 
 class MpiCollective {
 public:
-  /// What a member has of a whole that is cut: of each round one run.
+  /// A member's part of a whole that is cut: one run of each round.
   struct Run {
     int64_t begin, bytes;
   };
@@ -112,7 +112,7 @@ private:
   /// Posts what members give each other for the sum of a segment. Segments take turns with two scratches.
   int postShares(size_t segment, MPI_Request &request);
   int postShards();
-  /// For an audit: what is given, whole or a segment of it; what has come, so many bytes from each of these.
+  /// For an audit: notes a term that is given, or a segment of it, and the bytes that have come from these members.
   void noteGiven();
   void noteGiven(const Segment &segment);
   void noteTaken(std::span<const void *const> from, int64_t bytes);

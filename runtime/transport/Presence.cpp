@@ -25,7 +25,7 @@ namespace {
 
 enum Life : int32_t { unknown, runs, endsInOrder, failed };
 
-/// What one rank tells the others of its machine.
+/// The entry of one rank, which the other ranks of its machine read.
 struct Entry {
   std::atomic<int32_t> pid;
   std::atomic<int32_t> rank;

@@ -34,28 +34,28 @@ void leavePresence();
 [[nodiscard]] std::string nameOfOwn();
 /// The table holds every rank of the run.
 [[nodiscard]] bool isOneMachine();
-/// By rank the lowest rank on its machine; empty where MPI cannot say it.
+/// For each rank the lowest rank on its machine; empty if MPI cannot say it.
 [[nodiscard]] const std::vector<int32_t> &machines();
 /// The ranks of this machine; 0 without a table.
 [[nodiscard]] int32_t ranksHere();
 /// Keeps what this rank waits for, in words; empty: it goes on.
 void keepWait(const std::string &what);
-/// What the other ranks of this machine do, of which this rank may be waiting for one: stopped processes first, then
-/// those that do not wait, then what the others wait for. Empty: nothing is known.
+/// Says what the other ranks of this machine do, because this rank may wait for one of them: first stopped processes,
+/// then ranks that do not wait, then what the others wait for. Empty if nothing is known.
 [[nodiscard]] std::string describeOthers();
 /// Keeps the step that this rank is in.
 void keepStep(int64_t step);
 /// Keeps which message of its step this rank waits for; said again and again while it waits.
 void keepOpen(int32_t message);
-/// What a rank of this machine has kept, and how long ago.
+/// An entry that a rank of this machine has written, and its age.
 struct Seen {
   int32_t rank = -1, open = 0;
   int64_t step = 0;
   double seconds = 0;
 };
 [[nodiscard]] std::vector<Seen> lookAround();
-/// With which code this process ends: that of the first on this machine that failed. mpirun says the code of the one
-/// that ends first, and that may be one which waited.
+/// The exit code of this process: that of the first rank on this machine that failed. mpirun reports the code of the
+/// rank that ends first, which may be one that waited.
 [[nodiscard]] int codeOfFirst(int code);
 /// This rank has failed and said so.
 void markFailed();

@@ -8,9 +8,9 @@ namespace pp {
 /// From now on SIGTERM and SIGUSR1 are kept, and do not end this process. A second SIGTERM does.
 void keepSignals();
 [[nodiscard]] bool areSignalsKept();
-/// Which of them has come; 0: none.
+/// The signal that has come; 0: none.
 [[nodiscard]] int toldBy();
-/// What comes from now on changes nothing: the run ends anyway.
+/// Ignores further signals: the run ends anyway.
 void ignoreSignals();
 
 /// Whether SIGTERM comes because another rank has failed: then this one ends at once. It is asked in a signal handler.

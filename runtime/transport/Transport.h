@@ -58,7 +58,7 @@ public:
   /// Every rank hears of the lowest rank that hands in something not ok: `failed` (-1: none) and its code.
   virtual Status agree(const Status &mine, int32_t &failed, pp_status_t &code) = 0;
 
-  /// Keeps the step that runs where the other ranks can read it, for the message when this rank is killed.
+  /// Writes this rank's step to where other ranks can read it: they name it if this rank is killed.
   virtual void markStep(int64_t step) = 0;
   /// The steps that are marked from now on are those that run forward alone, or those that train.
   void setForward(bool its) { forward = its; }
@@ -66,7 +66,7 @@ public:
   [[nodiscard]] virtual double now() const = 0;
   /// Terms of sums that are posted from now on have checksums, or no longer.
   virtual void audit([[maybe_unused]] bool wanted) {}
-  /// Of the sum that was completed last under this number; null where members read each other's memory.
+  /// The parts of the last completed sum with this number; null if members read each other's memory.
   [[nodiscard]] virtual const SumParts *partsOf([[maybe_unused]] int32_t message) const { return nullptr; }
   /// Ranks of this machine that have its processors together, this one included.
   [[nodiscard]] virtual int32_t ranksBeside() const = 0;
@@ -101,7 +101,7 @@ protected:
   std::unique_ptr<Transport> inner;
 };
 
-/// Where a rank of an in-process run stands while it waits.
+/// What a rank of an in-process run waits for.
 struct Standing {
   bool ended = false;
   int32_t unit = -1;
@@ -117,12 +117,12 @@ struct Standing {
 class Meeting;
 [[nodiscard]] std::shared_ptr<Meeting> makeMeeting(int32_t ranks, TransportOptions options);
 [[nodiscard]] std::unique_ptr<Transport> makeThreadTransport(std::shared_ptr<Meeting> meeting, int32_t rank);
-/// This rank ends, with what it ended with: those that wait for it are woken, with what they wait for.
+/// Ends this rank with its status, and wakes the ranks that wait for it.
 void leave(Meeting &meeting, int32_t rank, const Status &status);
 /// The first failure of any rank and the rank that had it (-1: none).
 [[nodiscard]] Status firstFailure(Meeting &meeting, int32_t &rank);
 
-/// Starts MPI, if it does not run; the number of this process.
+/// Starts MPI if it does not run. `rank`: the number of this process.
 Status startMpi(const TransportOptions &options, int32_t &rank);
 /// Holds a text of each rank against that of rank 0. `other`: the lowest rank that has another one; all ranks then get
 /// what it and rank 0 say of theirs. -1: there is none. Collective.

@@ -83,7 +83,7 @@ private:
   bool crowded = false; ///< more ranks than cores
 };
 
-/// Of a run that has begun; the end of it has no other place to know it from.
+/// The timeout of the run that has begun; MPI's end learns it only from here.
 double timeoutOfRun = 600;
 
 Status MpiTransport::open() {

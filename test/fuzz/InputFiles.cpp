@@ -8,7 +8,7 @@
 #include <fstream>
 #include <unistd.h>
 
-// What an emitted program has; none is linked here, and nothing below asks for it.
+// Symbols of an emitted program: none is linked here, and nothing below uses them.
 extern "C" {
 extern const pp_rank_entry_t pp_rank_table[1] = {};
 extern const int32_t pp_rank_count = 0;

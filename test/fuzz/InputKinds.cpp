@@ -44,7 +44,7 @@ void addSource(llvm::SourceMgr &sources, std::string_view bytes) {
   sources.AddNewSourceBuffer(llvm::MemoryBuffer::getMemBufferCopy(textOf(bytes), "input"), llvm::SMLoc());
 }
 
-/// What is done with programs that are proved.
+/// Uses a proved program as pp-compile does.
 void useRanks(mlir::ModuleOp module) {
   for (auto program : module.getOps<ProgramOp>())
     (void)simulate(program, UnitCosts(program));
@@ -65,7 +65,7 @@ FrontendOptions boundedOptions() {
   return options;
 }
 
-/// What else is drawn for a program hangs on how many bytes it has.
+/// The number of bytes of a program decides what else is drawn for it.
 void compileAll(Quiet &quiet, std::string_view bytes, const FrontendOptions &options) {
   llvm::SourceMgr sources;
   addSource(sources, bytes);

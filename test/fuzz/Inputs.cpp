@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// Of libFuzzer, where it is linked.
+// A function of libFuzzer, if that is linked.
 extern "C" __attribute__((weak)) int LLVMFuzzerRunDriver(int *argc, char ***argv,
                                                          int (*read)(const uint8_t *data, size_t size));
 extern "C" __attribute__((weak)) size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
@@ -148,7 +148,7 @@ std::string readAll(const std::string &path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-/// How the child ended: empty if it came back.
+/// How the child ended; empty if it ended well.
 std::string readInChild(const InputKind &kind, const std::string &bytes) {
   pid_t child = fork();
   if (child == 0) {

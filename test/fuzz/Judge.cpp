@@ -59,26 +59,26 @@ constexpr Rule rules[] = {
     // Dropout draws by the number of the row, and all slices of a row have the same.
     {"the number of a row is read from another slice of it", "values", "reads `..` where it needs `..`",
      Rule::If::Rows},
-    // W adds to the one gradient of its stage; it is the same whichever term comes first.
+    // W adds to the only gradient of its stage: the sum is the same, whichever term comes first.
     {"the terms of a gradient change places", "values", "left for `..` where it needs what `..` left for `..`",
      Rule::If::Any},
     // The same message or unit twice: the second gradient is equal to the one that it replaces.
     {"a gradient is written over by an equal one", "values", "which nothing has taken", Rule::If::Any},
-    // A launch that runs twice, or a thing that arrives twice: while the first copy travels, an equal one is written.
+    // A launch runs twice, or a thing arrives twice: an equal copy is written over the first one while that travels.
     {"what is in flight is written over by an equal one", "slots", "writes `..` while it is in flight", Rule::If::Any},
     {"what is in flight is written over by an equal one", "slots", "receives over `..` while", Rule::If::Any},
     // Two names for the same bytes that mean the same value, a value that nobody reads any more, or the memory of a
     // send whose receiver must already have it: true by luck of this plan or of other ranks, and false after the next
     // change.
     {"two slots share bytes when it does no harm", "slots", "overlaps", Rule::If::Any},
-    // What I makes may be written anywhere; only what it leaves where it was must be looked for there.
+    // I may write its results anywhere; only tensors that it leaves in place must be read there.
     {"what is handed on is looked for where I writes it", "slots", "hands on tensor", Rule::If::Any},
 };
 } // namespace
 
 using Changed = llvm::SmallVector<OwningOpRef<ModuleOp>>;
 
-/// What a launch hands on lies in its result where it lies in its input.
+/// A tensor that a launch hands on has the same place in its result as in its input.
 static void followHanded(pipeline::LaunchOp launch) {
   llvm::ArrayRef<int64_t> left = launch.getHanded().value_or(llvm::ArrayRef<int64_t>());
   for (; !left.empty(); left = left.drop_front(4)) {
@@ -156,7 +156,7 @@ static OwningOpRef<ModuleOp> withoutSharing(ModuleOp module) {
   return apart;
 }
 
-/// What stands in back quotes after these words.
+/// The text in back quotes after these words.
 static llvm::StringRef quotedAfter(llvm::StringRef message, llvm::StringRef words) {
   return message.split((words + " `").str()).second.split('`').first;
 }
@@ -189,7 +189,7 @@ static bool namesOneRow(llvm::StringRef message) {
 std::string Judge::stricterRule(ModuleOp module, const Verdict &verdict, uint64_t seed) {
   std::string shape = shapeOf(verdict.message), ignored;
   auto isClean = [&](ModuleOp other) { return execute(other, seed, /*threads=*/false, ignored).truth == Truth::Clean; };
-  // What is asked of the program is asked of it with slots of their own, so that luck does not come twice.
+  // Asks the same of the program with separate slots, so that it does not pass by luck twice.
   OwningOpRef<ModuleOp> apart = withoutSharing(module);
   llvm::StringRef unit = llvm::StringRef(verdict.message).rsplit(" on rank").first;
   unit = unit.rsplit('`').first.rsplit('`').second;
@@ -320,7 +320,7 @@ const Reference *Judge::reference(int64_t data) {
   return found->second.steps.empty() ? nullptr : &found->second;
 }
 
-/// With every adversary in turn, until it does not run clean.
+/// Runs the program with every adversary in turn, until one run fails.
 static Outcome runAll(const Code &code, const Kernels &kernels, uint64_t seed, const Reference &reference) {
   Outcome outcome;
   for (Adversary adversary : {Adversary::Early, Adversary::Eager, Adversary::Late, Adversary::Mixed}) {

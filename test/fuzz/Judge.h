@@ -10,7 +10,7 @@
 
 namespace pp::fuzz {
 
-/// What the proofs say.
+/// The verdict of the proofs.
 struct Verdict {
   bool compiled = true, proved = true;
   std::string proof;                               ///< the pass that refuses, without `pp-prove-`
@@ -57,7 +57,7 @@ private:
   /// The outcome with other tokens and other moments of its messages: what runs clean by luck does not run clean in
   /// all.
   Outcome executeOtherwise(mlir::ModuleOp module, uint64_t seed);
-  /// What the one-rank program of this schedule computes of these tokens; null if it fails.
+  /// The results of this schedule's one-rank program on these tokens; null if it fails.
   const Reference *reference(int64_t data);
 
   std::string stdlib;

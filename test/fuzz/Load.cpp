@@ -77,7 +77,7 @@ const BodyCode *Loader::body(func::FuncOp function) {
 
 //===-- Dead memory ---------------------------------------------------------------------------------------------===//
 
-/// What a segment leaves behind when it ends, but for the bytes where another one still lives.
+/// The bytes that are dead after a segment, without those where another segment still lives.
 static std::vector<Range> deadAfter(llvm::ArrayRef<SlotLife> lives, const SlotLife &life, Segment segment,
                                     int64_t base) {
   std::vector<Range> ranges = {{base + life.offset(), base + life.offset() + life.bytes}};

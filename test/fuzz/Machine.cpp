@@ -220,8 +220,8 @@ void Machine::meet(Message &message) {
       message.write(end);
 }
 
-/// What was sent, or all shards one after the other, or the sum of what all that give something have, in the order of
-/// the ranks; of the sum the range that this end has room for.
+/// Writes what was sent, or all shards one after the other, or the sum of all terms in the order of the ranks. Of a sum
+/// it writes the range for which this end has room.
 void Machine::Message::write(End &end) {
   if (end.target.bytes() == 0 || end.written)
     return;

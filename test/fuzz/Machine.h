@@ -17,7 +17,7 @@
 
 namespace pp::fuzz {
 
-/// What became of a run.
+/// The outcome of a run.
 enum class Truth {
   Clean,      ///< every number of every step as on one rank
   Wrong,      ///< it ended with other numbers
@@ -63,7 +63,7 @@ struct Step {
   std::vector<Range> dead;        ///< what nobody reads after this step
 };
 
-/// What a kernel's function is called with: addresses in the arena, lists of them, and the scalars adamw reads last.
+/// The arguments of a kernel's function: addresses in the arena, lists of them, and the scalars that adamw reads last.
 struct KernelArguments {
   KernelArguments(const PreparedOp &op, const KernelCall &call, const Step &step, char *arena, const void *scalars);
   KernelArguments(const KernelArguments &) = delete;

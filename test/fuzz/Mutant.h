@@ -14,7 +14,7 @@ struct Mutation {
   bool (*apply)(mlir::ModuleOp module, Dice &dice);
 };
 
-/// Of launches, slots and any two operations; of messages and what waits for them.
+/// Mutations of launches, slots and any two operations; mutations of messages and their waits.
 llvm::ArrayRef<Mutation> taskMutations();
 llvm::ArrayRef<Mutation> messageMutations();
 
@@ -46,7 +46,7 @@ protected:
   mlir::Operation *drawOp();
   llvm::SmallVector<mlir::Operation *> opsOf(pipeline::RankOp rank);
 
-  // What these are asked for null, or what cannot be moved, they leave alone and say false.
+  // These functions change nothing and return false if an op is null or cannot be moved.
   static bool drop(mlir::Operation *op);
   bool moveLater(mlir::Operation *op);
   bool moveEarlier(mlir::Operation *op);

@@ -41,7 +41,7 @@ public:
   bool hastenLaunch() {
     return moveEarlier(drawLaunch([](LaunchOp) { return true; }));
   }
-  /// The update runs before the last gradients are in.
+  /// Moves an update before its last gradients.
   bool hastenUpdate() {
     BodyTable bodies(module);
     return moveEarlier(drawLaunch([&](LaunchOp op) { return bodies.of(op).isUpdate(); }));

@@ -10,7 +10,7 @@ namespace pp::fuzz {
 /// Two, so that what the first step leaves in the wrong place is read by the second.
 inline constexpr int64_t kSteps = 2;
 
-/// What one rank computes.
+/// The results of one rank.
 struct Reference {
   int64_t data = 0; ///< from these tokens, one of `vocab` sets
   /// Weights, optimizer state, gradients, losses and the gradient norm after each step, by name; empty if it fails.

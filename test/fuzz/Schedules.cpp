@@ -18,7 +18,7 @@ std::string list(const std::vector<int64_t> &values) {
   return text + "]";
 }
 
-/// What a schedule is drawn for.
+/// The sizes for which a schedule is drawn.
 struct World {
   std::string model;     ///< gpt2, which ties its embedding and its head, or llama
   std::string modelMore; ///< arguments of the model
@@ -224,7 +224,7 @@ private:
       relay(unit, phase == 'F', rank);
   }
 
-  /// What a unit made goes to the rank of its next unit by an explicit move, perhaps over a third.
+  /// Moves the result of a unit explicitly to the rank of its next unit, perhaps over a third rank.
   void relay(Unit unit, bool forward, int64_t from) {
     int64_t next = unit.stage + (forward ? 1 : -1);
     if (next < 0 || next >= stages)

@@ -34,7 +34,7 @@ class CheckedMeeting {
 public:
   explicit CheckedMeeting(bool apart) : apart(apart) {}
   const bool apart; ///< each rank has a device of its own
-  /// By members and channel: of each member the messages it has posted, of which the first are the same for all.
+  /// By members and channel: the messages that each member has posted; the first ones are the same for all members.
   struct Lane {
     std::deque<std::shared_ptr<CheckedMessage>> open;
     std::map<int32_t, size_t> posted; ///< by member, beyond the messages that are met
@@ -77,7 +77,7 @@ private:
   pp_status_t post(pp_rank_t &state, int32_t message, const void *data, const void *shard, const Post &posts);
   std::shared_ptr<CheckedMessage> join(const MessageSpec &spec, End end);
   Status checkAccesses(CheckedMessage &message) const;
-  /// With a device of its own a rank's transport also writes words of its own, such as a message's mark.
+  /// If a rank has a device of its own, its transport also writes further words, such as a message's mark.
   [[nodiscard]] bool isOfMessage(const Order::Access &access) const {
     return !meeting->apart || std::any_of(access.ranges.begin(), access.ranges.end(),
                                           [&](const auto &range) { return device.holds(range.first); });

@@ -12,7 +12,7 @@ namespace pp {
 /// finds what CUDA's timing would hide. The wait number `dropped` of the run is left out (-1: none).
 [[nodiscard]] std::unique_ptr<Driver> makeEmulatedDriver(uint64_t seed, int64_t dropped);
 
-/// What a copy of rows reads and writes, with what lies between the rows.
+/// The ranges that a copy of rows reads and writes, with the bytes between the rows.
 [[nodiscard]] inline std::vector<std::pair<const char *, size_t>> rangesOf(const RowsSpec &its) {
   auto range = [&](const void *first, int64_t stride) {
     return std::pair(static_cast<const char *>(first), size_t((its.rows - 1) * stride + its.bytes));
@@ -20,8 +20,8 @@ namespace pp {
   return {range(its.from, its.fromStride), range(its.to, its.toStride)};
 }
 
-/// Another transport with every message checked against the rank programs, by an order that the driver keeps. `apart`:
-/// each rank has a device of its own, and of a message only its own end is checked.
+/// A transport that checks every message against the rank programs, in the order that the driver keeps. `apart`: each
+/// rank has a device of its own, and checks only its own end of a message.
 class CheckedMeeting;
 [[nodiscard]] std::shared_ptr<CheckedMeeting> makeCheckedMeeting(bool apart);
 [[nodiscard]] std::unique_ptr<Transport> makeCheckedTransport(std::shared_ptr<CheckedMeeting> meeting,

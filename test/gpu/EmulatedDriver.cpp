@@ -3,8 +3,8 @@
 //
 // Each stream is a queue; a wait in it names the record that it waits for. Streams have random priorities, and the
 // first that can go on does one thing; now and then the priorities change. So one rank may run far ahead of another,
-// and a copy be as late as the program allows: what CUDA may do, and rarely does. A capture keeps the same queues for
-// later.
+// and a copy may be as late as the program allows. CUDA may do that, too, but rarely does. A capture keeps the same
+// queues, and a later launch runs them.
 #include "runtime/Program.h"
 #include "runtime/files/Random.h"
 #include "runtime/files/Trace.h"
@@ -26,7 +26,7 @@ struct Asked {
   std::function<void()> work;
 };
 
-/// What was asked for, in the order of asking; `first` is the number of the first.
+/// The queued requests, in the order of asking; `first` is the number of the first one.
 struct Program {
   std::vector<Asked> asked;
   int64_t first = 0;
@@ -82,7 +82,7 @@ public:
   Status beginCapture(Stream origin) override;
   Status endCapture(Stream origin, Graph &made) override;
   bool dropGraphs() override { return true; }
-  /// What the stream was asked for before comes first; what others were asked for may be late.
+  /// Earlier requests of this stream come first; requests of other streams may be late.
   Status launch(Graph graph, Stream stream) override {
     int64_t last = -1;
     for (size_t i = 0; i < pending.asked.size(); ++i)

@@ -19,7 +19,7 @@ int64_t placeOf(const OperandLayout &its, int64_t i, int64_t j) {
   return its.straight ? j + i * its.leading : i + j * its.leading;
 }
 
-/// By the formula, where our kernels take a sigmoid.
+/// gelu by its formula; our kernels compute it by a sigmoid.
 double geluOf(double u, bool slope) {
   double inner = std::sqrt(2 / M_PI) * (u + 0.044715 * u * u * u), t = std::tanh(inner);
   double turn = std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * u * u);
@@ -93,9 +93,9 @@ template <class E> void multiplyAs(const GemmShape &g, const GemmOperands &o, co
 Gemm::Gemm() = default;
 Gemm::~Gemm() = default;
 const GemmShape &Gemm::shape() const { return state->shape; }
-/// As cuBLASLt's, and as planned, though nothing is put there.
+/// As large as cuBLASLt's workspace and the plan, though nothing uses it.
 int64_t Gemm::scratchBytes() const { return int64_t(32) << 20; }
-/// As cuBLASLt, which has no such epilogue in f64: so that the kernel which then adds the bias is tested.
+/// False in f64, as for cuBLASLt, so that the kernel that then adds the bias is tested.
 bool Gemm::addsBias() const { return state->shape.bias && state->shape.type != Type::F64; }
 
 pp_status_t Gemm::create(const GemmShape &shape, bool, std::unique_ptr<Gemm> &gemm, std::string &message) {

@@ -14,7 +14,7 @@ struct Block {
   void *whole;
   int64_t bytes;
 };
-/// By where they begin for the kernels.
+/// The blocks by their begins for the kernels.
 std::map<char *, Block> &blocks() {
   static auto &all = *new std::map<char *, Block>;
   return all;

@@ -117,7 +117,7 @@ TEST(Emulation, ShufflesAndBarriers) {
   });
 }
 
-/// In every order each thread of each block runs once. (A thread of the test has an emulation of its own.)
+/// Each thread of each block runs once in every order. (A thread of the test has an emulation of its own.)
 TEST(Emulation, OrdersOfThreadsAndBlocks) {
   auto placesIn = [](const char *order) {
     std::vector<unsigned> places;

@@ -1,11 +1,12 @@
 // The part of cuBLASLt that runtime/cuda/Gemm.cpp calls, on this CPU: what descriptors and layouts say, by plain loops.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// So that Gemm.cpp itself runs without a GPU, where the headers are; elsewhere EmulatedGemm.cpp stands in for it.
-// Matrices are column-major: D[m,n] = op(A)[m,k] op(B)[k,n] + beta C, then the bias of each row, then gelu. What
-// cublasLt.h forbids is refused: layouts that do not fit, an algorithm of another product, addresses that it does not
-// take, C over a part of D or in its place with another layout. A trial that reaches behind its memory ends the test.
-// f64 has no epilogues, as in the library. The device is older than Hopper: by default runs what every GPU gets.
+// With it Gemm.cpp itself runs without a GPU, if the headers are installed; else EmulatedGemm.cpp stands in for it.
+// Matrices are column-major: D[m,n] = op(A)[m,k] op(B)[k,n] + beta C, then the bias of each row, then gelu. It refuses
+// what cublasLt.h forbids: layouts that do not fit, an algorithm of another product, addresses that the algorithm does
+// not take, and a C that overlaps D (but for the same place with the same layout). A trial that writes or reads past
+// its memory ends the test. f64 has no epilogues, as in the library. The device is older than Hopper, so by default the
+// code for every GPU runs.
 #include "runtime/files/Half.h"
 #include "runtime/simt/BlockFibers.h"
 #include <algorithm>
@@ -29,7 +30,7 @@ struct Bf16 {
 struct F16 {
   uint16_t bits;
 };
-/// What an element is computed in.
+/// The type in which an element is computed.
 template <class E> using Acc = std::conditional_t<std::is_same_v<E, double>, double, float>;
 float widen(float x) { return x; }
 double widen(double x) { return x; }
@@ -65,7 +66,7 @@ struct FakeWish {
   uint32_t alignments[4] = {1, 1, 1, 1};
   uint64_t workspace = 0;
 };
-/// What an algorithm was chosen for; it lies in the words of a cublasLtMatmulAlgo_t.
+/// The product for which an algorithm was chosen, in the words of a cublasLtMatmulAlgo_t.
 struct Choice {
   int64_t m, n, k;
   uint32_t alignments[4];
@@ -363,7 +364,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// What else Gemm.cpp asks of the device: its age, memory and events of trials.
+// Other calls of Gemm.cpp to the device: its age, its memory and events of trials.
 cudaError_t cudaGetDevice(int *device) {
   *device = 0;
   return cudaSuccess;

@@ -128,7 +128,7 @@ bool isIn(const std::map<void *, int64_t> &blocks, const void *address) {
          address < static_cast<char *>(std::prev(behind)->first) + std::prev(behind)->second;
 }
 
-/// Of a call that fails as all do when a kernel has failed.
+/// The result of a call: after a failed kernel all calls fail.
 cudaError_t done() { return machine.broken; }
 cudaError_t fail(cudaError_t error) { return machine.last = error; }
 
@@ -187,7 +187,7 @@ bool isIdle() {
                      [](const CUstream_st *stream) { return stream->queue.empty(); });
 }
 
-/// What waits for the whole device, or allocates, has no place in a capture.
+/// A call that waits for the whole device, or allocates, is forbidden in a capture.
 bool isForbidden() { return machine.capture != nullptr; }
 
 cudaError_t put(cudaStream_t stream, Item item) {

@@ -21,7 +21,7 @@ using FakeWork = std::function<bool()>;
 /// Puts work on a stream, or into the graph that it is captured for: `make` is then called at each launch.
 cudaError_t fakeEnqueue(cudaStream_t stream, std::function<FakeWork()> make);
 [[nodiscard]] bool fakeIsCaptured(cudaStream_t stream);
-/// What is told of memory that a library reads or writes in a stream; null: nobody asks.
+/// Ranges of memory that a library reads or writes in a stream; null: nobody asks.
 using FakeRanges = std::vector<std::pair<const char *, size_t>>;
 inline void (*fakeAccesses)(cudaStream_t stream, FakeRanges ranges) = nullptr;
 /// Memory of the device, which other processes can open; null: there is none. / False: it was not made here.
@@ -38,7 +38,7 @@ void fakeTake(int64_t bytes);
 /// Lets every stream go on a little, in an order drawn from PP_FAKE_SEED.
 void fakeGoOn();
 
-/// What a variable KIND:RANK:K of the environment has fail: on this rank (-1: on all) the K-th of its kind.
+/// The call that fails by the environment variable KIND:RANK:K: the K-th of this kind, on that rank (-1: on all).
 struct FakeFault {
   explicit FakeFault(const char *variable) {
     const char *given = getenv(variable), *rank = getenv("OMPI_COMM_WORLD_RANK");

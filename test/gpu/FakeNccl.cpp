@@ -31,7 +31,7 @@ namespace {
 constexpr int mostMembers = 8, patience = 3; ///< how often ncclInProgress is the answer
 constexpr size_t ringBytes = size_t(1) << 14;
 
-/// From one member to another. Of the keys (kind and length) those of the last two, since a receiver may be one ahead.
+/// A pipe from one member to another. It keeps the last two keys (kind and length), since a receiver may be one ahead.
 struct Pipe {
   std::atomic<uint64_t> sends, receives, sendKeys[2], receiveKeys[2], written, read;
   char ring[ringBytes];
@@ -51,7 +51,7 @@ void sleepForever() {
     pause();
 }
 
-/// What one member does with one pipe.
+/// The work of one member on one pipe.
 struct Leg {
   int peer = 0;
   bool sends = false;
@@ -62,7 +62,7 @@ struct Leg {
   size_t done = 0;
 };
 
-/// Legs that go on together, and what is done on this member when they are through.
+/// Legs that run together, and the work of this member when they are done.
 struct Phase {
   std::vector<Leg> legs;
   std::function<void()> after;
@@ -192,7 +192,7 @@ Leg legTo(int peer, bool sends, const void *data, size_t bytes, int kind) {
   return {peer, sends, static_cast<char *>(const_cast<void *>(data)), bytes, bytes * 8 + uint64_t(kind), false, 0};
 }
 
-/// One operation that holds its stream up until all of its phases are through.
+/// One operation, which blocks its stream until all of its phases are done.
 void launch(ncclComm_t comm, cudaStream_t stream, std::vector<Call> its, bool isWithheld) {
   for (const Call &call : its)
     if (pp::fakeAccesses)
@@ -221,15 +221,16 @@ void take(ncclComm_t comm, int64_t bytes) {
   comm->taken += bytes;
   pp::fakeTake(bytes);
 }
-/// In blocks of 2 MiB, as it gets them.
+/// Rounds up to blocks of 2 MiB, as NCCL allocates them.
 int64_t inBlocks(int64_t bytes) { return (bytes + (2 << 20) - 1) >> 21 << 21; }
-/// What NCCL 2.28.9 has for a connection: buffers of three protocols for each channel (init.cc, transport/p2p.cc).
+/// Counts the memory of NCCL 2.28.9 for connections: buffers of three protocols for each channel (init.cc,
+/// transport/p2p.cc).
 void takeConnections(ncclComm_t comm, int64_t count) {
   take(comm, count * comm->channels * inBlocks((4 << 20) + 4915200 + 524288 + 4096));
 }
 
-/// What NCCL would have to connect now must not be new in a capture. Sends and receives have a connection for each pair
-/// and direction; collectives of one machine are a ring and a chain, whatever goes to whom in this stand-in.
+/// In a capture NCCL may not make new connections. Sends and receives have a connection for each pair and direction.
+/// Collectives on one machine use a ring and a chain, however this stand-in moves the bytes.
 bool connects(ncclComm_t comm, const std::vector<Call> &its) {
   size_t before = comm->met.size();
   for (const Call &call : its)

@@ -1,8 +1,8 @@
 // The stand-in of CUDA, between processes: memory of a device that others open, and words that streams wait for.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Memory of the device is a file without a name, which another process opens by this one's number and its own. A word
-// that is told again before its owner has heard it breaks the device that tells it: somebody has not waited.
+// Memory of the device is a file without a name, which another process opens by this one's number and its own. If a
+// word is written again before its owner has read it, the writing device fails: somebody has not waited.
 //   PP_FAKE_PEER=KIND:RANK:K   on this rank (-1: on all) the K-th wait for a word (closed: opening of memory), from 0:
 //     hasty (does not wait)  withhold (never ends)  hang (the process sleeps)  die (SIGKILL)
 //     closed (is refused)
@@ -23,7 +23,7 @@ struct Memory {
   int file;
   size_t bytes;
 };
-/// What a handle says.
+/// The contents of a handle.
 struct Name {
   int64_t process, file, bytes;
 };

@@ -92,8 +92,8 @@ TEST_F(KernelsSdpa, OfOneTensor) {
   }
 }
 
-/// Keys in chunks, or gradients that are added to others', are left to our own kernels: cuDNN has plans for them, and
-/// is wrong by these on a GPU. Here the stand-in would add nothing up, and the gradients would be wrong.
+/// Our own kernels run attention with keys in chunks, or with gradients that are added to others: cuDNN has plans for
+/// both, but these plans were wrong on a GPU. The stand-in adds nothing up, so its gradients would be wrong.
 TEST_F(KernelsSdpa, WhatIsAddedUpIsOurs) {
   const Slice sliced(2, 24, 4, 2, 40, true, 56, {{32, 0}, {24, 32}, {24, 56}}),
       before(2, 24, 4, 4, 64, true, 32, {{32, 0}});
@@ -122,7 +122,7 @@ TEST_F(KernelsSdpa, WhatIsAddedUpIsOurs) {
     }
 }
 
-/// The delta keeps what was there: its kernel is nothing, and the gradients are right without it.
+/// The delta keeps its old value: its kernel does nothing, and the gradients are right without it.
 TEST_F(KernelsSdpa, DeltaIsLeftToTheLibrary) {
   Pair pair(grouped);
   for (double value : pair.run())

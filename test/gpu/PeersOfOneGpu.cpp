@@ -1,8 +1,8 @@
 // Two processes of one GPU copy into each other's memory, call by call and in a graph: what messages by copies need.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The test starts itself once more as the other process. (Both share the GPU in turns: it says that copies arrive and
-// when, and nothing of their speed.)
+// The test starts itself once more as the other process. (Both share the GPU in turns: the test shows that copies
+// arrive, and when; it does not measure their speed.)
 #include "runtime/device/Driver.h"
 #include <gtest/gtest.h>
 #include <spawn.h>
@@ -20,7 +20,7 @@ constexpr int called = 4, launched = 40;
 
 float valueOf(int rank, int step, size_t i) { return float(rank * 1000 + step) + float(i % 251) / 256; }
 
-/// What one process has: `sent` and `got` in one block, and three words, of which the first stays 1.
+/// The memory of one process: `sent` and `got` in one block, and three words, of which the first stays 1.
 class Peer {
 public:
   Peer(int rank, int socket) : rank(rank), socket(socket) {}

@@ -21,7 +21,7 @@ REFERENCES = {"llama": dict(rank=3, alpha=5.0, targets="q_proj,v_proj,down_proj"
               "gpt2": dict(rank=3, alpha=4.0, targets="c_attn,c_proj")}
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 
-# What peft 0.21 writes beside the fields that every config of ours has.
+# The fields that peft 0.21 writes beside those of every config of ours.
 WRITTEN = dict(
     alora_invocation_tokens=None, alpha_pattern={}, arrow_config=None, auto_mapping=None, corda_config=None,
     ensure_weight_tying=False, eva_config=None, exclude_modules=None, kasa_config=None, layer_replication=None,

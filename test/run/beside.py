@@ -4,8 +4,8 @@
 #
 # usage: beside.py PP_COMPILE FOLDER [--all]
 # Each program is judged on its mesh as meshes.py does. Then the same program with --interleave=false has to give the
-# same gradients, losses and weights, on threads also where each message is on its way for a millisecond. That units do
-# run side by side is read from the programs of the ranks: some launch has turns of both bodies.
+# same gradients, losses and weights, on threads also where each message is on its way for a millisecond. The programs
+# of the ranks show that units do run side by side: some launch has turns of both bodies.
 import argparse, os, re, sys
 import harness
 from meshes import HEADS, MIXED, SIZES, Meshes

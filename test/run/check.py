@@ -45,8 +45,8 @@ for schedule, more in (("zb_v", {}), ("weipipe_interleave", {}), ("fsdp", {}), (
                                                   **more))
     tally.check(code == 0 and "right" in out, f"{schedule}: {(out.splitlines() or [err])[-1]}")
 
-# Sizes that the program's mesh, its vocabulary's shards and the chunks of its MLP cannot cut are no smaller sizes: two
-# devices halve 86 columns and not 43, and three ranks need 48 tokens for chunks of eight.
+# --check takes only smaller sizes that the program's mesh, its vocabulary's shards and the chunks of its MLP can cut:
+# two devices halve 86 columns, but not 43, and three ranks need 48 tokens for chunks of eight.
 code, out, err = check(QUICKSTART, *define(**{"mesh.tensor": 2}))
 tally.check(code == 0 and "model.ffn 344 -> 86," in out and "right" in out,
             f"sizes that a mesh can cut: {(out or err).splitlines()[-1]}")

@@ -93,9 +93,9 @@ FORMS = (
     # The last rank runs m F and m B without a pause from p - 1 on; then the last B goes back through p - 1 ranks.
     Form("1f1b_overlap", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1),
          lambda p, m, r: 3 * (m + p - 1 - r), stash=lambda p, m, r: min(m, 2 * (p - r))),
-    # Kim et al. 2023: 1F1B, and no rank has more than ceil((p+2)/2) stashes, its own and its guests. Who would have
-    # more in 1F1B has as many, and the rank that takes the others in so many that both together have one more than in
-    # 1F1B.
+    # Kim et al. 2023: 1F1B, and no rank has more than ceil((p+2)/2) stashes, its own and its guests. A rank that would
+    # have more in 1F1B has exactly that many. The rank that takes its guests has so many that both together have one
+    # more than in 1F1B.
     Form("bpipe", lambda p: (p, 2 * p + 1), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
          stash=lambda p, m, r: bpipe(p, r)),
     # Narayanan et al. 2021: 2BW does not drain between updates, so all microbatches of a step are one 1F1B; two
@@ -118,14 +118,14 @@ FORMS = (
     Form("megatron", lambda p: (p, 2 * p), lambda p, m: 3 * (2 * m + p - 1), lambda p, m, r: None,
          layers=lambda p: 2 * p, defines=lambda p: dict(layout="E" + "t|" * (2 * p - 1) + "tL"), work=lambda m: 6 * m,
          stash=lambda p, m, r: min(2 * m, 2 * (p - 1 - r) + p + 1)),
-    # The loss on a rank of its own: its F computes nothing, and its B, which does the work of both, takes 3. That is
-    # 1F1B again, for there the last rank runs B right behind F.
+    # Here the loss has its own rank: F computes nothing there, and B does the work of both and takes 3. The times are
+    # those of 1F1B, where the last rank runs B right behind F.
     Form("megatron", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
          layers=lambda p: p - 1,
          defines=lambda p: dict(layout="E" + "t|" * (p - 1) + "L"), stash=lambda p, m, r: min(m, p - r)),
-    # WeiPipe (PPoPP 2025), Interleave: rank r starts r after rank 0 and, in turns that are all backward by then, ends
-    # 2 (p-1-r) before rank p-1. Two weights and their successors, one gradient and its (section 7 of the specification;
-    # with one round only, the last rank of two or three never has all four).
+    # WeiPipe (PPoPP 2025), Interleave: rank r starts r after rank 0. It ends 2 (p-1-r) before rank p-1, because all its
+    # last turns are backwards. A rank has two weights and their successors, one gradient and its successor (section 7
+    # of the specification; with one round only, the last rank of two or three never has all four weights).
     Form("weipipe_interleave", lambda p: (p, 2 * p, 3 * p), interleave,
          lambda p, m, r: interleave(p, m) - 2 * (p - 1) + r,
          stash=lambda p, m, r: p, weight=lambda p, m, r: 4 if m > p else None, grad=lambda p, m, r: 2),
@@ -252,9 +252,9 @@ def helix_memory(compiler):
         yield found == [expected] * ranks, what
 
 
-# What every rank does, sends and keeps in ring attention, in parts pre 1, attn 3, post 2, B = 2F; attn is one slice
-# with the keys of one. One slice a rank: rank r attends r + 1, and the last one sets the pace. Two in a zigzag: each
-# attends 2p + 1, and none waits.
+# Checks what every rank computes, sends and keeps in ring attention. Times are pre 1, attn 3, post 2, B = 2F; attn is
+# one slice with the keys of one slice. With one slice for each rank, rank r attends r + 1 slices, and the last rank
+# sets the pace. With two slices in a zigzag, each rank attends 2p + 1, and none waits.
 def ring_attention(compiler):
     layers, m, hidden, tokens = 2, 2, 16, 32
     for p, zigzag in itertools.product((1, 2, 3, 4, 8), (False, True)):

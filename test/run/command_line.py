@@ -24,7 +24,7 @@ IMPORTED = """schedule pipe(ranks p, microbatches m) {
 }
 """
 
-# What may be asked for: forms, and what stands in the place of one.
+# All outputs that may be asked for: the forms, and options that replace a form.
 FORMS = ["actions", "pipeline", "ranks", "tasks", "comms", "timeline", "svg", "report", "trace", "stats", "llvm", "obj",
          "chakra", "exe"]
 ASKED = FORMS + ["prove", "compare"]
@@ -89,7 +89,7 @@ def options():
                 call(compiler, "t.pipe", *words_for(asked), option)  # (what is not compared has another order)
     call(compiler, "t.pipe", "--emit=stats", "--costs=none.json", expect=1)
     call(compiler, "t.pipe", "--emit=timeline", "--costs=units", "--hoist")
-    # A file of rank programs has been fused, ordered and hoisted.
+    # Rank programs in a file are already fused, ordered and hoisted: the options for that are refused.
     write("ranks.mlir", call(compiler, "t.pipe", "--emit=ranks").stdout)
     for option in ("-D ranks=2", "--schedule=pipe", "--cluster=cpu", "--fuse=false", "--hoist", "--plan",
                    "--order=rest=1", "--epilogues"):

@@ -317,7 +317,7 @@ def check_labels(compiler, folder, tally):
         judge.judge(tally, variant, schedule, expected[variant])
 
 
-# What a schedule, windows by layer, and learned positions make of rows that hold several documents.
+# Programs for rows with several documents: several schedules, windows by layer, and learned positions.
 TOGETHER = (dict(schedule="single"), dict(schedule="1f1b", model="gpt2"), dict(schedule="zb_v"),
             dict(schedule="weipipe_interleave"), dict(schedule="tawpipe", model="gpt2"),
             dict(schedule="slimpipe", slices=4), {"schedule": "slimpipe", "slices": 4, "exchange": "true"},

@@ -23,7 +23,7 @@ def chunks(schedule, more, p, m):
         return 3 * (2 * m - 2) + 2
     if schedule == "weipipe_interleave":
         return 3 * (m + p - 2) + 2
-    # Every load of every group is a broadcast, and comes from the owner if that is elsewhere.
+    # Every group gets every load by a broadcast, and before it from the owner if that is in another group.
     if schedule == "tawpipe" and not more:
         groups, size, total = 2, p // 2, 0
         for k in range(groups):

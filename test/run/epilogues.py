@@ -4,12 +4,13 @@
 #
 # usage: epilogues.py PP_COMPILE FOLDER [RUNTIME]
 # On the CPU a pair is its two calls, and changes no bit, however the program runs. RUNTIME has the kernels of the
-# device `cuda`, emulated, with epilogues as cuBLASLt's: gelu of sums that are not rounded yet. There schedules give one
-# set of bits in every mode, too; against the plain calls (PP_EPILOGUES=off) gradients differ by one rounding of an
-# activation a layer and of each product before a residual, in bf16 2^-9 of an element. Those are three of the dozen
-# roundings of a layer, and the bound is that of all of them together (test/gpu/gradients.py); in f32, where a product
-# is not rounded before its sum, the order of sums. Recomputation changes no bit: R makes a residual as F does
-# (docs/derivatives.md, R2). There pieces have two layers, so that R makes both sums of one.
+# device `cuda`, emulated, with epilogues as cuBLASLt's: gelu of sums that are not rounded yet. There, too, a schedule
+# gives the same bits in every mode. Compared with the plain calls (PP_EPILOGUES=off), gradients differ by one rounding
+# of an activation in each layer, and by one of each product before a residual: in bf16 2^-9 of an element. These are
+# three of the dozen roundings of a layer, and the bound is that of all roundings together (test/gpu/gradients.py). In
+# f32, where a product is not rounded before its sum, only the order of sums differs. Recomputation changes no bit: R
+# makes a residual as F does (docs/derivatives.md, R2). In that test pieces have two layers, so that R makes both sums
+# of one layer.
 import os, sys
 import harness
 from gradients import difference

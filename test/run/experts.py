@@ -10,7 +10,7 @@ import mtp
 
 ROWS, OF_A_MICROBATCH = 8, 2
 COMMON = dict(layers=4, hidden=20, heads=2, kv_heads=1, ffn=11, vocab=256, sequence=18, experts=6, top=3)
-# By the name of the numbers: the model, what its losses weigh, and the schedules.
+# By the name of the expected numbers: the model with the weights of its losses, and the schedules.
 CASES = {
     "experts_sequence": (COMMON | dict(model="mixtral", balance=0.7, z=0.05, balance_over="sequence"), (
         dict(schedule="single", ranks=1), dict(schedule="1f1b"), dict(schedule="zb_v", ranks=2),

@@ -62,7 +62,7 @@ VARIANTS = {
     "smollm3_windows": llama_like("smollm3", 20, 2, 1, 33, head_dim=6, attention_bias=True, mlp_bias=True,
                                   tie_word_embeddings=False, no_rope_layers=[1, 0, 0, 1], use_sliding_window=True,
                                   sliding_window=5, pad_token_id=101, rope_theta=500.0),
-    # Heads of any width, and a gate that older files call gelu; without a word of it token 0 pads.
+    # Heads of any width, and a gate that older files call gelu. By default token 0 is the padding.
     "gemma": llama_like("gemma", 20, 2, 1, 33, head_dim=8),
     "gemma_biases": llama_like("gemma", 24, 4, 2, 21, head_dim=10, attention_bias=True, tie_word_embeddings=False,
                                hidden_act="gelu", pad_token_id=101),

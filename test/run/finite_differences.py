@@ -52,7 +52,7 @@ def judge(compiler, folder, tally, model, train=harness.TRAIN, step=STEP, **size
         tally.check(error <= TOLERANCE, f"{model:5} {said} {name:48} error over rms {error:.1e}")
 
 
-# By name: the model, and what else is not as in SIZES.
+# By name: the model, and its settings that differ from SIZES.
 CASES = {
     "llama": ("llama", {}),
     "gpt2": ("gpt2", {}),

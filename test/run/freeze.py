@@ -12,7 +12,8 @@ import argparse, json, math, os, sys
 import harness
 from gradients import SMALL, TOLERANCE, TRAINED, Runner, difference
 
-# The first layers and a stage between trained ones; parts of every layer; nothing that comes first; the tied table.
+# What is frozen: the first layers and a stage between trained ones; parts of every layer; only late weights; the tied
+# table.
 SETS = {
     "layers": ("llama", "embed_tokens,layers.0.,layers.1.,layers.2.,layers.4.,layers.5."),
     "linears": ("llama", "self_attn,up_proj"),

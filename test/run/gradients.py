@@ -17,10 +17,10 @@ import argparse, glob, itertools, os, re, shlex, shutil, sys
 import harness
 
 TOLERANCE = {"f32": 1e-5, "f64": 1e-11, "f16": 1e-5, "bf16": 1e-5}
-# AdamW divides by the root of the squared gradient: where that is all rounding, so is the step, whose size is at most
-# the learning rate. Relative to the largest weight of a tensor. In f16 all that a rank computes is the same bits as on
-# one rank but sums over microbatches, which are f32; weights are rounded to 2^-11, and key biases, whose gradient is 0,
-# are all rounding. bf16 rounds to 2^-8.
+# Bounds for trained weights, relative to the largest weight of a tensor. AdamW divides by the root of the squared
+# gradient: if a gradient is only rounding, so is its step, whose size is at most the learning rate. In f16 all values
+# of a rank have the bits of one rank, except sums over microbatches, which are f32. Weights are rounded to 2^-11, and
+# key biases, whose gradient is 0, are only rounding. bf16 rounds to 2^-8.
 TRAINED = {"f32": 1e-3, "f64": 1e-9, "f16": 3e-2, "bf16": 3e-2}
 SMALL = dict(layers=8, hidden=32, heads=4, kv_heads=2, ffn=48, vocab=256, sequence=24, microbatch=2)
 

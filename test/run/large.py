@@ -31,8 +31,8 @@ def program(name, schedule, ranks, vocab):
                          dict(MODEL, schedule=schedule, ranks=ranks, vocab=vocab))
 
 
-# Where one rank has all, 600 MiB; and where the first of four has the table, 296 MiB (issue 22). The reference cuts the
-# table over four ranks, which then stay below 2^28 bytes.
+# Two cases: one rank has all, 600 MiB, and the first of four ranks has the table, 296 MiB (issue 22). The reference
+# cuts the table over four ranks, which then stay below 2^28 bytes.
 for vocab, schedule, ranks, least in [(139264, "single", 1, 600 << 20), (57344, "1f1b", 4, 290 << 20)]:
     small = program(f"small{vocab}", "1f1b_vocabulary", 4, vocab)
     tally.check(max(arenas(small)) < 2 ** 28, f"the reference stays below 2^28 bytes a rank: {arenas(small)}")

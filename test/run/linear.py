@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: linear.py PP_COMPILE FOLDER
-# valgrind counts, so other work on the machine does not matter. What 2n costs more than n is taken from what 4n costs
-# more than 2n: what does not depend on the size goes away. Linear work gives a ratio of 2, quadratic work 4.
+# valgrind counts, so other work on the machine does not matter. The ratio is (cost of 4n - cost of 2n) / (cost of 2n -
+# cost of n), so a constant part of the cost drops out. Linear work gives a ratio of 2, quadratic work 4.
 import os, re, shutil, subprocess, sys
 
 COMPILER, FOLDER = sys.argv[1:3]
 EXAMPLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "train.pipe")
 SMALL = ["hidden=8", "heads=1", "ffn=16", "vocab=16"]
 LARGEST = 2.4
-# What doubles, from which size on, with what else, and in which form.
+# The parameter that doubles, its first value, the other options, and the form.
 CASES = {
     "units": ("microbatches", 32, ["schedule=1f1b", "ranks=4", "layers=4", *SMALL], "--emit=stats"),
     "moves of weights": ("microbatches", 32, ["schedule=weipipe_interleave", "ranks=4", "layers=4", *SMALL],

@@ -9,8 +9,8 @@ import finite_differences, harness
 from gradients import Runner, agreement
 
 INPUTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "Inputs")
-# By model: its file and its call, where the program does not have it, and the schedules that are compared, each
-# `NAME[/PARAMETER=VALUE..]`.
+# By model: its file and its call (None if the program has the model itself), and the schedules that are compared, each
+# as `NAME[/PARAMETER=VALUE..]`.
 MODELS = {
     "mixed": ("mixed.pipe", "mixed(layers, hidden, heads, kv_heads, ffn, vocab)",
               "1f1b zb_v interleaved weipipe_interleave helixpipe/folds=2/forget=true slimpipe/exchange=true tawpipe "

@@ -4,11 +4,11 @@
 #
 # usage: mutants.py PP_COMPILE FOLDER [--cases N] [--mutants M] [--bodies B] [--seed S]
 # pp-fuzz runs what it draws on an executor of its own, which knows no mesh. Here N programs are drawn, each with M
-# mutants of its rank programs (pp-fuzz mutants). pp-compile proves a mutant and links it, or says why not. What it
-# links runs three steps, on threads with rendezvous sends or on the emulated device, and must have the losses,
-# gradients and weights of one rank. What is refused does not run. So this finds what is proved and wrong, not what is
-# refused and right. B mutants of the task bodies of each program of BODIES are judged alike. What pp-compile writes of
-# each schedule of the library, unchanged, is not refused.
+# mutants of its rank programs (pp-fuzz mutants). pp-compile proves a mutant and links it, or refuses it. A linked
+# mutant runs three steps, on threads with rendezvous sends or on the emulated device, and must have the losses,
+# gradients and weights of one rank. A refused mutant does not run. So this test finds wrong programs that are proved,
+# but not right programs that are refused. B mutants of the task bodies of each program of BODIES are judged in the same
+# way. pp-compile must accept its own unchanged rank programs of each schedule of the library.
 import collections, os, random, re, subprocess, sys
 import harness
 from compositions import SCHEDULES, draw_case

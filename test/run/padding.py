@@ -14,7 +14,8 @@ PAIRS = dict(model="olmoe", balance_over="microbatch", microbatch=2, microbatche
 STEERED = {"model": "glm4_moe", "z": 0, "layers": 4, "ffn": 16, "model.rate": 0.25}
 DROPS = {"microbatches": 4, "mesh.data": 2, "mesh.expert": 2, "model.capacity": 1, "experts": 6, "top": 3}
 LENGTHS = (13, 16, 14, 16, 13, 15, 16, 14)
-# What all cases of a list share, and what differs: all have the results of the first, which has rows without padding.
+# Each entry: the settings that all its cases share, and those of each case. All cases must have the results of the
+# first one, whose rows have no padding.
 CASES = (
     ({}, ({}, dict(sequence=24), dict(sequence=24, schedule="1f1b_recompute", ranks=2),
           dict(sequence=24, schedule="zb_v", ranks=2), dict(sequence=24, schedule="weipipe_interleave", ranks=2),

@@ -183,7 +183,8 @@ def check_mesh(tally, compiler, folder, text, transport):
                           ({"mesh.context": 2}, "its `context` is 1, expected 2")):
         text = stats(expect=1, **changed).stderr
         tally.check(said in text, f"{path} with {changed}: {text.splitlines()[0]}")
-    # Of another kind of message nothing is known: with `zero = 0` gradients are summed, and weights are not gathered.
+    # The profile has no times for other kinds of messages: with `zero = 0` gradients are summed, and weights are not
+    # gathered.
     text = stats(expect=1, **{"mesh.zero": 0}).stderr
     tally.check("of another program" in text or "kind `all_reduce over the mesh`" in text,
                 f"{path} without zero: {text.splitlines()[0]}")

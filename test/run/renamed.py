@@ -11,8 +11,8 @@ import os, re, sys
 import harness
 from gradients import Runner, SMALL
 
-# What has bodies of its own: halves of a backward, what R makes, slices, attentions on several ranks and ahead of their
-# unit, the vocabulary in shards, updates in shards and several in a step, copies of weights that travel.
+# Programs with different kinds of bodies: halves of a backward, R, slices, attentions on several ranks and ahead of
+# their unit, the vocabulary in shards, updates in shards, several updates in a step, copies of weights that travel.
 CASES = (dict(schedule="zb_h1"),
          dict(schedule="1f1b_recompute"),
          dict(schedule="weipipe_interleave"),

@@ -151,7 +151,7 @@ def open_page(browser, page):
     browser.frame()
 
 
-# Of each row of the table of times: its name, the share and the time that are written, and the widths in its bar.
+# For each row of the table of times: its name, the share and time in its text, and the widths in its bar.
 TIMES = ("[...document.querySelectorAll('#time tr')].slice(1).map((row) => [row.cells[0].textContent.trim(), "
          "row.cells[2].textContent, row.cells[3].textContent, Object.fromEntries([..."
          "row.querySelectorAll('.share div')].map((one) => [one.title.split(':')[0], parseFloat(one.style.width)]))])")
@@ -168,7 +168,7 @@ def times(browser, compiler, folder, tally):
     for rank, busy, _, shares in browser.evaluate(TIMES):
         spans = browser.evaluate(f"(({{phase, start, end}}) => phase.map((p, i) => [p, start[i], end[i]]))"
                                  f"(data.ranks[{rank}])")
-        # By instants: each goes to the unit that runs alone, or in halves to the two that run.
+        # Divides time into intervals: each belongs to the unit that runs alone, or half to each of two units that run.
         owned = {"F": 0, "B": 0}
         marks = sorted({time for _, start, end in spans for time in (start, end)})
         for low, high in zip(marks, marks[1:]):

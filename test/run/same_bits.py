@@ -4,13 +4,13 @@
 #
 # usage: same_bits.py PP_COMPILE FOLDER
 # R makes from the same inputs what F would have kept, with the same kernels on the same shapes: gradients, losses and
-# trained weights of three steps are those of the schedule that keeps everything, bit for bit. Where HelixPipe ships the
-# weights of QKV, shares of their gradients come back in another order between units of another length, and are added up
-# in that: there the gradients of all other weights are judged, and the first loss. Chunks are other shapes: against the
-# whole MLP gradients.py judges them to rounding.
+# trained weights of three steps are those of the schedule that keeps everything, bit for bit. If HelixPipe ships the
+# weights of QKV, shares of their gradients come back and are added up in another order, because units have other
+# lengths. There the test judges the gradients of all other weights and the first loss. Chunks have other shapes:
+# gradients.py compares them with the whole MLP, up to rounding.
 #
-# Schedules that add up the gradients of a weight in the same order make the same bits: that decides where a run that is
-# resumed under another schedule goes on as if nothing had changed (runtime/README.md, "Data").
+# Schedules that add up the gradients of a weight in the same order make the same bits. A run that is resumed under such
+# a schedule goes on as if nothing had changed (runtime/README.md, "Data").
 import os, sys
 import harness
 from gradients import Runner

@@ -5,9 +5,9 @@
 # The schedules are written here, planned one by one and simulated; --search knows nothing of this list. Without --all:
 # one stage on each rank. --all: also two, as a loop and as a V, and more sets of parts.
 #
-# NEAR is how much longer a step of --search may be. One stage on each rank: not at all; the table has four digits. Else
-# its local search may miss choices: for each cut it compiles three that the planner's model finds best, and then single
-# changes of one schedule.
+# NEAR is how much longer a step of --search may be. With one stage on each rank it may not be longer (the table has
+# four digits). Else the local search may miss choices: for each cut it compiles the three that the planner's model
+# finds best, and then single changes of one schedule.
 import concurrent.futures, itertools, json, math, os, re, shlex, signal, subprocess, sys
 from harness import TRAIN, Tally, call
 

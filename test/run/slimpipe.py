@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: slimpipe.py PP_COMPILE FOLDER [--quick]
-# SIZES: ranks, slices, microbatches, chunks a rank, layers a stage; rule G with idle ranks that help never, at the
-# ends, always, rule P, no exchange; keys early or late, the vocabulary cut or whole; sends strict (rendezvous) or
-# buffered. All of them in f64, on a llama with four query heads for one of keys. --quick: every size with every rule,
-# the rest in turn. Then odd sizes: slices of unequal length, fewer slices or microbatches than ranks, one rank alone;
-# some of the stashes in host memory.
+# SIZES are ranks, slices, microbatches, chunks a rank, and layers a stage. Exchanges are rule G with idle ranks that
+# help never, at the ends, or always, rule P, and none. Keys are early or late, the vocabulary cut or whole, sends
+# strict (rendezvous) or buffered. All combinations run in f64, on a llama with four query heads for one of keys.
+# --quick runs every size with every rule, and the other options in turn. Then odd sizes: slices of unequal length,
+# fewer slices or microbatches than ranks, one rank alone; some of the stashes in host memory.
 import itertools, os, sys
 import harness
 from gradients import TOLERANCE, Runner, difference

@@ -103,7 +103,8 @@ def main():
     for case in range(options.cases):
         names = options.signals.split(",")
         name, number = names[case % len(names)], draw.randrange(SIZES["ranks"])
-        # A third of the moments each: the first half of a short run, any of it, the steps of a long one.
+        # Each kind has a third of the moments: in the first half of a short run, anywhere in it, in the steps of a long
+        # run.
         kind = case // 2 % 3
         moment = draw.uniform(0.05, (whole / 2, whole, whole + 1)[kind])
         result = attempt(program, text, name, moment, number, (20, 20, 1000000)[kind])

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: tables.py PP_COMPILE FOLDER
-# A table: `r0 F:`, `r0 B:` the units of a rank in order; `r0:` units with their starts; `forward:`, `backward:`
-# messages as tag(layer, offset): from->to. `x+y` are two units that follow each other. The head is no unit of the
-# tables: its loss runs between two of them.
+# A table has these rows. `r0 F:` and `r0 B:` list the units of a rank in order; `r0:` lists units with their starts.
+# `forward:` and `backward:` list messages as tag(layer, offset): from->to. `x+y` are two units that follow each other.
+# The tables have no unit for the head: its loss runs between two units.
 import json, os, re, sys
 import harness
 

@@ -4,8 +4,8 @@
 #
 # usage: tensor_families.py PP_COMPILE FOLDER [VARIANT..]
 # The folders are those of families.py, whose numbers on one device are those of transformers; here their MLPs have even
-# widths, and some have more heads. In f64 loss and gradients on T devices of each rank are those on one device, with
-# `sequence` and without. What is refused because of its q, k and v runs with `mesh of qkv tensor = 1`.
+# widths, and some have more heads. In f64 loss and gradients on T devices of each rank equal those on one device, with
+# `sequence` and without. A model that is refused because of its q, k and v runs with `mesh of qkv tensor = 1`.
 import math, os, sys
 import families, harness
 

@@ -15,7 +15,7 @@ NAMES = ("1f1b 1f1b_recompute 1f1b_vocabulary bpipe dualpipe_v fsdp gpipe_offloa
          "megatron "
          "slimpipe tawpipe terapipe v_half weipipe_naive weipipe_prefetch wzb1 wzb2 zb_h2 zb_v zero1 zero2").split()
 MORE = {"helixpipe": {"folds": 2}, "slimpipe": {"exchange": "true"}, "tawpipe": {"prefetch": "false"}}
-# Where the blocks of the ranks go.
+# A schedule with a gap for the blocks of the ranks.
 SCHEDULE = """# Gradients that ranks send when they like.
 import "std/models/llama.pipe"
 schedule by_hand(ranks p, microbatches m) {{

@@ -68,7 +68,7 @@ def compared(compiler, defines, trace, schedule):
     lengths = [max(e["ts"] + e["dur"] for e in events if e["name"] == name) - min(e["ts"] for e in events
                                                                                   if e["name"] == name)
                for name in ("step 2", "step 3")]
-    # As much work as in the plan: so the length in milliseconds of the plan's unit of time, from either.
+    # Plan and run have the same work, so the page gives the length of the plan's unit of time in milliseconds.
     unit = float(re.search("a unit is ([0-9.e+-]+) ms", data["costs"])[1])
     step = data["measured"]["step"] / data["ticks"] * unit * 1000
     return (same and ordered and min(lengths) * 0.5 <= step <= max(lengths) * 1.01,

@@ -15,7 +15,7 @@ def main():
     text, tally = harness.write_text(folder), harness.Tally()
     with open(text, "rb") as file:
         data = file.read()
-    # What a byte costs a model that knows how often each occurs, and nothing of those before it: 3.2 nats.
+    # The loss of a model that knows the frequency of each byte, and nothing of the bytes before: 3.2 nats.
     entropy = sum(-n / len(data) * math.log(n / len(data)) for n in collections.Counter(data).values())
     for schedule, transport in (("1f1b", "mpi"), ("weipipe_interleave", "threads"), ("fsdp", "mpi")):
         program = harness.compile_train(compiler, os.path.join(folder, schedule), SIZES | dict(schedule=schedule))

@@ -16,9 +16,9 @@ SCHEDULES = {"naive": dict(schedule="weipipe_naive"), "interleave": dict(schedul
              "taw_nogwps": dict(schedule="tawpipe", ring="true"),
              "taw_nocco": dict(schedule="tawpipe", prefetch="false"),
              "fsdp": dict(schedule="fsdp", ahead=0, hidden=16, ffn=16)}
-# Where in a turn: the ring's exchange ends it. TawPipe (section 5): messages between groups run behind the compute,
-# then the sum inside the group and the broadcast for the next turn; without CCO weights come before and gradients go
-# after.
+# The order inside a turn. In a ring the exchange ends the turn. In TawPipe (section 5) messages between groups run
+# behind the compute; then come the sum inside the group and the broadcast for the next turn. Without CCO weights come
+# before the compute, and gradients go after it.
 RING = dict(unit=0, weight=1, grad=1)
 TAW = dict(weight=0, grad=0, unit=1, sum=2, broadcast=3)
 ORDER = collections.defaultdict(lambda: RING, taw=TAW, taw_nogwps=TAW,

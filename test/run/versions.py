@@ -4,10 +4,9 @@
 #
 # usage: versions.py PP_COMPILE FOLDER
 # 1. Trained weights, gradients and losses of each schedule equal those of one rank that uses the same versions.
-# 2. The delays themselves: gradients of W(t-1) come from a program without versions that loads W(t-1) and one batch;
-#    AdamW with
-#    the schedule of its rate, clipping and bias corrections is done here on W(t). The same for updates without old
-#    weights.
+# 2. The delays are right: a program without versions loads W(t-1) and one batch and gives the gradients of W(t-1). This
+#    script applies AdamW to W(t), with the schedule of the rate, clipping and bias corrections. It does the same for
+#    updates without old weights.
 # 3. How updates are cut into steps changes no bit, nor does a run that is stopped and resumed.
 import math, os, shutil, sys
 import harness

@@ -10,7 +10,7 @@
 
 namespace pp::test {
 
-/// The shape of one call. Without chunks given: one, of as many keys as queries, that begins where they do.
+/// The shape of one call. Without chunks: one chunk, with the positions of the queries.
 struct Slice {
   int64_t b, s, heads, groups, d;
   bool causal;
@@ -51,7 +51,7 @@ struct Slice {
     return other;
   }
   int64_t placeOf(int64_t t) const { return second < 0 || t < s / 2 ? position + t : second + t - s / 2; }
-  /// Documents that begin at these places of the sequence, in every row of the batch b of them by b places earlier.
+  /// The slice with documents that begin at these places of the sequence; in row b of the batch, b places earlier.
   Slice withDocuments(std::vector<int64_t> begins) const {
     Slice other = *this;
     for (int64_t row = 0; row < b; ++row)
@@ -63,7 +63,7 @@ struct Slice {
       }
     return other;
   }
-  /// With dropout, as a part of sequences of `length` tokens; row b of the batch is number 2^30 + 7 b of the run.
+  /// The slice with dropout, in sequences of `length` tokens; row b of the batch is row 2^30 + 7 b of the run.
   Slice dropped(double rate, int64_t length) const {
     Slice other = *this;
     other.rate = rate, other.whole = length;
@@ -71,7 +71,7 @@ struct Slice {
       other.sequences.push_back(int32_t((1 << 30) + 7 * (i / s)));
     return other;
   }
-  /// What dropout multiplies a weight by, from the definition in runtime/Pp.h.
+  /// The factor of dropout on a weight, from the definition in runtime/Pp.h.
   double kept(size_t b, size_t head, size_t t, const Chunk &chunk, size_t j) const {
     if (rate == 0)
       return 1;
@@ -88,7 +88,7 @@ struct Slice {
   }
   double factor() const { return scale > 0 ? scale : 1 / std::sqrt(double(d)); }
   double capped(double score) const { return softcap > 0 ? softcap * std::tanh(score / softcap) : score; }
-  /// Of capping, by the capped score.
+  /// The derivative of the cap, from the capped score.
   double slopeOf(double score) const { return softcap > 0 ? 1 - score / softcap * (score / softcap) : 1; }
   std::vector<double> params() const {
     if (rate > 0 && firstHead > 0)

@@ -47,7 +47,7 @@ struct Proved {
     auto ranks = ProgramOp::forwardOf(*module).getOps<RankOp>();
     return *std::next(ranks.begin(), static_cast<int64_t>(rank.getRank()));
   }
-  /// That which does an update over; null where updates wait for the norm.
+  /// The program that repeats an update; null if updates wait for the norm.
   RankOp redo(RankOp rank) {
     ProgramOp redo = ProgramOp::redoOf(*module);
     return redo ? *std::next(redo.getOps<RankOp>().begin(), static_cast<int64_t>(rank.getRank())) : RankOp();
@@ -503,7 +503,7 @@ TEST(LoweredExchanges, AnOpThatDoesNotWaitForWhatItTouchesIsFound) {
   }
 }
 
-// What an op makes while a message is under way comes to lie where that is sent from, or where it comes.
+// The result of an op, while a message is under way, is placed in the memory that sends or receives the message.
 TEST(LoweredExchanges, AnOpThatWritesOverWhatIsUnderWayIsFound) {
   Proved proved = compile({"", {{"schedule", "1f1b"}, {"ranks", "1"}, {"mesh.tensor", "2"}}});
   ASSERT_TRUE(proved.module);

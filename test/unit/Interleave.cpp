@@ -58,7 +58,7 @@ TEST_F(Interleave, WithoutMessagesOneRunsAfterTheOther) {
   EXPECT_EQ(chooseTurns(first, second), (SmallVector<int64_t>{2, 1}));
 }
 
-// What a body sends last is waited for in a turn of its own, behind what the other computes meanwhile.
+// The wait for a body's last message has its own turn, behind the ops that the other body computes meanwhile.
 TEST_F(Interleave, TheLastMessageIsHiddenToo) {
   Body first = {compute(2), message(2)}, second = {compute(2)};
   EXPECT_DOUBLE_EQ(runInTurns({2, 1}, first, second).length(), 6);

@@ -17,7 +17,7 @@ namespace pp::test {
 
 using Values = std::vector<double>;
 
-/// What a type's arrays of sums and statistics hold.
+/// The type of sums and statistics for this type.
 inline Type accOf(Type type) { return type == Type::F64 ? Type::F64 : Type::F32; }
 inline const char *nameOf(Type type) {
   return type == Type::F64 ? "f64" : type == Type::F32 ? "f32" : type == Type::F16 ? "f16" : "bf16";
@@ -69,7 +69,7 @@ public:
     uint32_t low = bits & 0xffff, high = bits >> 16;
     return uint16_t(high + (low > 0x8000 || (low == 0x8000 && (high & 1))));
   }
-  /// By arithmetic on values, where the runtime shifts bits: the nearest multiple of the last place, 2^-24 at least.
+  /// Rounds to the nearest multiple of the last place, at least 2^-24, by arithmetic; the runtime shifts bits.
   static uint16_t toF16(float value) {
     double size = std::fabs(double(value));
     uint16_t sign = std::signbit(value) ? 0x8000 : 0;
@@ -122,7 +122,7 @@ inline std::string refusal(OpSpec spec) {
   return message;
 }
 
-/// A rank with one prepared op.
+/// A rank that has one prepared op.
 struct OneOp {
   std::unique_ptr<Kernels> kernels;
   pp_rank_t rank;
@@ -150,7 +150,7 @@ struct OneOp {
   void operator()(int32_t (*function)(pp_rank_t *, int32_t, Parameters...), const Arguments &...arguments) {
     ASSERT_EQ(status(function, arguments...), PP_OK) << rank.message;
   }
-  /// What the call hands back, or what the device says after it.
+  /// The status that the call returns, or the device's status after it.
   template <class... Parameters, class... Arguments>
   int32_t status(int32_t (*function)(pp_rank_t *, int32_t, Parameters...), const Arguments &...arguments) {
     if (!kernels)

@@ -7,7 +7,7 @@ using namespace pp::test;
 
 namespace {
 
-/// Lengths and widths below, at and beyond every block and vector; grouped queries; several sequences.
+/// Lengths and widths below, at and above the size of every block and vector; grouped queries; several sequences.
 const Slice shapes[] = {
     {1, 1, 1, 1, 1, true},    {1, 1, 2, 1, 8, false},    {2, 5, 2, 2, 4, true},     {1, 7, 4, 2, 16, true},
     {1, 24, 1, 1, 64, true},  {1, 48, 2, 1, 32, true},   {1, 49, 1, 1, 40, false},  {2, 65, 3, 3, 24, true},
@@ -164,7 +164,7 @@ Values sunk(const Slice &n, const Values &q, const Keys &keys, const Values &sco
 
 } // namespace
 
-/// With the sink's log-sum-exp and output, the gradients of an attention are those of both.
+/// With the sink's log-sum-exp and output, the gradients of an attention are those of attention and sink together.
 TEST(KernelsAttention, SinksAndTheirDerivatives) {
   Slice n(2, 9, 4, 2, 6, true);
   for (Type type : allTypes) {

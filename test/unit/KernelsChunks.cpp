@@ -138,7 +138,8 @@ TEST(KernelsChunks, HiddenTilesAreSkipped) {
 
 namespace {
 
-/// Separate calls for runs of the chunks, merged, are the one call; their backwards, last run first, add up to its.
+/// Separate calls for runs of the chunks, merged, equal one call for all; their backwards, last run first, add up to
+/// its backward.
 void compareParts(const Slice &n, Type type, uint32_t seed) {
   SCOPED_TRACE(n.text() + " " + nameOf(type));
   Values q = rounded(type, random(n.queries(), 1)), dout = rounded(type, random(n.queries(), 2));
@@ -285,7 +286,7 @@ TEST(KernelsChunks, WindowedSlicesEqualTheWholeSequence) {
       compareSlices({Slice(1, 256, 2, 1, 64, true).windowed(window), type, {64, 64, 64, 64}});
 }
 
-/// Queries before all keys: no output, no gradient; merged, they weigh nothing and spoil nothing.
+/// Queries that stand before all keys have no output and no gradient; in a merge they have weight 0 and change nothing.
 TEST(KernelsChunks, RowsThatSeeNothing) {
   for (Type type : allTypes) {
     Slice late(1, 60, 2, 1, 20, true, 10, {{70, 40}, {5, 200}}); // queries 10 to 69, keys 40 to 109: 30 rows see none
@@ -346,7 +347,7 @@ TEST(KernelsChunks, PositionsDecideWhoSeesWhom) {
     }
 }
 
-/// What many chunks need beside the arena is what two need: one chunk's keys and one slice's queries.
+/// Many chunks need as much scratch as two chunks: one chunk's keys and one slice's queries.
 TEST(KernelsChunks, ScratchIsOfOneSlice) {
   for (const char *kernel : {"attention", "attention_bwd"}) {
     auto bytes = [&](int64_t chunks) {

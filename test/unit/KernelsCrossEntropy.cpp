@@ -8,7 +8,8 @@ using namespace pp::test;
 
 namespace {
 
-/// Of logits with a cap, if it is above 0; and the z-loss, if there is one. Without weights all are 1.
+/// The loss of logits, with a cap if it is above 0, and with the z-loss if there is one. Without weights all weights
+/// are 1.
 Values lossReference(Values z, const std::vector<int32_t> &targets, double scale, double cap = 0, double zLoss = 0,
                      const Values &weights = {}) {
   for (double &logit : z)
@@ -86,7 +87,7 @@ TEST(KernelsCrossEntropy, TheScaleIsInTheGradientAlone) {
   }
 }
 
-/// Divided by 4 when it runs is a scale of a quarter, to the bit: whole rows, and their shards.
+/// A loss that the step divides by 4 has the bits of one with scale 1/4: for whole rows and for shards.
 TEST(KernelsCrossEntropy, CountedLossesAreDivided) {
   for (Type type : allTypes) {
     std::vector<int32_t> targets = {2, 0, -100, 1};
@@ -116,8 +117,8 @@ TEST(KernelsCrossEntropy, CountedLossesAreDivided) {
 
 namespace {
 
-/// What the three kernels with a scale make of rows with these weights, or with none: loss, slopes, the loss from
-/// statistics, and slopes from them.
+/// The results of the three kernels with a scale on rows with these weights, or with none: loss, slopes, the loss from
+/// statistics, and slopes from statistics.
 std::vector<Values> weightedLosses(Type type, const Values &z, double cap, double zLoss, double divisor,
                                    const Values &weights) {
   std::vector<int32_t> targets = {2, 0, -100, 1, 4};
@@ -171,7 +172,7 @@ TEST(KernelsCrossEntropy, LossesHaveWeights) {
     }
 }
 
-/// In a step with weights, targets that have none are a fault of the program.
+/// If a step has weights, targets without weights are a fault of the program.
 TEST(KernelsCrossEntropy, TargetsWithoutWeightsFail) {
   OneOp op("cross_entropy", Type::F32, {1, 4}, {1}, {"counted"});
   const int32_t elsewhere = 0;
@@ -196,7 +197,7 @@ struct ShardedLoss {
       others.push_back(cap);
     return others;
   }
-  /// Of the loss and of dz.
+  /// The slopes of the loss and of dz.
   Values slopes(double cap) const {
     return zLoss > 0 ? Values{scale, cap, 0, zLoss} : cap > 0 ? Values{scale, cap} : Values{scale};
   }

@@ -106,7 +106,7 @@ TEST(KernelsElementwise, PhiloxKnownAnswers) {
               {{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}});
 }
 
-/// Each element by its counter, whatever part of the sequences a call has; a step that holds drops nothing.
+/// Dropout depends on the number of each element, whatever part of the sequences a call has; evaluation drops nothing.
 TEST(KernelsElementwise, Dropout) {
   for (Type type : allTypes)
     for (int64_t width : {5, 16}) {
@@ -170,7 +170,7 @@ struct GluCase {
 constexpr GluCase gluCases[] = {{"", 0, 1, 0},       {"", 1.5, 1.702, 1}, {"tanh", 0, 1, 0},
                                 {"tanh", 1.5, 1, 0}, {"exact", 0, 1, 0},  {"exact", 1.5, 1, 0.5}};
 
-/// Where a limit is near, no difference across it says anything of the slopes beside it.
+/// Moves values away from a limit: a difference across the limit says nothing about the slopes on its two sides.
 Values apartFrom(double limit, Values values) {
   for (double &value : values)
     if (limit > 0 && std::fabs(std::fabs(value) - limit) < 0.02)
@@ -199,7 +199,7 @@ TEST(KernelsElementwise, Glu) {
       }
 }
 
-/// p and q as columns of one tensor give what they give apart, bit by bit, and so do their gradients over them.
+/// p and q as columns of one tensor give the same bits as two tensors, and so do gradients that are written over them.
 TEST(KernelsElementwise, GatesOfAPackedTensor) {
   for (Type type : allTypes)
     for (int64_t width : {1, 12, 64})
@@ -247,7 +247,7 @@ TEST(KernelsElementwise, GluAtItsLimits) {
   }
 }
 
-/// With its defaults a glu is the swiglu, up to the order of its roundings.
+/// A glu with default options is the swiglu, up to the order of roundings.
 TEST(KernelsElementwise, GluIsSwiglu) {
   Values p = rounded(Type::F32, inputs(300, 1)), q = rounded(Type::F32, random(300, 2));
   Array y(Type::F32, 300), z(Type::F32, 300);
@@ -382,7 +382,7 @@ TEST(KernelsElementwise, SumSquares) {
     }
 }
 
-/// Squares that f32 cannot hold, or that it loses: the norm of numbers that are there is finite, and not 0.
+/// If f32 overflows or underflows in the squares, the norm of finite numbers is still finite, and not 0.
 TEST(KernelsElementwise, SumSquaresBeyondF32) {
   for (Type type : {Type::F32, Type::Bf16})
     for (double scale : {1e25, 1e-25}) {
@@ -504,7 +504,7 @@ std::vector<int64_t> manySizes() {
 
 } // namespace
 
-/// One call for many tensors gives the bits of a call for each, decay or not.
+/// One call for many tensors gives the bits of separate calls, with and without decay.
 TEST(KernelsElementwise, AdamWOfManyTensors) {
   std::vector<int64_t> sizes = manySizes(), dims;
   for (size_t i = 0; i < sizes.size(); ++i)
@@ -579,7 +579,7 @@ TEST(KernelsElementwise, AdamWTakesTheLossScaleOut) {
   }
 }
 
-/// Where a norm is not finite nothing changes, in any type.
+/// If the norm is not finite, nothing changes, in any type.
 TEST(KernelsElementwise, AdamWSkipsWhatOverflowed) {
   for (double norm2 : {double(INFINITY), double(NAN)})
     for (Type type : {Type::F16, Type::F32}) {

@@ -41,7 +41,7 @@ const RouterCase routers[] = {
     {60, 40, 5, true, true, 1, 0.7, 0, 30, 5, 2, true},
 };
 
-/// What route gives, by sorting.
+/// The results of route, computed by sorting.
 struct Routed {
   Values w, p, lse;
   Numbers sel, places, counts;
@@ -187,7 +187,7 @@ Values products(const Numbers &counts, const Values &a, const Values &b, int64_t
   return c;
 }
 
-/// What kernels with "accumulate" add to.
+/// Adds the earlier values, as kernels with "accumulate" do.
 void addIf(bool adds, Values &to, const Values &before) {
   for (size_t i = 0; i < to.size() && adds; ++i)
     to[i] += before[i];
@@ -196,8 +196,8 @@ void addIf(bool adds, Values &to, const Values &before) {
 /// Longer sums have more roundings.
 double productTolerance(Type type) { return isHalf(type) ? toleranceOf(type) : 4 * toleranceOf(type); }
 
-/// Of all choices those that sections of so many experts have room for, first choices of all tokens first; their rows
-/// lie by section, expert and token.
+/// Keeps the choices for which sections of so many experts have room, first choices of all tokens first; their rows are
+/// ordered by section, expert and token.
 void limitRows(const RouterCase &its, Routed &made, int64_t each, int64_t room, int64_t limit) {
   std::vector<std::array<int64_t, 3>> rows; // expert, token, choice
   Numbers taken(its.experts / each, 0);
@@ -217,10 +217,10 @@ void limitRows(const RouterCase &its, Routed &made, int64_t each, int64_t room, 
   }
 }
 
-/// Scores are multiples of 1/4, so that many are equal: the lower expert is chosen. Experts in sections have the rows
-/// of one, but each section begins where there is room for all that could come to the ones before.
-/// `full`: a section has room for as many as come to it if all are chosen equally often, and the rest has no row. Rows
-/// without a token, as `rowsOf` says, take no room and make none.
+/// Scores are multiples of 1/4, so that many are equal: of equal ones the lower expert is chosen. With several sections
+/// the rows are those of one section, but each section begins behind the room for all rows that could come to the
+/// sections before it. `full`: a section has room for the rows that come to it if all experts are chosen equally often;
+/// further choices get no row. Rows without a token, as `rowsOf` says, take no room and make none.
 void checkRoute(Type type, const RouterCase &its, int64_t sections, bool full, int kind) {
   const Numbers rows = rowsOf(its, kind);
   const auto tokens = its.tokens - int64_t(std::count(rows.begin(), rows.end(), -1));
@@ -295,8 +295,8 @@ TEST(KernelsExperts, BiasOf16Bits) {
   }
 }
 
-/// By finite differences of the weights and of both losses, with a loss scale; choices stay what they are. Rows without
-/// a token have no gradient.
+/// Checks the gradients by finite differences of the weights and of both losses, with a loss scale. The choices stay
+/// fixed. Rows without a token have no gradient.
 void checkRouteBackward(Type type, const RouterCase &its, int kind) {
   const double lossScale = 4, perToken = 0.125;
   OneOp op("route_bwd", type, {its.tokens, its.experts, its.top, its.group}, {its.scale, its.balance, its.z},
@@ -342,7 +342,7 @@ TEST(KernelsExperts, SharedBalance) {
              dw = rounded(type, random(its.tokens * k, 4));
       Routed made = routed(its, logits, bias, nullptr, rowsOf(its, 1));
       auto run = [&](int64_t first, int64_t length, const Array *often, Values &out) {
-        // Of every group its tokens `first` to `first` + `length`.
+        // The tokens `first` to `first` + `length` of every group.
         auto part = [&](const auto &all, int64_t width) {
           std::decay_t<decltype(all)> own;
           for (int64_t g = 0; g < groups; ++g)
@@ -454,7 +454,7 @@ TEST(KernelsExperts, RowsDoNotSeeEachOther) {
       const int64_t most = 48;
       Values x = rounded(type, random(most * in, 1)), w = rounded(type, random(2 * in * out, 2, 0.3)),
              dy = rounded(type, random(most * out, 3)), before = rounded(type, random(most * in, 4));
-      // Of the second expert, its rows from `first` on; the first has five.
+      // Runs the rows of the second expert from `first` on; the first expert has five rows.
       auto run = [&](int64_t first, int64_t rows) {
         const Numbers counts = {5, int32_t(rows)};
         const std::vector<int64_t> dims = {5 + rows, in, out, 2, 1};

@@ -88,7 +88,7 @@ void checkLinearDw(const Case &c) {
   expectNear(dw.get(), expected, toleranceOf(acc), c.text());
 }
 
-/// The bits of a product with this many threads.
+/// The product with this many threads; bits must not depend on it.
 Values withThreads(const char *threads, const char *kernel, const Case &c, Type out, size_t size) {
   setenv("PP_THREADS", threads, 1);
   auto [t, k, n] = LinearSizes(c);

@@ -16,7 +16,7 @@ void forEachCase(const std::function<void(const Case &)> &test) {
   forEachLinear({{1, 1, 1}, {64, 48, 96}, {33, 136, 24}, {7, 5, 13}, {130, 72, 264}}, test);
 }
 
-/// By the definition (frontend/OPERATIONS.md), slope or value.
+/// gelu or its derivative by the definition (frontend/OPERATIONS.md).
 double gelu(double u, bool slope = false) {
   double c = std::sqrt(2 / M_PI), a = 0.044715, tau = std::tanh(c * (u + a * u * u * u));
   return slope ? 0.5 * (1 + tau) + 0.5 * u * (1 - tau * tau) * c * (1 + 3 * a * u * u) : 0.5 * u * (1 + tau);
@@ -59,7 +59,7 @@ Forward plainForward(const Case &c, const Operands &o) {
   return {u.get(), y.get()};
 }
 
-/// What is added to a product, as the type holds it.
+/// The term that is added to a product, rounded to the type.
 Values residual(const Case &c) { return rounded(c.type, random(size_t(c.t * c.n), 8)); }
 /// x w + b + r; `shift` elements behind addresses at multiples of 64 bytes.
 Values sum(const Case &c, const Operands &o, size_t shift = 0) {
@@ -118,7 +118,7 @@ Sums sums(const Case &c, const Operands &o, const Sums &old, bool plain) {
   }
   return {dw.get(), db.get()};
 }
-/// What the sums hold before: what they are added to, or what is lost.
+/// The old contents of the sums, which are added to or overwritten.
 Sums before(const Case &c) {
   Type acc = accOf(c.type);
   return {rounded(acc, random(size_t(c.k * c.n), 5)), rounded(acc, random(size_t(c.n), 6))};
@@ -174,7 +174,7 @@ TEST(KernelsPairs, WeightsAndTheirBiases) {
           expected.w[c.weight(l, j)] += o.x[size_t(i * c.k + l)] * dy;
       }
     Sums got = sums(c, o, old, false);
-    // In acc, as on their own: of 16 bits are the operands alone.
+    // Compared in acc, as for separate products: only the operands have 16 bits.
     expectNear(got.w, expected.w, toleranceOf(accOf(c.type)), c.text() + ", dw");
     expectNear(got.b, expected.b, toleranceOf(accOf(c.type)), c.text() + ", db");
   });

@@ -21,7 +21,8 @@ template <class... Pointers> constexpr size_t pointers(int32_t (*)(pp_rank_t *, 
 
 } // namespace
 
-/// What is timed on a GPU has the pointers of the C ABI: one too few was read behind the end of the list there.
+/// Calls that are timed on a GPU have all pointers of the C ABI: with one too few, the kernel read behind the list's
+/// end.
 TEST(KernelsPrepare, TimedCallsHaveTheirArguments) {
   std::map<std::string, size_t> expected;
 #define PP_POINTERS(name, dims, params, flags) expected[#name] = pointers(pp_##name);
@@ -129,7 +130,7 @@ TEST(KernelsPrepare, SharesTables) {
   EXPECT_EQ(many->scratchBytes(), one->scratchBytes());
 }
 
-/// In threads mode every rank is a thread with its own Kernels; they share nothing that one could spoil for another.
+/// In threads mode every rank is a thread with its own Kernels; no rank can change the results of another.
 TEST(KernelsPrepare, RanksAsThreadsAgree) {
   const int ranks = 4;
   const Shapes n;

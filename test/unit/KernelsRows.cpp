@@ -159,7 +159,7 @@ TEST(KernelsRows, GradientsOfLongNorms) {
       }
 }
 
-/// With `plus_one` the gain is the stored number and 1: forward, rebuilt, and both gradients.
+/// With `plus_one` the gain is the stored number plus 1: in the forward, the rebuilt output, and both gradients.
 TEST(KernelsRows, RmsnormWithAGainStoredLessOne) {
   forEachNorm([](const NormCase &c) {
     Values gain = c.g;

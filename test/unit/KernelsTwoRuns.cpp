@@ -5,8 +5,8 @@
 using namespace pp;
 using namespace pp::test;
 
-/// What a device along `context` has of a sequence: two runs, apart, together, one of them first or last; with windows,
-/// documents and dropout across them.
+/// Attention on a device along `context`, which has two runs of a sequence: apart or together, one of them first or
+/// last; with windows, documents and dropout across them.
 TEST(KernelsTwoRuns, Attention) {
 #ifdef PP_EMULATED // a thread at a time
   const auto sizes = {std::tuple(2, 1, 8), {3, 19, 20}};
@@ -56,7 +56,7 @@ TEST(KernelsTwoRuns, AttentionOverSlices) {
 
 namespace {
 
-/// What each device has of `batch` whole sequences of `2 * members * length` rows.
+/// The runs that each device has of `batch` whole sequences of `2 * members * length` rows.
 struct Runs {
   int64_t batch, members, length;
   [[nodiscard]] int64_t whole() const { return 2 * members * length; }
@@ -74,7 +74,7 @@ struct Runs {
 
 } // namespace
 
-/// A device's two runs, turned as one, are bit for bit those of the turned sequence; with documents, too.
+/// rope on a device's two runs gives the same bits as rope on the whole sequence; with documents, too.
 TEST(KernelsTwoRuns, RopeIsThatOfTheSequence) {
   for (Type type : allTypes)
     for (std::vector<std::string> flags : {std::vector<std::string>{}, {"pair", "inverse"}, {"documents"}})

@@ -24,7 +24,7 @@ struct Case {
 };
 /// No clipping; a norm that is clipped; one that is not, with a loss scale.
 constexpr Case cases[] = {{0, 1}, {0.5, 1}, {1e6, 1024}};
-/// Of weights in no group, and of a group with half the rate and twice the decay.
+/// Params of weights without a group, and of a group with half the rate and twice the decay.
 const std::vector<double> groups[] = {{}, {0.5, 2}};
 
 double normOf(const Values &grad) {
@@ -34,7 +34,7 @@ double normOf(const Values &grad) {
   return sum;
 }
 
-/// What the loss's own gradient is multiplied by, from that of the scaled loss.
+/// The factor from the gradient of the scaled loss to that of the loss, with clipping.
 double gammaOf(const Case &its, const Values &grad) {
   double norm = std::sqrt(normOf(grad)) / its.scale;
   return (its.clip > 0 ? std::min(1.0, its.clip / (norm + 1e-6)) : 1) / its.scale;
@@ -42,7 +42,7 @@ double gammaOf(const Case &its, const Values &grad) {
 
 } // namespace
 
-/// By the formula of Sutskever et al. 2013 as torch.optim.SGD writes it.
+/// Compares with the formula of Sutskever et al. 2013, as torch.optim.SGD writes it.
 TEST(KernelsUpdates, Sgd) {
   for (Type type : allTypes)
     for (bool decay : {false, true})
@@ -123,7 +123,7 @@ TEST(KernelsUpdates, PartsOfWeights) {
     }
 }
 
-/// To the sum of its shard a device adds what it has there of a gradient, which may be nothing; the rest stays.
+/// A device adds the part of a gradient in its shard, which may be empty, to the sum of the shard; other sums stay.
 TEST(KernelsUpdates, PartsOfSums) {
   for (Type type : {Type::F32, Type::F64, Type::Bf16, Type::F16})
     for (size_t has : {size_t(40), size_t(1), size_t(0)}) {
@@ -158,7 +158,7 @@ TEST(KernelsUpdates, MuonMomentum) {
     }
 }
 
-/// Also in place, and where all is zero.
+/// Also works in place, and if all numbers are zero.
 TEST(KernelsUpdates, UnitNorm) {
   for (Type type : {Type::F32, Type::F64}) {
     Values x = rounded(type, random(count, 1)), y = x;

@@ -23,7 +23,7 @@ struct LinearCase : LinearSizes {
       list.push_back(name);
     return list;
   }
-  /// Where w[row][column] lies.
+  /// The index of w[row][column].
   size_t weight(int64_t row, int64_t column) const { return size_t(transposed ? column * k + row : row * n + column); }
   std::string text() const {
     return std::string(nameOf(type)) + " " + std::to_string(t) + "x" + std::to_string(k) + "x" + std::to_string(n) +

@@ -24,7 +24,7 @@ struct AcceptanceRow {
   double high = 0;               ///< by high effort, where that is less than `planner` and found in a few seconds
 };
 
-/// Of a prototype that was checked against an exact solver; the bounds follow from the problem alone.
+/// Results of a prototype that was checked against an exact solver; the bounds follow from the problem alone.
 const AcceptanceRow kRows[] = {
     {{"one", 4, 8, 1, 1, 1, 0, 4}, 27, 27, 27},
     {{"one", 8, 16, 1, 1.2, .8, .05, 8}, 59.2, 59.2, 59.2},
@@ -62,7 +62,7 @@ const AcceptanceRow kRows[] = {
     {{"V", 16, 64, 1, 1.4, .6, .05, 16}, 208.4, 207.4, 200.25},
 };
 
-/// Each time is of the same prototype, which a case may miss by a hundredth; where it is the bound, by nothing.
+/// Each time is the same prototype's. A case may take one hundredth longer, but not if the time is the bound.
 TEST(Planner, highEffortReachesTheAcceptanceTable) {
   for (const AcceptanceRow &row : kRows) {
     if (row.high == 0)
@@ -115,8 +115,8 @@ TEST(Planner, isNeverWorseThanAClosedFormAndNeverBelowTheBound) {
   EXPECT_GT(compared, 500);
 }
 
-// Without a barrier the period counts. The first row's is the work of its heavy rank, which an order of the same
-// makespan misses by 3.6; the second is what the prototype found, where ZB-V has 85.7.
+// Without a barrier the period counts. The first row's period is the work of its heavy rank; another order with the
+// same makespan has 3.6 more. The second row's period is that of the prototype; ZB-V has 85.7.
 TEST(Planner, withoutABarrierThePeriodCounts) {
   for (auto [its, period] : {std::pair(PlanCase{"one", 8, 24, 1, 1, 1, .05, 15, true}, 108.0),
                              {PlanCase{"V", 8, 24, 1, 1.4, .6, .2, 10}, 80.9}}) {
@@ -166,7 +166,7 @@ std::optional<PlanOrder> senselessOrder(const PlanProblem &problem, const PlanGr
   return listOrder(problem, graph, priorities);
 }
 
-/// With room for one microbatch only, too: the admission rule leaves no way to get stuck.
+/// Holds with room for one microbatch only, too: by the admission rule a list schedule cannot get stuck.
 TEST(Planner, listNeverGetsStuckAndJustificationNeverDelaysAUnit) {
   unsigned seed = 0;
   auto check = [&](const PlanProblem &problem) {

@@ -120,7 +120,8 @@ private:
     --statesLeft;
   }
 
-  /// By rank: what is left, started when it can be, interrupted by what has more to follow.
+  /// For each rank a bound on the units that are left: each starts when it can, and units with a longer tail interrupt
+  /// it.
   int64_t boundOf(const Counts &counts, const State &state) {
     std::vector<std::vector<int64_t>> left(problem.ranks);
     int64_t bound = *std::max_element(state.clocks.begin(), state.clocks.end());
@@ -175,8 +176,8 @@ TEST(Planner, exactSearchFindsKnownOptima) {
   EXPECT_EQ(planOrder(problemOf({"V", 4, 4, 1, 1.4, .6, .05, 2}), {})->makespan, ticks(20.4));
 }
 
-/// What a forward allocates and frees itself does not keep the next ones away: with 3 bytes at a time, of which 2 stay,
-/// two microbatches fit in 5, and not one.
+/// Bytes that a forward allocates and frees itself do not block later forwards: if a forward takes 3 bytes, of which 2
+/// stay, two microbatches fit in 5 bytes, and not only one.
 TEST(Planner, boundHoldsWhereUnitsFreeBytesThemselves) {
   for (const char *placement : {"one", "V"})
     for (int64_t limit : {5, 6, 7}) {
@@ -194,7 +195,7 @@ TEST(Planner, boundHoldsWhereUnitsFreeBytesThemselves) {
     }
 }
 
-/// How plans of a grid compare with the optima.
+/// Compares the plans of a grid with the optima.
 struct Tally {
   int cases = 0, byBound = 0, bySearch = 0, planned = 0, improved = 0; ///< the last two: optimal
   double worst = 0, worstImproved = 0;                                 ///< above the optimum

@@ -84,7 +84,7 @@ void postJustInTime(ProgramOp program) {
   }
 }
 
-/// Fewest layers that give every stage of every schedule one.
+/// The fewest layers with which every stage of the schedule has one.
 int64_t layersFor(const std::string &schedule, int64_t ranks) {
   bool one = llvm::is_contained(
       {"gpipe", "1f1b", "zb_h1", "zb_h2", "weipipe_interleave", "weipipe_naive", "wzb1", "helixpipe"},

@@ -474,7 +474,7 @@ TEST(RuntimeNumbers, ConversionsRoundOnceAtTheirBorders) {
   EXPECT_EQ((converted<uint32_t>("F64", 1 + 0x3p-24, Type::F32, vanished)), 0x3f800002u);
   EXPECT_EQ((converted<uint32_t>("F64", 0x1.fffffefffffffp127, Type::F32, vanished)), 0x7f7fffffu);
   EXPECT_NE(unconverted("F64", 0x1.ffffffp127, Type::F32), "");
-  // To wider types everything is exact; what is infinite or no number stays so.
+  // Conversions to wider types are exact; infinities and NaNs stay what they are.
   EXPECT_EQ((converted<uint32_t>("BF16", uint16_t(0xc001), Type::F32, vanished)), 0xc0010000u);
   EXPECT_EQ((converted<uint32_t>("F16", uint16_t(0x8001), Type::F32, vanished)), 0xb3800000u);
   EXPECT_EQ((converted<uint64_t>("F32", -0x1p-149f, Type::F64, vanished)), std::bit_cast<uint64_t>(-0x1p-149));

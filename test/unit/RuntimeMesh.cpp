@@ -218,7 +218,7 @@ TEST(Mesh, ShardsOfReplicas) {
   EXPECT_TRUE(rank.state[1].ranges().empty());
 }
 
-/// Of eight experts each device along `expert` has two, and sends a section of its rows to each of the others.
+/// Each device along `expert` has two of eight experts, and sends a section of its rows to each other device.
 TEST(Mesh, PiecesOfExperts) {
   const std::string mesh = R"("mesh": {"order": [["tensor", 1], ["context", 2], ["data", 4], ["pipeline", 1]], )";
   Program program;

@@ -110,7 +110,7 @@ struct Pattern {
     return kind == MessageSpec::Kind::AllGather || kind == MessageSpec::Kind::ReduceScatter;
   }
 
-  /// What a rank puts into a message of a step.
+  /// The number that a rank puts into a message of a step.
   static double value(int move, int step, int32_t rank, int64_t i) {
     return move * 1e6 + step * 1e4 + rank * 1e3 + double(i);
   }
@@ -134,7 +134,7 @@ struct Pattern {
   }
 };
 
-/// Of a gather or scatter the rank's own range.
+/// The rank's own range in a gather or scatter.
 struct Shard {
   std::vector<double> values;
   int64_t begin = 0;

@@ -147,7 +147,7 @@ std::string rankJson(int rank) {
                   "], \"norm\": {\"offset\": ", int(normAt), "}}");
 }
 
-/// What PP_TEST_FAULT asks of this rank in this step, or an empty text.
+/// The fault that PP_TEST_FAULT asks of this rank in this step, or an empty text.
 std::string faultOf(const pp_rank_t &rank) {
   const char *asked = getenv("PP_TEST_FAULT");
   std::istringstream list(asked ? asked : "");

@@ -63,7 +63,7 @@ protected:
   static std::string program(int ranks, const std::string &type) {
     return text(PP_BYHAND_DIR "/pp-byhand-", ranks, "-", type, " ");
   }
-  /// As threads of one process, or with `ranks` processes.
+  /// Runs the ranks as threads of one process, or with `ranks` processes.
   Ran threads(const std::string &arguments, const std::string &type = "f32", int ranks = 2) {
     return shell(program(ranks, type) + "--in-process " + arguments);
   }
@@ -177,7 +177,7 @@ TEST_F(RuntimeRuns, TheLossFalls) {
     EXPECT_GT(log.back()[key], 0) << key;
 }
 
-// With lr 0 what is saved is what the run began with: the f32 weights are the rounded f64 ones, whatever the ranks.
+// With lr 0 a run saves its first weights: those in f32 are those in f64 rounded, for any number of ranks.
 TEST_F(RuntimeRuns, EveryPrecisionStartsFromTheSameWeights) {
   for (std::string type : {"f32", "f64", "bf16", "f16"})
     ASSERT_EQ(threads("--data text --steps 1 --lr 0 --save " + type, type, type == "f32" ? 1 : 2).code, 0);
@@ -236,7 +236,7 @@ TEST_F(RuntimeRuns, OlderCheckpointsStayBeside) {
   using Steps = std::map<std::string, int64_t>;
   ASSERT_EQ(threads("--data text --steps 11 --save ck --save-every 2 --keep 3").code, 0);
   EXPECT_EQ(steps(), (Steps{{"ck", 11}, {"ck.step-10", 10}, {"ck.step-8", 8}}));
-  // What is not ours, or was changed, is not counted and stays.
+  // Folders that are not ours, or were changed, do not count and stay.
   fs::create_directory(folder / "ck.step-9");
   std::ofstream(folder / "ck.step-9/thesis.tex") << "mine";
   std::ofstream(folder / "ck.step-8/thesis.tex") << "mine";
@@ -517,8 +517,7 @@ TEST(RuntimeRate, FallsInOtherWays) {
   EXPECT_DOUBLE_EQ(learningRate(optimizer, 1, 99, 30), 0.2);
 }
 
-/// Where the way down ends before the warm-up does, or with it, the warm-up still reaches the peak, and behind it is
-/// min_lr.
+/// If the decay ends before or with the warm-up, the warm-up still reaches the peak, and the rate after it is min_lr.
 TEST(RuntimeRate, EndsWithTheWarmUp) {
   OptimizerSpec optimizer;
   optimizer.minLr = 0.1;

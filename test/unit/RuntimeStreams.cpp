@@ -13,7 +13,7 @@ namespace {
 thread_local std::vector<std::function<pp_status_t(pp_rank_t &, char *)>> stepOf;
 int32_t callStep(pp_rank_t *rank, char *arena) { return stepOf[rank->rank](*rank, arena); }
 
-/// What a rank does once its device and transport are ready.
+/// The work of a rank when its device and transport are ready.
 using Body = std::function<Status(pp_rank_t &, StreamDevice &, Transport &)>;
 
 /// Runs all ranks as runStreams does; the first failure of any.
@@ -212,7 +212,7 @@ TEST(RuntimeStreams, TheCheckAgreesWithWhatIsRight) {
     }
 }
 
-// What CUDA forbids in a capture is forbidden here: streams that do not join, streams that are not awaited in the end.
+// A capture refuses what CUDA refuses: streams that do not join, and streams that nobody waits for in the end.
 TEST(RuntimeStreams, ACaptureMustForkAndJoin) {
   auto driver = makeEmulatedDriver(1, -1);
   Driver::Stream origin = -1, other = -1;
@@ -263,8 +263,8 @@ TEST(RuntimeStreams, AGraphBeginsBehindWhatItsRanksWereGiven) {
   }
 }
 
-/// What a step is given and what it makes goes to its place, also where pieces lie together, in the device's memory and
-/// in the host's; what lies between them stays.
+/// The inputs and results of a step go to their places in device and host memory, also if pieces lie together; bytes
+/// between them stay.
 TEST(RuntimeStreams, PiecesOfAStepLieWhereTheyBelong) {
   struct Piece {
     int64_t offset;

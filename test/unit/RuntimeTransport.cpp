@@ -23,7 +23,7 @@ uint64_t wordSum(const std::vector<unsigned char> &bytes, size_t piece) {
   return sum.value();
 }
 
-/// What each rank does once its transport is ready.
+/// The work of each rank when its transport is ready.
 using Body = std::function<Status(pp_rank_t &, Transport &)>;
 
 /// Runs all ranks as the trainer does; the first failure of any.
@@ -63,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(Runtime, Threads,
                          testing::Combine(testing::Values(Sends::Plain, Sends::Buffered, Sends::Rendezvous),
                                           testing::Values(2, 5), testing::Values(0, 3)));
 
-// What devices exchange inside their units is posted many times a step, and gives all the same bits each time.
+// An exchange inside units is posted many times a step, and gives all devices the same bits each time.
 TEST(RuntimeTransport, ExchangesAreRepeated) {
   for (int32_t members : {2, 3, 4})
     for (int64_t count : {1, 7, 130}) {
@@ -134,7 +134,7 @@ TEST(RuntimeTransport, AnExchangeThatIsLeftOutIsNamed) {
                               "over 2 ranks");
 }
 
-// Sums are taken in rank order, so that every member holds the same bits: (1 + 1e-16) + -1 is not 1 + (1e-16 - 1).
+// Terms are added in rank order, so that every member has the same bits: (1 + 1e-16) + -1 is not 1 + (1e-16 - 1).
 TEST(RuntimeTransport, SumsInRankOrder) {
   auto programs = emptyPrograms(3);
   for (auto &program : programs)
@@ -161,8 +161,8 @@ TEST(RuntimeTransport, SumsInRankOrder) {
   }
 }
 
-// Two runs of a whole, each cut over all ranks, with `zigzag` the second one backwards. Where the next number is
-// `first` + 2, `first` + 1 is `first`: a sum that is rounded on its way stays there.
+// The whole has two runs, each cut over all ranks; with `zigzag` the second one is cut in reverse order. If the next
+// number of the type is `first` + 2, then `first` + 1 rounds to `first`: a sum that is rounded on its way never grows.
 static void sumShards(Type type, float first, uint16_t (*narrow)(float), float (*widen)(uint16_t), bool zigzag) {
   auto programs = emptyPrograms(3);
   MessageSpec sum = sumOver({0, 1, 2}, 0, 9, type);
@@ -203,7 +203,7 @@ TEST(RuntimeTransport, ShardsOfSeveralRuns) {
 }
 
 /// Members of an all_to_all give two runs of every sequence, and get all rows of their columns, as the definition says
-/// element by element; the way back gives what was there before.
+/// element by element. The way back restores the original.
 TEST(RuntimeTransport, RunsForColumns) {
   for (int32_t members : {2, 3, 4}) {
     constexpr int64_t sequences = 2, run = 3, narrow = 5;
@@ -221,7 +221,7 @@ TEST(RuntimeTransport, RunsForColumns) {
       back.toColumns = false;
       program.messages = {there, back};
     }
-    // Of element [b, t, j] of the whole.
+    // The value of element [b, t, j] of the whole.
     auto element = [&](int64_t b, int64_t t, int64_t j) { return float((b * length + t) * width + j); };
     Status status = runRanks(programs, {Sends::Rendezvous, 20}, [&](pp_rank_t &rank, Transport &transport) {
       std::vector<float> runs, columns(static_cast<size_t>(count)), again(static_cast<size_t>(count));
@@ -248,7 +248,7 @@ TEST(RuntimeTransport, RunsForColumns) {
   }
 }
 
-/// Without sequences the k-th of equal sections goes to the k-th member, and comes to the place of its giver.
+/// Without sequences the k-th of equal sections goes to the k-th member, which gets it at the place of its giver.
 TEST(RuntimeTransport, SectionsForEachMember) {
   for (int32_t members : {2, 3, 5}) {
     constexpr int64_t each = 7;
@@ -419,7 +419,7 @@ TEST(RuntimeTransport, RefusesProgramsThatDoNotFit) {
   EXPECT_EQ(status.message(), "a message of 16 bytes from rank 0 met a receive of 8 bytes on rank 1");
 }
 
-/// What becomes of two ranks whose collective on one channel is `first` for one and `second` for the other.
+/// The result of two ranks that post different collectives on one channel: `first` and `second`.
 static Status joinUnlike(const MessageSpec &first, const MessageSpec &second) {
   auto programs = emptyPrograms(2);
   programs[0].messages = {first};
@@ -434,7 +434,7 @@ static Status joinUnlike(const MessageSpec &first, const MessageSpec &second) {
   });
 }
 
-// Who comes last would write behind what another has room for.
+// The last member to come would write behind the end of another member's memory.
 TEST(RuntimeTransport, RefusesMembersThatDisagree) {
   const MessageSpec small = sumOver({0, 1}, 0, 4, Type::F64), large = sumOver({0, 1}, 0, 1000, Type::F64);
   for (auto [first, second] : {std::pair(small, large), std::pair(large, small)}) {

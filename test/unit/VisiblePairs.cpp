@@ -38,7 +38,7 @@ TEST(VisiblePairs, OfWindowsEqualTheLoop) {
                       double(counted(queries, first, keys, position, true, window)))
                 << queries << " queries from " << first << ", " << keys << " keys from " << position << ", window "
                 << window;
-  // Of a whole sequence: s m - m (m - 1) / 2 with m = min(s, window).
+  // The pairs of a whole sequence: s m - m (m - 1) / 2 with m = min(s, window).
   EXPECT_EQ(visiblePairs(8192, 0, 8192, 0, true, 512), 8192.0 * 512 - 512.0 * 511 / 2);
 }
 

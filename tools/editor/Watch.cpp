@@ -47,7 +47,7 @@ void pp::tellFiles() {
 }
 
 namespace {
-/// What is seen of a file: its identity changes where an editor writes a new one in its place.
+/// The state of a file: its identity changes if an editor writes a new file in its place.
 using Sight = std::tuple<uint64_t, int64_t, uint64_t>;
 
 class Watcher {

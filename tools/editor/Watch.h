@@ -15,7 +15,7 @@ bool wantsWatch();
 /// changes; until a signal ends it, or the command reads no file at all. The exit code.
 int watch(llvm::ArrayRef<const char *> command, llvm::StringRef input);
 
-/// In such a process: these files were read.
+/// Notes the files that a watched process has read.
 void noteFiles(const llvm::SourceMgr &manager);
 /// Tells them to the one that watches, when all have been read.
 void tellFiles();

@@ -16,15 +16,15 @@ using Gradients = std::map<std::string, std::vector<double>>;
 /// Reads a .safetensors file and the log of one step; reports once why they cannot be read.
 mlir::FailureOr<Gradients> readGradients(llvm::StringRef tensors, llvm::StringRef log);
 
-/// How far a tensor is from the reference's, relative to the reference's largest number. Where all numbers of a tensor
-/// are small beside those of others they may be nothing but rounding: then it is relative to 1e-4 of the largest of
-/// all.
+/// The difference of a tensor from the reference, relative to the reference's largest number. If all numbers of a
+/// tensor are small beside those of other tensors, they may be only rounding: then it is relative to 1e-4 of the
+/// largest number of all.
 struct Difference {
   std::string name;
   double relative = 0;
 };
 
-/// In the order of names; fails where the tensors are not the same ones.
+/// The differences in the order of names; fails if the two have different tensors.
 mlir::FailureOr<std::vector<Difference>> differencesOf(const Gradients &ours, const Gradients &reference);
 
 } // namespace pp

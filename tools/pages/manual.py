@@ -5,7 +5,7 @@
 # usage: manual.py SHARE PROGRAM..     writes below the folder SHARE, where they are installed
 # What --help is understood to be: a heading ends in a colon at the start of a line; below it stand options,
 # `  --name=<value>   - what it does`, their values, `    =exe   - an executable`, and other text, which stays as it is.
-# What argparse of Python says is put into this form first. The version is that of the first program.
+# The help texts of Python's argparse are converted to this form first. The version is that of the first program.
 import os, re, subprocess, sys
 from dataclasses import dataclass, field
 

@@ -54,9 +54,9 @@ class Definitions:
         return [entry[1] for entry in op["results"]["args"]]
 
 
-# The op that has the options of a word which models write and which stands for several ops.
+# Words of models that stand for several ops, by the op that has their options.
 WORDS = {"route": "experts"}
-# Options that are not the op's: they say how a weight is updated.
+# Options that do not belong to the op: they say how a weight is updated.
 OF_WEIGHTS = {("experts", "rate")}
 
 

@@ -8,10 +8,10 @@
 
 namespace pp {
 
-/// What -D says: names and values.
+/// The names and values of -D.
 using Defines = std::vector<std::pair<std::string, std::string>>;
 
-/// How the devices share the work beside the schedule, and how a step's sequences are cut.
+/// How devices share the work besides the schedule, and how a step's sequences are cut.
 struct MeshLayout {
   int64_t ranks = 1, tensor = 1, context = 1, data = 1, expert = 1, zero = 0;
   bool sequence = false, heads = false;
@@ -22,11 +22,11 @@ struct MeshLayout {
   int64_t sequences() const { return data * microbatch * microbatches; } ///< of a step
   /// `8 ranks of 8: tensor 8, microbatch 2`
   std::string describe() const;
-  /// What differs from the other one, for the command line; without ranks and microbatches, which are the schedule's.
+  /// The differences from `other`, for the command line; without ranks and microbatches, which belong to the schedule.
   Defines defines(const MeshLayout &other) const;
 };
 
-/// What of the program bounds its layouts.
+/// The sizes of the program that limit its layouts.
 struct LayoutLimits {
   int64_t layers = 0, devicesOfNode = 0; ///< of a node: 0 for all
   int64_t length = 0;                    ///< tokens of a sequence
@@ -53,17 +53,17 @@ struct StageCut {
   Defines arguments() const;
 };
 
-/// One stage on each rank, loops of several, and waves: a V is one of them. Their layers are as even as can be.
+/// One stage on each rank, loops of several, and waves (a V is one). All spread the layers evenly.
 std::vector<StageCut> evenCuts(int64_t ranks, int64_t layers);
 
 /// The cut where each stage does what it can of one of the savings. `held`: by stage, the parts of the model in it.
 StageCut savingCut(const StageCut &cut, const std::vector<Saving> &savings, const SavingModels::Choice &choice,
                    const std::vector<std::vector<std::string>> &held);
 
-/// By rank: what its stages have of `work`.
+/// For each rank the `work` of its stages.
 std::vector<double> loadsOf(const StageCut &cut, llvm::ArrayRef<double> work, int64_t ranks);
 
-/// By rank: what a layer has of it.
+/// For each rank the work of its layers.
 std::vector<double> layersOf(const StageCut &cut, llvm::ArrayRef<double> work, int64_t ranks);
 
 /// A layer from the rank of the largest load to the one that has the smallest, with what a layer is `more` there;
@@ -73,7 +73,7 @@ std::optional<StageCut> shiftedCut(const StageCut &cut, llvm::ArrayRef<double> l
 /// Shifted while the loads get more even, each layer of a stage being an equal share of its `work`.
 StageCut balancedCut(StageCut cut, std::vector<double> work, int64_t ranks);
 
-/// One row of the table to be: a layout and a schedule.
+/// A candidate for a row of the table: a layout and a schedule.
 struct Candidate {
   MeshLayout layout;
   std::string file, name;                    ///< of the library; no file: the program's own schedule

@@ -20,7 +20,7 @@ constexpr int64_t kModelMicrobatches = 3; ///< in programs from which only times
 constexpr int kChanges = 40;              ///< of the best, judged at the end
 } // namespace
 
-/// What the planner knows of the cut's stages; from few microbatches, for all are equal.
+/// The planner's model of the cut's stages, from a few microbatches, because all microbatches are equal.
 FailureOr<PlanModel> StageImprover::modelOf(const StageCut &cut, std::string *why) {
   FailureOr<PlanModel> model;
   int64_t few = std::min(layout.microbatches, kModelMicrobatches);
@@ -182,7 +182,8 @@ StageCut StageImprover::byMemory(StageCut cut) {
   return cut;
 }
 
-/// With recomputation alone and, if that is needed, also with stashes in host memory: the model sees moves roughly.
+/// Improves the cut with recomputation alone and, if needed, also with stashes in host memory: the model only estimates
+/// moves.
 void StageImprover::improve(const StageCut &even) {
   isShort = usesHost = false;
   StageCut begin = searcher.hasKinds() ? byMemory(bySpeed(even)) : even;

@@ -13,9 +13,9 @@ public:
 
   /// The cut with its savings and with other layers.
   void improve(const StageCut &even);
-  /// Single changes of the best that was planned on this layout. `known`: what stages may save, as others found it.
+  /// Single changes of the best that was planned on this layout. `known`: the savings of stages that others found.
   void polish(const std::vector<Saving> &known);
-  /// What stages may save, whether they have to or not.
+  /// The savings that stages may use, whether they must or not.
   std::vector<Saving> savingsFor(const StageCut &cut);
   /// The same as found on the way; empty where none had to.
   const std::vector<Saving> &knownSavings() const { return savings; }

@@ -4,9 +4,9 @@
 //   nothing saved, planned without a limit -> the fullest rank saves where a second frees most bytes -> .. until all
 //   fits; every choice on the way, and single changes of the best, planned within the limit -> the shortest
 //
-// The planner's model of a stage comes from a compilation in which all stages have the same saving. It takes R for a
-// part of its backward; the orders it finds are timed with R as soon as its rank is free. The simulator judges the best
-// choices.
+// The planner's model of a stage comes from a compilation in which all stages have the same saving. In this model R is
+// a part of the backward. The orders that the planner finds are then timed with each R as soon as its rank is free. The
+// simulator judges the best choices.
 #include "tools/search/Savings.h"
 #include "llvm/ADT/STLExtras.h"
 #include <algorithm>
@@ -49,7 +49,7 @@ SavingModels::SavingModels(std::vector<PlanModel> given, int64_t microbatches) :
     }
 }
 
-/// What is shorter by less than this is as long: times are rounded to ticks.
+/// A difference below this one counts as none: times are rounded to ticks.
 bool SavingModels::Score::operator<(const Score &other) const {
   if (std::abs(makespan - other.makespan) > 1e-6 * std::min(makespan, other.makespan))
     return makespan < other.makespan;
@@ -142,7 +142,7 @@ SavingModels::Score SavingModels::judge(const Choice &choice) const {
   return best;
 }
 
-/// By rank: by how many bytes the shortest order that is found without a limit is above the limit.
+/// For each rank the bytes by which the shortest order found without a limit exceeds the limit.
 std::vector<double> SavingModels::fullness(const Choice &choice) const {
   TimedProblem timed = mix(models[0].forms.size() - 1, choice);
   std::vector<int64_t> limits(timed.problem.ranks, kNoLimit);
@@ -200,7 +200,7 @@ int64_t SavingModels::budget() const {
   return std::min(kMostLooks, kAllUnits / form(0).problem.units() + static_cast<int64_t>(stages()));
 }
 
-/// From no saving until all fits, and the same saving in all stages.
+/// Walks from no saving until everything fits; also tries the same saving in all stages.
 void SavingModels::walk(Scored &scored) const {
   Choice choice(stages(), 0);
   do

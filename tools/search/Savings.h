@@ -7,14 +7,14 @@
 
 namespace pp {
 
-/// How a stage keeps less between a forward and its backward.
+/// A way in which a stage keeps less between a forward and its backward.
 struct Saving {
   enum Kind { None, Parts, Whole, Host };
   Kind kind = None;
   std::vector<std::string> parts; ///< Parts: of the model, which run again; Whole: all of them
   bool operator==(const Saving &) const = default;
 
-  /// What a stage with some parts of the model does of it.
+  /// The part of this saving that a stage with some parts of the model can do.
   Saving of(const std::vector<std::string> &held) const;
 };
 
@@ -52,7 +52,7 @@ private:
   void climb(Scored &scored) const;
 };
 
-/// What a model's stages keep between forward and backward, in bytes, and how long it takes to make the rest again.
+/// The bytes that a model's stages keep between forward and backward, and the time to make the rest again.
 struct SavingEffect {
   double bytes = 0, time = 0;
 };

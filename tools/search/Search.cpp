@@ -4,8 +4,9 @@
 //   the library on the program's own mesh -> 1F1B on every mesh, with a few microbatches -> the library on those where
 //   no bound says that it is in vain -> stages, layers and savings on the best of them -> the table
 //
-// A schedule is tried with a few microbatches first: what its step takes, and for each further microbatch the work of
-// its busiest rank. Only what may be the best so far by that is judged with all of them. Rows are of whole steps.
+// A schedule is tried with a few microbatches first. Its estimate is the time of this step and, for each further
+// microbatch, the work of its busiest rank. Only schedules that may be the best so far by their estimate are judged
+// with all microbatches. Every row is of a whole step.
 #include "tools/search/Search.h"
 #include "analysis/Proof.h"
 #include "analysis/costs/Figures.h"
@@ -42,7 +43,7 @@ constexpr double kFarAbove = 2;    ///< 1F1B above it by more: little is left to
 constexpr double kQuick = 10;      ///< this share of the time left: judged at once, not by its turn
 constexpr double kWorth = 1.3;     ///< stages with a bound so far above the best may become it
 constexpr double kWorse = 1.1;     ///< 1F1B with more ranks takes so much longer: enough ranks
-/// What a schedule may emit and evaluate for each second of the search, where it is tried with a few microbatches.
+/// Limits of actions and steps, for each second of the search, for a schedule that is tried with a few microbatches.
 constexpr double kActions = 180, kSteps = 200'000;
 constexpr int64_t kMany = 64;                          ///< devices
 constexpr double kSeconds = 110, kSecondsOfMany = 560; ///< of a search; what has begun then is ended
@@ -169,7 +170,7 @@ void Searcher::refuse(const std::string &what, const std::string &why) {
     example = what + ": " + (why.empty() ? "it does not compile" : why);
 }
 
-/// With a few microbatches; with all of them, where these are few, and then it is judged.
+/// Tries a candidate with a few microbatches; if it has only few, with all of them, and then judges it.
 std::optional<SearchProbe> Searcher::probe(const Candidate &candidate) {
   int64_t all = candidate.layout.microbatches, ranks = candidate.layout.ranks;
   int64_t few = std::max<int64_t>(2, 2 * ranks / candidate.slices); // as long as a pipeline takes to fill and drain
@@ -325,7 +326,7 @@ void Searcher::readSizes(ProgramOp program) {
     limits.devicesOfNode = node.getInt();
 }
 
-/// What else may be recomputed, less first: the parts of the model that free most bytes for their time, then all.
+/// Finds what may be recomputed, less first: the parts of the model that free most bytes for their time, then all.
 void Searcher::findModes() {
   std::vector<StageCut> cuts = evenCuts(written.ranks, limits.layers);
   if (!cuts.empty() && !isOver())
@@ -342,7 +343,7 @@ Candidate Searcher::withMode(Candidate candidate, size_t mode) const {
   return candidate;
 }
 
-/// With as little recomputed as fits; `first` is where 1F1B fits.
+/// Tries a candidate with as little recomputation as fits; `first` is the mode in which 1F1B fits.
 std::optional<SearchProbe> Searcher::probeModes(const Candidate &candidate, size_t first) {
   for (size_t mode = std::max<size_t>(first, 1) - 1; mode < modes.size() && !isOver(); ++mode) {
     std::optional<SearchProbe> its = probe(withMode(candidate, mode));
@@ -375,7 +376,7 @@ std::optional<SearchSite> Searcher::siteOf(const MeshLayout &layout) {
   return site;
 }
 
-/// With more ranks a device has less to keep, and waits longer: where all fits and a step gets longer, it ends.
+/// With more ranks a device keeps less and waits longer: the loop ends when everything fits and the step gets longer.
 std::vector<SearchSite> Searcher::sitesOf(const std::vector<MeshLayout> &group) {
   std::vector<SearchSite> sites;
   double shortest = INFINITY;
@@ -431,7 +432,7 @@ std::vector<SearchSite> Searcher::findSites() {
   return sites;
 }
 
-/// State, rows and heads shared in other ways.
+/// Tries variants of the best row's mesh: other ways to share optimizer state, rows and heads.
 void Searcher::varyBest() {
   for (int round = 0; round < kVariants && !isOver(); ++round) {
     std::optional<SearchRow> row = first();
@@ -449,7 +450,7 @@ void Searcher::varyBest() {
   }
 }
 
-/// Stages that the planner orders.
+/// Tries stages in an order of the planner.
 void Searcher::improve(const MeshLayout &layout) {
   std::vector<StageCut> cuts = layout.ranks > 1 ? evenCuts(layout.ranks, limits.layers) : std::vector<StageCut>();
   std::vector<std::vector<Saving>> known(cuts.size());
@@ -462,7 +463,7 @@ void Searcher::improve(const MeshLayout &layout) {
   StageImprover(*this, layout).polish(most == known.end() ? std::vector<Saving>() : *most);
 }
 
-/// Rows that take longer and keep less, of what was tried with a few microbatches.
+/// Adds rows that take longer and keep less, from the schedules that were tried with a few microbatches.
 void Searcher::fillTable() {
   std::vector<SearchProbe> smaller = probes;
   llvm::stable_sort(smaller, [](const SearchProbe &a, const SearchProbe &b) { return a.estimate < b.estimate; });

@@ -10,17 +10,17 @@ namespace pp {
 
 /// True if --search asks for it.
 bool wantsSearch();
-/// What --search and --search-seconds say; fails where that makes no sense.
+/// The values of --search and --search-seconds; fails if they make no sense together.
 struct SearchCommand;
 mlir::FailureOr<SearchCommand> requestedSearch();
 
-/// What pp-compile does to a module that the frontend made, before any pass.
+/// Prepares a module that the frontend made, before any pass.
 using PrepareModule = llvm::function_ref<mlir::LogicalResult(mlir::ModuleOp)>;
 
-/// What may change: all, the schedule alone, or its stages alone, which the planner orders.
+/// What the search may change: all, the schedule alone, or its stages alone, which the planner orders.
 enum class SearchWhat { All, Schedule, Stages };
 
-/// How the program was called.
+/// The command line of the search.
 struct SearchCommand {
   std::vector<std::string> words; ///< all words of the command line
   SearchWhat what = SearchWhat::All;
@@ -38,8 +38,8 @@ struct SearchResult {
 
 /// Judges meshes and schedules for the program of a file, each compiled in this process, proved and simulated; stages
 /// are planned. Says on stderr what is found as it is found, and prints the ten best. It ends when nothing
-/// is left to try, when its time is over, or with SIGINT. Fails after an error: the costs do not tell large stages from
-/// small ones, the program as written does not compile, nothing fits the memory.
+/// is left to try, when its time is over, or with SIGINT. Fails after an error: if the costs do not depend on the size
+/// of stages, the program as written does not compile, or nothing fits the memory.
 mlir::FailureOr<SearchResult> search(llvm::MemoryBufferRef source, const FrontendOptions &options,
                                      const PlanRequest &request, PrepareModule prepare, const SearchCommand &command,
                                      llvm::raw_ostream &os);

@@ -48,14 +48,14 @@ public:
   mlir::FailureOr<SearchResult> run();
 
   using Use = llvm::function_ref<mlir::LogicalResult(mlir::ModuleOp)>;
-  // For who improves stages; several may at once.
+  // For StageImprover; several may run at once.
   const PlanRequest &planRequest() const { return request; }
   bool offersHost() const { return hasHost; }
   bool hasKinds() const { return areKinds; }
   const std::string &memoryText() const { return memory; }
   int64_t layers() const { return limits.layers; }
   bool isOver() const;
-  /// Compiles the candidate with so many microbatches, in a context of its own.
+  /// Compiles the candidate with this number of microbatches, in its own context.
   mlir::LogicalResult compile(const Candidate &candidate, int64_t microbatches, Use use, std::string *why = nullptr);
   /// Judges the planned cut. Nothing if its step cannot be among the best, or is not shorter than `below`.
   std::optional<PlanOutcome> judgeCut(const MeshLayout &layout, const StageCut &cut, std::string *why = nullptr,

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kRows = 10, kReasons = 8, kUnjudged = 3;
 
-/// What a seed of the planner is, by how its name begins; those before `+ J`.
+/// Explains a seed of the planner by the begin of its name, before `+ J`.
 struct SeedWords {
   StringRef begin, shown, words;
 };
@@ -147,7 +147,7 @@ void Searcher::print() {
   printReasons();
 }
 
-/// What may be shorter than the best row, by a few of its microbatches.
+/// Prints candidates that may be shorter than the best row by their estimates.
 void Searcher::printUnjudged() const {
   std::vector<SearchProbe> left;
   for (const SearchProbe &its : probes)
