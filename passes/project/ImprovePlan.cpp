@@ -51,6 +51,7 @@ private:
   std::vector<size_t> forwards, backwards;   ///< the other slots by start, and by end from the last
   std::vector<size_t> several;               ///< slots of several segments
   std::vector<SmallVector<Range, 0>> around; ///< by slot: what it meets of them
+  SmallVector<Range, 64> gaps;               ///< of one placement
   std::minstd_rand lots{1};
 
   void placeFixed();
@@ -196,16 +197,19 @@ SlotLayout Improver::sweep(const Recipe &recipe) {
     for (int64_t i = 0; i < recipe.lanes[size]; ++i, height += sizes[size])
       lanes[size].push_back(height);
   SlotLayout layout = fixed;
-  SmallVector<Range, 64> alive, taken; // by offset
+  SmallVector<Range, 64> alive, more; // by offset
   for (size_t slot : recipe.backwards ? backwards : forwards) {
     Segment segment = lives[slot].segments.front();
     int64_t begin = recipe.backwards ? -segment.last : segment.first;
     int64_t end = recipe.backwards ? -segment.first : segment.last;
     llvm::erase_if(alive, [&](const Range &range) { return range.until < begin; });
-    taken = alive;
-    taken.append(around[slot].begin(), around[slot].end());
-    if (!around[slot].empty())
-      llvm::sort(taken);
+    ArrayRef<Range> taken = alive;
+    if (!around[slot].empty()) {
+      more = alive;
+      more.append(around[slot].begin(), around[slot].end());
+      llvm::sort(more);
+      taken = more;
+    }
     work -= static_cast<int64_t>(taken.size()) + 10;
     if (work < least) {
       layout.bytes = std::numeric_limits<int64_t>::max();
@@ -225,8 +229,8 @@ SlotLayout Improver::sweep(const Recipe &recipe) {
 int64_t Improver::placeFor(size_t slot, ArrayRef<Range> taken, ArrayRef<int64_t> lanes, unsigned rule) {
   constexpr int64_t open = std::numeric_limits<int64_t>::max() / 2;
   int64_t bytes = lives[slot].bytes, last = bottom, chosen = -1, least = std::numeric_limits<int64_t>::max();
-  SmallVector<Range, 64> gaps;
-  for (Range range : taken) {
+  gaps.clear();
+  for (const Range &range : taken) {
     if (range.begin > last)
       gaps.push_back({last, range.begin});
     last = std::max(last, range.end);
@@ -239,17 +243,25 @@ int64_t Improver::placeFor(size_t slot, ArrayRef<Range> taken, ArrayRef<int64_t>
     least = cost;
     chosen = offset;
   };
+  size_t after = 0; // the first gap behind a lane: both lie in the order of their offsets
   for (int64_t lane : rule &Recipe::noLanes ? ArrayRef<int64_t>() : lanes) {
-    auto after = llvm::upper_bound(gaps, Range{lane, lane});
-    if (after != gaps.begin() && lane + bytes <= std::prev(after)->end)
-      choose(lane, rule & Recipe::lowestLane ? lane : widthOf(*std::prev(after)));
+    while (after < gaps.size() && gaps[after].begin <= lane)
+      ++after;
+    if (after == 0 || lane + bytes > gaps[after - 1].end)
+      continue;
+    if (rule & Recipe::lowestLane)
+      return lane;
+    choose(lane, widthOf(gaps[after - 1]));
   }
   if (chosen >= 0)
     return chosen;
-  for (Range gap : gaps)
-    if (int64_t width = widthOf(gap); width >= bytes)
-      choose(rule & Recipe::highEnd ? gap.begin + width - bytes : gap.begin,
-             rule & Recipe::firstGap ? gap.begin : width);
+  for (const Range &gap : gaps)
+    if (int64_t width = widthOf(gap); width >= bytes) {
+      int64_t offset = rule & Recipe::highEnd ? gap.begin + width - bytes : gap.begin;
+      if (rule & Recipe::firstGap)
+        return offset;
+      choose(offset, width);
+    }
   return chosen >= 0 ? chosen : last;
 }
 

@@ -66,7 +66,7 @@ struct Fiber {
 };
 
 struct Warp {
-  alignas(32) char slots[2][lanes][32];
+  alignas(64) char slots[2][lanes][simtSlotBytes];
   unsigned generation = 0, arrived = 0;
 };
 
@@ -234,13 +234,18 @@ void pp::simtWaitWarp() {
   m.yield();
 }
 
-const char *pp::simtExchange(const void *data, size_t bytes) {
+char *pp::simtSlot() {
   Machine &m = machine();
   Warp &warp = m.warps[m.current / lanes];
-  char(*slots)[32] = warp.slots[warp.generation & 1];
-  std::memcpy(slots[m.current % lanes], data, bytes);
+  return warp.slots[warp.generation & 1][m.current % lanes];
+}
+
+const char *pp::simtExchangeSlots() {
+  Machine &m = machine();
+  Warp &warp = m.warps[m.current / lanes];
+  const char *slots = warp.slots[warp.generation & 1][0];
   simtWaitWarp();
-  return slots[0];
+  return slots;
 }
 
 void pp::simtMisaligned(const void *address, int bytes) {

@@ -45,9 +45,16 @@ SimtPlace &simtPlace();
 void simtWaitBlock();
 void simtWaitWarp();
 
-/// Gives the warp this lane's `bytes` (at most 32) and waits for the others'; lane i's then lie at i * 32 of what is
-/// handed back, until the warp's next exchange but one.
-const char *simtExchange(const void *data, size_t bytes);
+/// Gives the warp what this lane has and waits for the others'; lane i's then lies at i * simtSlotBytes of what is handed
+/// back, until the warp's next exchange but one.
+constexpr size_t simtSlotBytes = 64;
+char *simtSlot();
+const char *simtExchangeSlots();
+template <typename T> const char *simtExchange(const T &its) {
+  static_assert(sizeof(T) <= simtSlotBytes);
+  std::memcpy(simtSlot(), &its, sizeof(T));
+  return simtExchangeSlots();
+}
 
 /// Ends the program: so many bytes are read or written at once at an address that is not a multiple of them.
 [[noreturn]] void simtMisaligned(const void *address, int bytes);

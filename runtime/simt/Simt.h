@@ -142,8 +142,8 @@ inline void checkAligned(const void *p, int bytes) {
 inline void waitBlock() { simtWaitBlock(); }
 inline void waitWarp() { simtWaitWarp(); }
 template <class T> T shuffleXor(T value, int mask) {
-  const char *all = simtExchange(&value, sizeof(T));
-  std::memcpy(&value, all + ((threadIdx.x % 32) ^ unsigned(mask)) * 32, sizeof(T));
+  const char *all = simtExchange(value);
+  std::memcpy(&value, all + ((threadIdx.x % 32) ^ unsigned(mask)) * simtSlotBytes, sizeof(T));
   return value;
 }
 inline float Bf16::valueOf(uint16_t bits) { return fromBf16(bits); }
@@ -170,12 +170,12 @@ inline void setOnce(int32_t *word, int32_t value) {
 /// Row `row` of matrix `matrix`: its eight elements, from the lane that gave the row's address.
 inline const uint16_t *matrixRow(const char *addresses, unsigned matrix, unsigned row) {
   const uint16_t *p;
-  std::memcpy(&p, addresses + (matrix * 8 + row) * 32, sizeof(p));
+  std::memcpy(&p, addresses + (matrix * 8 + row) * simtSlotBytes, sizeof(p));
   return p;
 }
 inline void loadMatrices(uint32_t (&r)[4], const void *row) {
   checkAligned(row, 16);
-  const char *all = simtExchange(&row, sizeof(row));
+  const char *all = simtExchange(row);
   unsigned lane = threadIdx.x % 32, t = lane % 4;
   for (unsigned i = 0; i < 4; ++i) {
     const uint16_t *from = matrixRow(all, i, lane / 4) + 2 * t;
@@ -184,28 +184,40 @@ inline void loadMatrices(uint32_t (&r)[4], const void *row) {
 }
 inline void loadMatricesTransposed(uint32_t (&r)[4], const void *row) {
   checkAligned(row, 16);
-  const char *all = simtExchange(&row, sizeof(row));
+  const char *all = simtExchange(row);
   unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   for (unsigned i = 0; i < 4; ++i)
     r[i] = uint32_t(matrixRow(all, i, 2 * t + 1)[g]) << 16 | matrixRow(all, i, 2 * t)[g];
 }
+/// Each lane widens what it has, once for all that read it.
 template <class E> void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  uint32_t mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
-  const char *all = simtExchange(mine, sizeof(mine));
-  unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  auto word = [&](unsigned from, unsigned i) {
-    uint32_t bits;
-    std::memcpy(&bits, all + from * 32 + i * 4, 4);
-    return bits;
-  };
-  for (unsigned k = 0; k < 8; ++k) { // pairs of columns of a
-    unsigned owner = k % 4, upper = k / 4;
-    for (unsigned i = 0; i < 4; ++i) {
-      uint32_t left = word(g * 4 + owner, 2 * upper + i / 2), right = word((2 * t + i % 2) * 4 + owner, 4 + upper);
-      c[i] += E::valueOf(uint16_t(left)) * E::valueOf(uint16_t(right));
-      c[i] += E::valueOf(uint16_t(left >> 16)) * E::valueOf(uint16_t(right >> 16));
+  struct Fragment {
+    float left[2][4], right[2][2]; // of each half of a's columns
+  } mine;
+  for (unsigned half = 0; half < 2; ++half) {
+    const uint32_t words[3] = {a[2 * half], a[2 * half + 1], half ? b1 : b0};
+    for (unsigned low = 0; low < 2; ++low) {
+      mine.left[half][low] = E::valueOf(uint16_t(words[0] >> 16 * low));
+      mine.left[half][2 + low] = E::valueOf(uint16_t(words[1] >> 16 * low));
+      mine.right[half][low] = E::valueOf(uint16_t(words[2] >> 16 * low));
     }
   }
+  unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const char *all = simtExchange(mine);
+  auto of = [all](unsigned from) -> const Fragment & {
+    return *reinterpret_cast<const Fragment *>(all + from * simtSlotBytes);
+  };
+  float c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3];
+  for (unsigned half = 0; half < 2; ++half)
+    for (unsigned owner = 0; owner < 4; ++owner) {
+      const float(&x)[4] = of(g * 4 + owner).left[half];
+      const float(&y)[2] = of(2 * t * 4 + owner).right[half], (&z)[2] = of((2 * t + 1) * 4 + owner).right[half];
+      c0 = c0 + x[0] * y[0] + x[1] * y[1];
+      c1 = c1 + x[0] * z[0] + x[1] * z[1];
+      c2 = c2 + x[2] * y[0] + x[3] * y[1];
+      c3 = c3 + x[2] * z[0] + x[3] * z[1];
+    }
+  c[0] = c0, c[1] = c1, c[2] = c2, c[3] = c3;
 }
 inline void copyLater(void *to, const void *from, bool present) {
   checkAligned(to, 16);

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Judges gradients in f64 by finite differences of the loss: a random unit direction in every weight."""
+"""Judges gradients in f64 by finite differences of the loss: a random unit direction in every kind of weight."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: finite_differences.py PP_COMPILE FOLDER [CASE..]
 # A five-point formula with step 1e-3, or less where norms behind linears bend a loss more; the error is taken over the
-# root mean square of the weight's gradient (docs/derivatives.md).
-import os, random, sys
+# root mean square of the gradient (docs/derivatives.md). The weights of a kind, one of each layer and expert, move at
+# once: what is wrong in one of them is wrong in the sum, too.
+import collections, os, random, re, sys
 import harness
 
 STEP, TOLERANCE = 1e-3, 1e-8
@@ -36,20 +37,29 @@ def judge(compiler, folder, tally, model, train=harness.TRAIN, step=STEP, **size
         dropped = harness.read_log(log)[0]["dropped"]
         tally.check(0 < dropped < 0.5, f"{model:5} drops {dropped:.3f} of all choices")
     gradients = harness.read_safetensors(grads)
-    for name, (shape, values) in weights.items():
-        if name.endswith("e_score_correction_bias"):
-            continue  # what stands for its gradient are counts (steers.py)
-        gradient = gradients[name][1]
+    kinds = collections.defaultdict(list)
+    for name in weights:
+        if not name.endswith("e_score_correction_bias"):  # what stands for its gradient are counts (steers.py)
+            kinds[re.sub(r"\.\d+\.", ".*.", name)].append(name)
+    for kind, names in kinds.items():
+        gradient = [g for name in names for g in gradients[name][1]]
         rms = (sum(g * g for g in gradient) / len(gradient)) ** 0.5
-        direction = [generator.gauss(0, 1) for _ in values]
+        direction = [generator.gauss(0, 1) for _ in gradient]
         norm = sum(d * d for d in direction) ** 0.5
         direction = [d / norm for d in direction]
-        at = lambda e: loss(weights | {name: (shape, [w + e * step * d for w, d in zip(values, direction)])})
+
+        def at(e):
+            moves, moved = iter(direction), {}
+            for name in names:
+                shape, values = weights[name]
+                moved[name] = shape, [w + e * step * next(moves) for w in values]
+            return loss(weights | moved)
+
         slope = (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * step)
         exact = sum(g * d for g, d in zip(gradient, direction))
         error = abs(slope - exact) / (rms or 1)  # no token came to an expert: all of it is 0
         said = " ".join(f"{option} {value}" for option, value in sizes.items())
-        tally.check(error <= TOLERANCE, f"{model:5} {said} {name:48} error over rms {error:.1e}")
+        tally.check(error <= TOLERANCE, f"{model:5} {said} {kind:48} error over rms {error:.1e}")
 
 
 # By name: the model, and its settings that differ from SIZES.

@@ -6,8 +6,9 @@
 # SIZES are ranks, slices, microbatches, chunks a rank, and layers a stage. Exchanges are rule G with idle ranks that
 # help never, at the ends, or always, rule P, and none. Keys are early or late, the vocabulary cut or whole, sends
 # strict (rendezvous) or buffered. All combinations run in f64, on a llama with four query heads for one of keys.
-# --quick runs every size with every rule, and the other options in turn. Then odd sizes: slices of unequal length,
-# fewer slices or microbatches than ranks, one rank alone; some of the stashes in host memory.
+# --quick runs every size with every rule, the other options in turn, and all ways to send in every sixth case. Then
+# odd sizes: slices of unequal length, fewer slices or microbatches than ranks, one rank alone; some of the stashes in
+# host memory.
 import itertools, os, sys
 import harness
 from gradients import TOLERANCE, Runner, difference
@@ -29,9 +30,10 @@ def cases(quick):
             if not quick:
                 yield size, rule | options, SENDS
             elif k == (i + j) % len(rest):
-                yield size, rule | options, SENDS[(i + j) // 2 % 2::2]
+                yield size, rule | options, SENDS if (i + j) % 6 == 0 else SENDS[1 + j % 2:2 + j % 2]
     for size in ODD:
-        yield size, dict(exchange="true", rule="greedy", idle="tail", vocabulary="true", offload=60), SENDS[:1]
+        rest = dict(exchange="true", rule="greedy", idle="tail", vocabulary="true", offload=60)
+        yield size, rest, SENDS[quick:1 + quick]
 
 
 def main():

@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <gtest/gtest.h>
+#include <map>
 #include <random>
 
 namespace pp::test {
@@ -25,12 +26,20 @@ inline const char *nameOf(Type type) {
 constexpr Type allTypes[] = {Type::F32, Type::F64, Type::Bf16, Type::F16}, halfTypes[] = {Type::Bf16, Type::F16};
 inline bool isHalf(Type type) { return type == Type::Bf16 || type == Type::F16; }
 
+/// The first n normal numbers of a seed, which are drawn once: most cases of a test begin with the same ones.
 inline Values random(size_t n, uint32_t seed, double scale = 1) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<double> normal(0, scale);
-  Values values(n);
+  struct Stream {
+    std::mt19937 generator;
+    std::normal_distribution<double> normal;
+    Values drawn;
+  };
+  static std::map<uint32_t, Stream> streams;
+  Stream &its = streams.try_emplace(seed, Stream{std::mt19937(seed), {}, {}}).first->second;
+  while (its.drawn.size() < n)
+    its.drawn.push_back(its.normal(its.generator));
+  Values values(its.drawn.begin(), its.drawn.begin() + ptrdiff_t(n));
   for (double &value : values)
-    value = normal(generator);
+    value *= scale;
   return values;
 }
 
@@ -69,6 +78,8 @@ public:
     uint32_t low = bits & 0xffff, high = bits >> 16;
     return uint16_t(high + (low > 0x8000 || (low == 0x8000 && (high & 1))));
   }
+  /// The last place of numbers from 2^exponent on; `exponent` is -14 at least.
+  static double lastPlace(int exponent) { return 0x1p-24 * double(1 << (exponent + 14)); }
   /// Rounds to the nearest multiple of the last place, at least 2^-24, by arithmetic; the runtime shifts bits.
   static uint16_t toF16(float value) {
     double size = std::fabs(double(value));
@@ -76,13 +87,13 @@ public:
     if (!(size < 65520))
       return std::isnan(value) ? 0x7e00 : uint16_t(sign | 0x7c00);
     int exponent = std::max(size > 0 ? std::ilogb(size) : -14, -14);
-    auto last = int(std::nearbyint(std::ldexp(size, 10 - exponent))); // 1024 to 2048; a subnormal has less
+    auto last = int(std::nearbyint(size / lastPlace(exponent))); // 1024 to 2048; a subnormal has less
     return uint16_t(sign | (((exponent + 14) << 10) + last));
   }
   static double fromF16(uint16_t bits) {
     int exponent = bits >> 10 & 31, last = bits & 1023;
     double size = exponent == 31 ? (last ? NAN : INFINITY)
-                                 : std::ldexp(exponent ? last + 1024 : last, std::max(exponent, 1) - 25);
+                                 : (exponent ? last + 1024 : last) * lastPlace(std::max(exponent, 1) - 15);
     return bits & 0x8000 ? -size : size;
   }
 
