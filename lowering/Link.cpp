@@ -91,7 +91,8 @@ LogicalResult pp::linkExecutable(ArrayRef<std::string> objects, StringRef target
   arguments.append(objects.begin(), objects.end());
   arguments.push_back(library);
   flags.split(arguments, ';', -1, /*KeepEmpty=*/false);
-  if (llvm::sys::findProgramByName("ld.lld")) // in a third of the time of GNU's; so small a program takes longer with threads
+  // In a third of the time of GNU's; with threads so small a program takes longer.
+  if (llvm::sys::findProgramByName("ld.lld"))
     arguments.append({"-fuse-ld=lld", "-Wl,--threads=1"});
   arguments.append({"-o", temporary});
   std::optional<StringRef> redirects[] = {StringRef(""), StringRef(messages), StringRef(messages)};

@@ -45,8 +45,8 @@ SimtPlace &simtPlace();
 void simtWaitBlock();
 void simtWaitWarp();
 
-/// Gives the warp what this lane has and waits for the others'; lane i's then lies at i * simtSlotBytes of what is handed
-/// back, until the warp's next exchange but one.
+/// Gives the warp what this lane has and waits for the others. What lane i gave then lies at i * simtSlotBytes of what
+/// is handed back, until the warp's next exchange but one.
 constexpr size_t simtSlotBytes = 64;
 char *simtSlot();
 const char *simtExchangeSlots();

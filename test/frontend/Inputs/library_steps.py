@@ -1,4 +1,5 @@
-"""Compiles every schedule of a training program with so many evaluation steps as its actions are worth, at two large sizes."""
+"""Compiles every schedule of a training program with as many evaluation steps as its actions are worth."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 # A file that looks through all microbatches for each action, or copies a list for each item that it adds, takes more
 # steps for each action of a larger program. The large programs have about eight times the actions of the small one.
 import re
@@ -7,7 +8,8 @@ import sys
 
 SMALL, LARGE = (2, 64, 4), [(2, 512, 4), (16, 64, 32)]  # ranks, microbatches, layers
 STEPS = 100  # for each action, of any schedule but these
-# A move to a list of ranks is one action. Every slice of slimpipe evens out its ranks. v_half tries slots, more with more ranks.
+# A move to a list of ranks is one action. Every slice of slimpipe evens out its ranks. v_half tries slots, more with
+# more ranks.
 MORE = {"tawpipe": 300, "slimpipe": 150, "slimpipe_interleaved": 150, "v_half": 550, "v_min": 450}
 NOT_WIDE = ["ring_attention", "ring_attention_zigzag"]  # with more ranks each sequence has more slices, too
 
