@@ -23,10 +23,10 @@ class UnitTimes;
 /// How far the pipeline goes: to the step (one global order) or to the planned and proved rank programs.
 enum class Until { Step, Ranks };
 
-/// What the proofs are asked about: the backend's channel map, and bytes a rank may allocate (-1: what the cluster
-/// says).
+/// What the proofs are asked about: the backend's channel map (none: each of them), and bytes a rank may allocate (-1:
+/// what the cluster says).
 struct ProofOptions {
-  ChannelMap channels = ChannelMap::edge;
+  std::optional<ChannelMap> channels = ChannelMap::edge;
   int64_t memoryLimit = -1;
 };
 
