@@ -18,6 +18,8 @@ StringRef pp::stringifyChannelMap(ChannelMap map) {
     return "pair";
   case ChannelMap::edge:
     return "edge";
+  case ChannelMap::serial:
+    return "serial";
   }
   llvm_unreachable("every map has a name");
 }
@@ -82,6 +84,7 @@ Execution::Execution(ProgramOp program, ChannelMap map) : map(map) {
       if (step.message >= 0)
         step.end = std::min<int32_t>(step.end, messages[step.message].ends.size() - 1);
   next.assign(lists.size(), 0);
+  blocking.assign(lists.size(), -1);
   ready.resize(lists.size());
   std::iota(ready.begin(), ready.end(), 0);
 }
@@ -96,6 +99,7 @@ Execution::LaneKey Execution::laneOf(int64_t rank, PostOp post) const {
     return {rank, from, to, post.getKind() == PostKind::send ? kHostSend : kHostReceive, nullptr};
   switch (map) {
   case ChannelMap::rank:
+  case ChannelMap::serial:
     return {rank, 0, 0, 0, nullptr};
   case ChannelMap::direction:
     return {rank, llvm::is_contained({Role::dact, Role::dkv, Role::grad}, role), 0, 0, nullptr};
@@ -122,6 +126,8 @@ int32_t Execution::enqueue(int32_t rank, PostOp post, int32_t message) {
   int32_t last = lanes[lane].elements.empty() ? -1 : lanes[lane].elements.back();
   bool joins = map != ChannelMap::edge && post.getGroup() && last >= 0 &&
                groupOf(elements[last].messages.back()) == post.getGroup();
+  if (map == ChannelMap::serial)
+    joins = joins && isa<PostOp>(lists[rank].back().op); // the list is at the post before
   if (!joins) {
     last = elements.size();
     elements.push_back({rank, lane, {}, 0, false});
@@ -148,12 +154,29 @@ int64_t Execution::countLanes() const {
 
 //===-- Running -------------------------------------------------------------------------------------------------===//
 
+/// Where posts block: whether the rank stands in one, which `now` does not go with.
+bool Execution::isBlocked(int64_t rank, const Step &now) {
+  int64_t &at = blocking[rank];
+  if (at < 0)
+    return false;
+  Element &element = elements[endOf(lists[rank][at]).element];
+  if (element.left > 0 && isa<PostOp>(now.op) && &elements[endOf(now).element] == &element)
+    return false;
+  element.awaited = element.left > 0;
+  at = element.left > 0 ? at : -1;
+  return at >= 0;
+}
+
 void Execution::run(ExecutionListener &listener) {
   auto step = [&](int64_t rank, const Step &now) {
+    if (isBlocked(rank, now))
+      return false;
     if (auto launch = dyn_cast<LaunchOp>(now.op)) {
       listener.launched(rank, launch);
     } else if (isa<PostOp>(now.op)) {
       post(rank, now, listener);
+      if (map == ChannelMap::serial && blocking[rank] < 0 && !PostOp(endOf(now).post).isHost())
+        blocking[rank] = next[rank];
     } else {
       const End &end = endOf(now);
       Element &element = elements[end.element];
@@ -176,8 +199,6 @@ void Execution::run(ExecutionListener &listener) {
 bool Execution::hasEnded() const {
   return llvm::all_of(llvm::seq<int64_t>(0, ranks()), [&](int64_t rank) { return hasEnded(rank); });
 }
-
-PostOp Execution::waitsFor(int64_t rank) const { return endOf(lists[rank][next[rank]]).post; }
 
 int64_t Execution::aheadOf(int64_t element) const {
   const Lane &lane = lanes[elements[element].lane];

@@ -12,8 +12,9 @@ namespace pp {
 /// with its stream). `rank`: all messages of a rank. `direction`: two lanes a rank, one for what goes with the model
 /// (act, weight, kv, stash, stat, opt, data), one for derivatives (dact, dkv, grad). `pair`: a lane for every two
 /// ranks. `edge`: one for every directed edge, as the backends `mpi` and `threads` have it.
-/// Sums over a group have a lane of their own under `pair` and `edge`.
-enum class ChannelMap { rank, direction, pair, edge };
+/// Sums over a group have a lane of their own under `pair` and `edge`. `serial`: one lane for each rank, on which its
+/// units stand, too: a post blocks all behind it until its message has gone (a GPU that serialises its streams).
+enum class ChannelMap { rank, direction, pair, edge, serial };
 llvm::StringRef stringifyChannelMap(ChannelMap map);
 
 /// Hears what happens, in an order that respects every rank's list and every message.
@@ -31,7 +32,8 @@ public:
 /// Posts never block. A message goes when all its ends have posted it and it heads its lane at every one of them; a
 /// complete blocks until then. The moves of one group go through a lane as one element: each as soon as it can, the
 /// lane goes on and their completes end when all have gone; on the lane of a directed edge every message is an element,
-/// for messages between the same two ranks keep their order. The programs are straight lines, so executing them
+/// for messages between the same two ranks keep their order. Where posts block (`serial`), those of one group that
+/// follow each other block as one, and host memory blocks nothing. The programs are straight lines, so executing them
 /// greedily in any order decides whether they can end, in linear time.
 class Execution {
 public:
@@ -43,10 +45,10 @@ public:
   int64_t ranks() const { return lists.size(); }
   bool hasEnded(int64_t rank) const { return next[rank] == lists[rank].size(); }
   bool hasEnded() const;
-  /// The message whose complete a rank that has not ended waits in.
-  pipeline::PostOp waitsFor(int64_t rank) const;
-  /// The complete it waits in.
-  mlir::Operation *waitsAt(int64_t rank) const { return lists[rank][next[rank]].op; }
+  /// The message that a rank waits for, if it has not ended.
+  pipeline::PostOp waitsFor(int64_t rank) const { return endOf(standing(rank)).post; }
+  /// The complete, or the post that blocks, in which it waits.
+  mlir::Operation *waitsAt(int64_t rank) const { return standing(rank).op; }
 
   //===-- What is blocked, for the story of a deadlock ----------------------------------------------------------===//
 
@@ -74,8 +76,8 @@ public:
   const Element &element(int64_t number) const { return elements[number]; }
   /// The element at the head of the lane of this one, or -1 if it is this one.
   int64_t aheadOf(int64_t element) const;
-  /// The message of the post whose complete a rank waits in.
-  int64_t awaitedMessage(int64_t rank) const { return lists[rank][next[rank]].message; }
+  /// The message that a rank waits for.
+  int64_t awaitedMessage(int64_t rank) const { return standing(rank).message; }
   /// Lanes that carry something; the two ends of a pair's or an edge's lane are one.
   int64_t countLanes() const;
 
@@ -94,6 +96,7 @@ private:
   ChannelMap map;
   std::vector<llvm::SmallVector<Step, 0>> lists; ///< launches, posts and completes of every rank
   std::vector<size_t> next;
+  std::vector<int64_t> blocking; ///< by rank the place in its list of the post that blocks it, or -1
   std::vector<int64_t> ready;
   std::vector<Message> messages;
   std::vector<Element> elements;
@@ -101,8 +104,12 @@ private:
   llvm::DenseMap<LaneKey, int32_t> laneNumbers;
 
   const End &endOf(const Step &step) const { return messages[step.message].ends[step.end]; }
+  const Step &standing(int64_t rank) const {
+    return lists[rank][blocking[rank] >= 0 ? static_cast<size_t>(blocking[rank]) : next[rank]];
+  }
   LaneKey laneOf(int64_t rank, pipeline::PostOp post) const;
   int32_t enqueue(int32_t rank, pipeline::PostOp post, int32_t message);
+  bool isBlocked(int64_t rank, const Step &now);
   void post(int64_t rank, const Step &step, ExecutionListener &listener);
   bool canGo(const Message &message) const;
   void deliver(int64_t number, ExecutionListener &listener, llvm::SmallVectorImpl<int64_t> &candidates);

@@ -593,6 +593,27 @@ private:
     return found && found->value.asInt() ? *found->value.asInt() : 0;
   }
 
+  /// What the schedule's parameters are bound to, by the names that -D has for them. A list is left out: it is as long
+  /// as the program.
+  mlir::DictionaryAttr parametersOfSchedule() {
+    mlir::NamedAttrList bound;
+    for (const Parameter &parameter : schedule->parameters) {
+      StringRef name = parameter.role.empty() ? parameter.name.text : parameter.role;
+      Binding *found = scheduleScope.find(parameter.name.text);
+      if (!found || found->value.asList())
+        continue;
+      if (const int64_t *integer = found->value.asInt())
+        bound.set(name, builder.getI64IntegerAttr(*integer));
+      else if (const double *number = found->value.asNumber())
+        bound.set(name, builder.getF64FloatAttr(*number));
+      else if (const bool *truth = found->value.asBool())
+        bound.set(name, builder.getBoolAttr(*truth));
+      else if (const StringRef *string = found->value.asString())
+        bound.set(name, builder.getStringAttr(*string));
+    }
+    return bound.getDictionary(module.getContext());
+  }
+
   mlir::DictionaryAttr trainAttr(int64_t layers) {
     auto string = [&](StringRef name, StringRef value) {
       return builder.getNamedAttr(name, builder.getStringAttr(value));
@@ -605,6 +626,7 @@ private:
         string("model", model->name.text),
         string("function", hashOfParts(module)),
         string("schedule", schedule->name.text),
+        builder.getNamedAttr("parameters", parametersOfSchedule()),
         count("layers", layers),
         count("batch", settings.data[0].value),
         count("sequence", settings.data[1].value),

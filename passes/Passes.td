@@ -280,7 +280,9 @@ def ProveProgress : PpPass<"prove-progress", "ranks"> {
              clEnumValN(::pp::ChannelMap::rank, "rank", "one lane for each rank"),
              clEnumValN(::pp::ChannelMap::direction, "direction", "a forward and a backward lane for each rank"),
              clEnumValN(::pp::ChannelMap::pair, "pair", "one lane for every two ranks"),
-             clEnumValN(::pp::ChannelMap::edge, "edge", "one lane for every directed edge"))}]>
+             clEnumValN(::pp::ChannelMap::edge, "edge", "one lane for every directed edge"),
+             clEnumValN(::pp::ChannelMap::serial, "serial", "a post blocks all behind it on its rank"))}]>,
+    Option<"all", "all", "bool", "false", "prove progress for each channel map">
   ];
 }
 

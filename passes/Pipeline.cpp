@@ -87,7 +87,7 @@ void pp::buildPipelineOfFile(mlir::OpPassManager &manager, const ProofOptions &p
 void pp::addProofs(mlir::OpPassManager &manager, const ProofOptions &proofs) {
   manager.addPass(createProveUnits());
   manager.addPass(createProveChannels());
-  manager.addPass(createProveProgress({proofs.channels}));
+  manager.addPass(createProveProgress({proofs.channels.value_or(ChannelMap::edge), !proofs.channels}));
   // Before the slots: where a wrong value is kept too long, the overlap is only what follows from it.
   manager.addPass(createProveValues());
   manager.addPass(createProveSlots());

@@ -1,4 +1,4 @@
-// What `--emit=tasks|comms|stats` print, read off the rank programs that are lowered.
+// What `--emit=tasks|comms|stats|json` print, read off the rank programs that are lowered.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_PASSES_REPORT_H
 #define PP_PASSES_REPORT_H
@@ -32,6 +32,21 @@ llvm::LogicalResult exportTorch(pipeline::ProgramOp program, TorchForm form, llv
 void printStats(pipeline::ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os);
 /// The same as one value of a larger text.
 void writeStats(pipeline::ProgramOp program, const Timeline &timeline, llvm::json::OStream &json);
+
+/// A file that was read for the program.
+struct SourceText {
+  llvm::StringRef path, text;
+};
+/// What a program in JSON says of where it comes from.
+struct ProgramOrigin {
+  llvm::StringRef version, commit;
+  std::string costs; ///< as --costs says; empty: the default
+  llvm::SmallVector<SourceText> sources;
+};
+/// JSON: the proved programs of a module, lists of units and messages, for drivers in other languages
+/// (report/PROGRAM.md). An error for what it has no words for: a mesh. `timeline` is of the training program.
+llvm::LogicalResult writeProgram(mlir::ModuleOp module, const Timeline &timeline, const ProgramOrigin &origin,
+                                 llvm::raw_ostream &os);
 
 } // namespace pp
 

@@ -37,7 +37,7 @@ static LogicalResult writeOne(std::unique_ptr<llvm::MemoryBuffer> buffer, llvm::
     PassManager manager(&context);
     manager.addPass(pp::createPlanBodies());
     return success(module && succeeded(manager.run(*module)) &&
-                   succeeded(pp::writeForm(*module, /*proved=*/nullptr, input, os)));
+                   succeeded(pp::writeForm(*module, /*proved=*/nullptr, input, *sources, os)));
   };
   if (!verifyDiagnostics) {
     SourceMgrDiagnosticHandler handler(*sources, &context);

@@ -27,7 +27,8 @@ struct Asked : Effects {
   bool isOfRanks() const { return isBeyondActions() && (!writesForm() || form != Form::Pipeline); }
   bool writesExecutable() const { return is({Form::Exe}) && !compares; }
   bool simulates() const {
-    return writesForm() && (compares || is({Form::Svg, Form::Report, Form::Trace, Form::Chakra, Form::Stats}));
+    return writesForm() &&
+           (compares || is({Form::Svg, Form::Report, Form::Trace, Form::Chakra, Form::Stats, Form::Json}));
   }
   /// Tasks with their bytes and their time, or their code; not their names alone.
   bool readsBodies() const { return isOfRanks() && !is({Form::Tasks, Form::Comms, Form::Timeline}); }
@@ -68,18 +69,19 @@ static const Row kRows[] = {
      [](const Asked &asked) { return asked.readsBodies() && !asked.hasRanks; }},
     {"target", "forms with code, bytes or times", [](const Asked &asked) { return asked.readsBodies(); }},
     {"costs",
-     "--emit=svg, report, trace, chakra and stats, --compare, --hoist, --plan and --search; costs of parts by every "
+     "--emit=svg, report, trace, chakra, stats and json, --compare, --hoist, --plan and --search; costs of parts by "
+     "every "
      "form "
      "after actions",
      [](const Asked &asked) {
        bool ofParts = StringRef(requestedCosts()).contains('=') && !Asked::isGiven("order");
        return asked.simulates() || asked.plans() || (asked.ordersMessages() && (ofParts || Asked::isGiven("hoist")));
      }},
-    {"overlap", "--emit=svg, report, trace, chakra and stats, --compare, --plan and --search",
+    {"overlap", "--emit=svg, report, trace, chakra, stats and json, --compare, --plan and --search",
      [](const Asked &asked) { return asked.simulates() || asked.plans(); }},
-    {"expert-load", "--emit=svg, report, trace, chakra and stats, and --compare",
+    {"expert-load", "--emit=svg, report, trace, chakra, stats and json, and --compare",
      [](const Asked &asked) { return asked.simulates(); }},
-    {"lockstep", "--emit=svg, report, trace, chakra and stats, --compare, --plan and --search",
+    {"lockstep", "--emit=svg, report, trace, chakra, stats and json, --compare, --plan and --search",
      [](const Asked &asked) { return asked.simulates() || asked.plans(); }},
     {"compare", "--emit=report, which draws it under the plan, and prints a table without --emit and --prove",
      [](const Asked &asked) { return asked.is({Form::Report}) || (!isFormRequested() && asked.writesForm()); }},

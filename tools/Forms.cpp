@@ -3,6 +3,7 @@
 #include "tools/Forms.h"
 #include "analysis/Proof.h"
 #include "frontend/csv/Csv.h"
+#include "frontend/evaluate/CommandLine.h"
 #include "lowering/Lowering.h"
 #include "passes/Passes.h"
 #include "report/Compare.h"
@@ -10,6 +11,7 @@
 #include "report/Output.h"
 #include "report/Pictures.h"
 #include "report/Report.h"
+#include "runtime/Version.h"
 #include "tools/FrontendFlags.h"
 #include "llvm/ADT/Sequence.h"
 #include "llvm/ADT/StringExtras.h"
@@ -55,6 +57,7 @@ cl::opt<Form>
              clEnumValN(Form::Trace, "trace", "the simulated step in Chrome's trace format, as --trace of a run"),
              clEnumValN(Form::Chakra, "chakra", "execution traces for ASTRA-sim: OUT.<device>.et"),
              clEnumValN(Form::Stats, "stats", "JSON: makespan, bubble, peaks, traffic"),
+             clEnumValN(Form::Json, "json", "JSON: the proved programs of the ranks, for drivers in other languages"),
              clEnumValN(Form::Pipe, "pipe",
                         "the `.pipe` file that --from-hf stands for, or the schedule that --plan or --search finds")));
 cl::opt<bool> messagesOption("messages", cl::desc("draw messages as arrows (svg)"), cl::cat(compileOptions()));
@@ -149,7 +152,7 @@ static FailureOr<Timeline> timelineOf(pipeline::ProgramOp program) {
 }
 
 static bool isSimulated() {
-  return llvm::is_contained({Form::Svg, Form::Report, Form::Trace, Form::Stats}, form.getValue());
+  return llvm::is_contained({Form::Svg, Form::Report, Form::Trace, Form::Stats, Form::Json}, form.getValue());
 }
 
 /// After how many columns a drawing goes on below: --columns, else the width of the terminal that shows it.
@@ -159,7 +162,23 @@ static unsigned textColumns() {
   return columnsOption.getNumOccurrences() || !shown ? columnsOption : terminal.ws_col;
 }
 
-static LogicalResult writeText(ModuleOp module, StringRef source, llvm::raw_ostream &os) {
+static LogicalResult writeJson(ModuleOp module, const llvm::SourceMgr &files, llvm::raw_ostream &os) {
+  FailureOr<Timeline> timeline = timelineOf(pipeline::ProgramOp::trainingOf(module));
+  if (failed(timeline))
+    return failure();
+  auto [number, commit] = StringRef(version()).split(" (commit ");
+  ProgramOrigin origin{number, commit.drop_back(), costsOption, {}};
+  for (unsigned buffer = 1; buffer <= files.getNumBuffers(); ++buffer) {
+    const llvm::MemoryBuffer &text = *files.getMemoryBuffer(buffer);
+    if (text.getBufferIdentifier() != kCommandLine)
+      origin.sources.push_back({text.getBufferIdentifier(), text.getBuffer()});
+  }
+  return writeProgram(module, *timeline, origin, os);
+}
+
+static LogicalResult writeText(ModuleOp module, StringRef source, const llvm::SourceMgr &files, llvm::raw_ostream &os) {
+  if (form == Form::Json)
+    return writeJson(module, files, os);
   if (form == Form::Llvm) {
     llvm::LLVMContext context;
     std::unique_ptr<llvm::Module> rank;
@@ -293,14 +312,15 @@ static LogicalResult writeObjects(const ProvedModule &proved) {
   return emitObject(proved, rankOption, path);
 }
 
-LogicalResult pp::writeForm(ModuleOp module, const ProvedModule *proved, StringRef source, llvm::raw_ostream &os) {
+LogicalResult pp::writeForm(ModuleOp module, const ProvedModule *proved, StringRef source, const llvm::SourceMgr &files,
+                            llvm::raw_ostream &os) {
   auto ranks = programRanks(module);
   if (rankOption.getNumOccurrences() && !llvm::is_contained(ranks, rankOption))
     return usage("rank " + llvm::Twine(rankOption) + " does not exist; this program has " + llvm::Twine(ranks.size()) +
                  " ranks, 0 to " + llvm::Twine(ranks.size() - 1));
   std::string named = outputName(source);
-  if (writesCode() && !proved)
-    return usage("objects and executables are made of proved programs only");
+  if ((writesCode() || form == Form::Json) && !proved)
+    return usage("objects, executables and JSON are made of proved programs only");
   if (writesCode())
     return form == Form::Obj ? writeObjects(*proved) : writeExecutable(*proved, Output::of(named).path);
   if (form == Form::Chakra) {
@@ -311,10 +331,10 @@ LogicalResult pp::writeForm(ModuleOp module, const ProvedModule *proved, StringR
     return success();
   }
   if (output.empty())
-    return writeText(module, source, os);
+    return writeText(module, source, files, os);
   std::string why;
-  if (succeeded(
-          writeOutput(output, why, [&](llvm::raw_pwrite_stream &text) { return writeText(module, source, text); })))
+  if (succeeded(writeOutput(output, why,
+                            [&](llvm::raw_pwrite_stream &text) { return writeText(module, source, files, text); })))
     return success();
   return why.empty() ? failure() : refuse("cannot write `" + output + "`: " + why);
 }

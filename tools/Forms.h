@@ -6,6 +6,7 @@
 #include "analysis/Simulate.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "tools/FrontendFlags.h"
+#include "llvm/Support/SourceMgr.h"
 
 namespace pp {
 
@@ -27,6 +28,7 @@ enum class Form {
   Trace,
   Chakra,
   Stats,
+  Json,
   Pipe
 };
 
@@ -75,9 +77,9 @@ mlir::LogicalResult checkOutputs(mlir::ModuleOp module, llvm::StringRef source, 
 
 /// Writes the requested form of a module that is at its level: to -o, else to `os` or (exe, obj) beside the caller,
 /// with the name of the source. `proved`: the same module, or null where its proofs did not run; then it is not made
-/// into code.
+/// into code or JSON. `files`: what was read for it.
 llvm::LogicalResult writeForm(mlir::ModuleOp module, const ProvedModule *proved, llvm::StringRef source,
-                              llvm::raw_ostream &os);
+                              const llvm::SourceMgr &files, llvm::raw_ostream &os);
 
 /// Writes a program's own text to -o, else to standard output.
 llvm::LogicalResult writeProgramText(llvm::StringRef text);

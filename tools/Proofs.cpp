@@ -11,13 +11,18 @@ namespace cl = llvm::cl;
 namespace {
 enum class Table { None, Text, Json };
 
-cl::opt<ChannelMap> channels(
-    "channels", cl::desc("prove progress for this map of messages to lanes"), cl::init(ChannelMap::edge),
+/// Those of ChannelMap in their order, and all of them.
+enum class Channels { Rank, Direction, Pair, Edge, Serial, All };
+
+cl::opt<Channels> channels(
+    "channels", cl::desc("prove progress for this map of messages to lanes"), cl::init(Channels::Edge),
     cl::cat(proofOptions()),
-    cl::values(clEnumValN(ChannelMap::rank, "rank", "one lane for each rank"),
-               clEnumValN(ChannelMap::direction, "direction", "a forward and a backward lane for each rank"),
-               clEnumValN(ChannelMap::pair, "pair", "one lane for every two ranks"),
-               clEnumValN(ChannelMap::edge, "edge", "one lane for every directed edge (default, what programs use)")));
+    cl::values(clEnumValN(Channels::Rank, "rank", "one lane for each rank"),
+               clEnumValN(Channels::Direction, "direction", "a forward and a backward lane for each rank"),
+               clEnumValN(Channels::Pair, "pair", "one lane for every two ranks"),
+               clEnumValN(Channels::Edge, "edge", "one lane for every directed edge (default, what programs use)"),
+               clEnumValN(Channels::Serial, "serial", "a post blocks all behind it on its rank"),
+               clEnumValN(Channels::All, "all", "each of these maps")));
 cl::opt<std::string> memoryLimit("memory-limit", cl::desc("bytes that a rank may allocate: 16GiB, 500M, 4096"),
                                  cl::value_desc("BYTES"), cl::cat(proofOptions()));
 cl::opt<Table> prove("prove", cl::desc("print what was proved, and write nothing else without --emit"),
@@ -61,7 +66,9 @@ static std::optional<int64_t> parseBytes(StringRef text) {
 
 FailureOr<ProofOptions> pp::requestedProofs() {
   ProofOptions options;
-  options.channels = channels;
+  options.channels = static_cast<ChannelMap>(channels.getValue());
+  if (channels == Channels::All)
+    options.channels.reset();
   if (memoryLimit.empty())
     return options;
   std::optional<int64_t> bytes = parseBytes(memoryLimit);

@@ -60,7 +60,7 @@ cl::opt<cl::boolOrDefault>
               cl::cat(pp::codeOptions()));
 cl::opt<cl::boolOrDefault> forward(
     "forward",
-    cl::desc("make a step that runs forward alone, for --eval and --logprobs of the program (exe and obj: true); "
+    cl::desc("make a step that runs forward alone, for --eval and --logprobs of the program (exe, obj and json: true); "
              "other forms show that step"),
     cl::cat(pp::codeOptions()));
 /// Its words, for --search to say how a row is made again; whether SIGINT ended the search.
@@ -96,8 +96,9 @@ LogicalResult checkRequest(ModuleOp module, const llvm::SourceMgr &sources, bool
 
 /// Whether a program for evaluation is wanted beside the one that trains.
 bool wantsForward() {
-  bool writesCode = pp::writesCode() && !pp::wantsCheck() && (pp::isFormRequested() || !pp::wantsProof());
-  return forward == cl::BOU_TRUE || (forward == cl::BOU_UNSET && writesCode);
+  bool writes = (pp::writesCode() || pp::requestedForm() == pp::Form::Json) && !pp::wantsCheck() &&
+                (pp::isFormRequested() || !pp::wantsProof());
+  return forward == cl::BOU_TRUE || (forward == cl::BOU_UNSET && writes);
 }
 
 /// The command line's options that let passes change the program.
@@ -178,11 +179,11 @@ LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::Pas
 
 /// What is asked for: the proof, a form, or both.
 LogicalResult write(ModuleOp module, const std::optional<pp::ProvedModule> &proved, const pp::PassTimes &times,
-                    llvm::raw_ostream &os) {
+                    const llvm::SourceMgr &files, llvm::raw_ostream &os) {
   if (pp::wantsProof())
     pp::writeProof(module, times, os);
   return success((pp::wantsProof() && !pp::isFormRequested()) ||
-                 succeeded(pp::writeForm(module, proved ? &*proved : nullptr, input, os)));
+                 succeeded(pp::writeForm(module, proved ? &*proved : nullptr, input, files, os)));
 }
 
 /// Of a .mlir file.
@@ -234,7 +235,7 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, FailureOr<pp::
     std::optional<pp::ProvedModule> proved;
     bool done = module && succeeded(prepareModule(*module)) && succeeded(checkRequest(*module, *manager, isPipe)) &&
                 succeeded(runPasses(*module, *proofs, times, proved, plans)) &&
-                succeeded(write(*module, proved, times, os));
+                succeeded(write(*module, proved, times, *manager, os));
     pp::noteFiles(*manager);
     // The process ends soon. To take a million ops apart one by one would only cost time.
     if (!splitInput)

@@ -39,7 +39,8 @@ public:
                                          : tellRank(node.number, next.number, cycle[(i + 2) % cycle.size()]);
       line += withLoops(post);
       if (!error)
-        error.emplace(emitError(post.getLoc()) << "the ranks wait for each other: " << line);
+        error.emplace(emitError(post.getLoc()) << "the ranks wait for each other"
+                                               << (map == ChannelMap::serial ? ", if posts block: " : ": ") << line);
       else
         error->attachNote(post.getLoc()) << line;
     }
@@ -171,10 +172,11 @@ private:
   }
 
   std::string lane(int64_t rank, PostOp post) const {
-    if (post.isCollective() && map != ChannelMap::rank && map != ChannelMap::direction)
+    if (post.isCollective() && (map == ChannelMap::pair || map == ChannelMap::edge))
       return "the lane of that group";
     switch (map) {
     case ChannelMap::rank:
+    case ChannelMap::serial:
       return "the lane of rank " + std::to_string(rank);
     case ChannelMap::direction:
       return llvm::is_contained({Role::dact, Role::dkv, Role::grad}, post.getThing().getRole())

@@ -1,4 +1,4 @@
-// Proves that the rank programs cannot deadlock with zero buffering, for one map of messages to lanes.
+// Proves that the rank programs cannot deadlock with zero buffering, for maps of messages to lanes.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The machine of analysis/Execution.h runs the programs; they are straight lines, so where it stops is where every run
@@ -6,6 +6,7 @@
 #include "analysis/Proof.h"
 #include "passes/Passes.h"
 #include "passes/prove/DeadlockStory.h"
+#include "llvm/ADT/StringExtras.h"
 
 namespace pp {
 #define GEN_PASS_DEF_PROVEPROGRESS
@@ -30,7 +31,7 @@ struct ProveProgress : public pp::impl::ProveProgressBase<ProveProgress> {
 
   /// If messages of a rank share a lane, messages inside its units use this lane, too, and the proof does not model
   /// them.
-  LogicalResult refuseExchanges(ProgramOp program) const {
+  static LogicalResult refuseExchanges(ProgramOp program, ChannelMap map) {
     SymbolTable symbols(program->getParentOfType<ModuleOp>());
     for (auto rank : program.getOps<RankOp>())
       for (auto launch : rank.getOps<LaunchOp>())
@@ -38,24 +39,31 @@ struct ProveProgress : public pp::impl::ProveProgressBase<ProveProgress> {
             body && body.walk([](nn::Exchange) { return WalkResult::interrupt(); }).wasInterrupted())
           return emitError(launch.getLoc())
                  << "`" << launch.getUnit().str()
-                 << "` has messages between devices inside it; with `--channels=" << stringifyChannelMap(channels)
+                 << "` has messages between devices inside it; with `--channels=" << stringifyChannelMap(map)
                  << "` these are not proved yet";
     return success();
   }
 
+  /// Lanes of the map that has most.
   LogicalResult prove(ProgramOp program) {
-    bool isShared = channels == ChannelMap::rank || channels == ChannelMap::direction;
-    if (isShared && failed(refuseExchanges(program)))
-      return failure();
-    Execution execution(program, channels);
-    ExecutionListener nobody;
-    execution.run(nobody);
-    if (!execution.hasEnded())
-      return tellDeadlock(program, channels, execution);
-    int64_t messages = execution.allMessages().size();
-    recordProof(
-        program, "progress",
-        {{"channels", stringifyChannelMap(channels)}, {"lanes", execution.countLanes()}, {"messages", messages}});
+    int64_t lanes = 0, messages = 0;
+    SmallVector<ChannelMap> maps = {channels};
+    if (all)
+      maps = {ChannelMap::edge, ChannelMap::pair, ChannelMap::direction, ChannelMap::rank, ChannelMap::serial};
+    for (ChannelMap map : maps) {
+      bool isShared = map != ChannelMap::pair && map != ChannelMap::edge;
+      if (isShared && failed(refuseExchanges(program, map)))
+        return failure();
+      Execution execution(program, map);
+      ExecutionListener nobody;
+      execution.run(nobody);
+      if (!execution.hasEnded())
+        return tellDeadlock(program, map, execution);
+      lanes = std::max(lanes, execution.countLanes());
+      messages = execution.allMessages().size();
+    }
+    std::string names = llvm::join(llvm::map_range(maps, stringifyChannelMap), ", ");
+    recordProof(program, "progress", {{"channels", names}, {"lanes", lanes}, {"messages", messages}});
     return success();
   }
 };

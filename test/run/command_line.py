@@ -26,11 +26,11 @@ IMPORTED = """schedule pipe(ranks p, microbatches m) {
 
 # All outputs that may be asked for: the forms, and options that replace a form.
 FORMS = ["actions", "pipeline", "ranks", "tasks", "comms", "timeline", "svg", "report", "trace", "stats", "llvm", "obj",
-         "chakra", "exe"]
+         "json", "chakra", "exe"]
 ASKED = FORMS + ["prove", "compare"]
 BEYOND = set(ASKED) - {"actions"}  # made of the step
 RANKS = BEYOND - {"pipeline"}  # made of rank programs, which are proved
-SIMULATED = {"svg", "report", "trace", "stats", "chakra", "compare"}
+SIMULATED = {"svg", "report", "trace", "stats", "json", "chakra", "compare"}
 BODIES = RANKS - {"tasks", "comms", "timeline"}  # sizes, times or code of tasks
 READ_BY = {"--plan": set(ASKED), "--plan=high": set(ASKED),
            "--fuse=false": BEYOND, "--interleave=false": BEYOND, "--hoist": BEYOND, "--order=rest=1": BEYOND,
@@ -210,7 +210,8 @@ def codes():
                         (["t.pipe", "--zzzzzzz"], "there is no option `--zzzzzzz`; see --help"),
                         (["t.pipe", "--emit=statz"],
                          "`--emit` has no value `statz`; did you mean `stats`?; there are `exe`, `obj`"),
-                        (["t.pipe", "--channels=x"], "there are `rank`, `direction`, `pair` and `edge`"),
+                        (["t.pipe", "--channels=x"],
+                         "there are `rank`, `direction`, `pair`, `edge`, `serial` and `all`"),
                         (["t.pipe", "--target=tpu"], "target `tpu` is not known; there are cpu and cuda"),
                         ([], "name the file to compile"),
                         (["t.pipe", "-D", "ranks"], "expected -D name=value, got `-D ranks`"),

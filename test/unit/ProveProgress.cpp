@@ -17,7 +17,8 @@ using namespace pp::pipeline;
 
 namespace {
 
-constexpr ChannelMap kMaps[] = {ChannelMap::rank, ChannelMap::direction, ChannelMap::pair, ChannelMap::edge};
+constexpr ChannelMap kMaps[] = {ChannelMap::rank, ChannelMap::direction, ChannelMap::pair, ChannelMap::edge,
+                                ChannelMap::serial};
 
 struct Compiled {
   std::unique_ptr<MLIRContext> context;
@@ -108,18 +109,18 @@ TEST(ProveProgress, PostedWhereTheyAreSentNothingDeadlocks) {
 
 struct Expected {
   const char *schedule;
-  std::array<bool, 4> refused; ///< at some size, by map in the order of kMaps
+  std::array<bool, 5> refused; ///< at some size, by map in the order of kMaps
 };
 constexpr Expected kJustInTime[] = {
-    {"gpipe", {false, false, false, false}},    {"1f1b", {true, false, true, false}},
-    {"zb_h1", {true, false, true, false}},      {"zb_h2", {true, false, true, false}},
-    {"interleaved", {true, true, true, false}}, {"looped_bfs", {true, true, true, false}},
-    {"zb_v", {true, true, true, true}},         {"v_half", {true, true, true, true}},
-    {"v_min", {true, true, true, true}}};
+    {"gpipe", {false, false, false, false, false}},   {"1f1b", {true, false, true, false, true}},
+    {"zb_h1", {true, false, true, false, true}},      {"zb_h2", {true, false, true, false, true}},
+    {"interleaved", {true, true, true, false, true}}, {"looped_bfs", {true, true, true, false, true}},
+    {"zb_v", {true, true, true, true, true}},         {"v_half", {true, true, true, true, true}},
+    {"v_min", {true, true, true, true, true}}};
 
 TEST(ProveProgress, PostedJustInTimeSomeDeadlock) {
   for (const Expected &expected : kJustInTime) {
-    std::array<std::string, 4> at;
+    std::array<std::string, 5> at;
     for (int64_t ranks : {2, 3, 4})
       for (int64_t microbatches : {ranks, 2 * ranks, 4 * ranks}) {
         Compiled compiled = compile(expected.schedule, ranks, microbatches, layersFor(expected.schedule, ranks));
