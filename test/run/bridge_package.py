@@ -1,8 +1,8 @@
-"""Runs the part of `pp_schedules` that needs no torch: programs, schedules, refusals and the command."""
+"""Runs the part of `pp_schedules` that needs no torch: programs, schedules, refusals, the command, the wheel."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: bridge_package.py PP_COMPILE FOLDER
-import json, os, re, subprocess, sys
+import json, os, re, shutil, subprocess, sys
 from bridge_programs import program_of
 from harness import ROOT, draws
 import pp_schedules
@@ -93,9 +93,54 @@ def command(compiler, folder):
         yield f"the core imports torch, or nothing: {says.stdout}{says.stderr}"
 
 
+def wheel(compiler, folder):
+    """`pip wheel .` without a network, the same bytes twice, and the wheel in an empty environment."""
+    environment = {**os.environ, "PP_BUILD": os.path.dirname(os.path.dirname(os.path.abspath(compiler))),
+                   "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INDEX": "1"}
+    environment = {key: value for key, value in environment.items() if key not in ("PP", "PYTHONPATH")}
+    made = []
+    for number in (1, 2):
+        where = os.path.join(folder, f"wheel{number}")
+        shutil.rmtree(where, ignore_errors=True)
+        call([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", ROOT, "-w", where], environment)
+        made.append(os.path.join(where, os.listdir(where)[0]))
+    with open(made[0], "rb") as first, open(made[1], "rb") as second:
+        if first.read() != second.read():
+            yield "two wheels of one build differ"
+    venv = os.path.join(folder, "venv")
+    shutil.rmtree(venv, ignore_errors=True)
+    call([sys.executable, "-m", "venv", venv], environment)
+    call([os.path.join(venv, "bin", "pip"), "install", "-q", made[0]], environment)
+    source = os.path.join(os.path.abspath(folder), "mine.pipe")
+    shutil.copy(os.path.join(ROOT, "stdlib", "1f1b.pipe"), source)
+    said = call([os.path.join(venv, "bin", "python"), "-c",
+                 "import pp_schedules as pp, sys\n"
+                 f"s = pp.Schedule({source!r}, ranks=4, microbatches=8, layers=4)\n"
+                 "print(s.program().verify()['units'], pp.binary.find().startswith(sys.prefix))"], environment, folder)
+    if said.split() != ["68", "True"]:
+        yield f"the installed package says {said}"
+    for name in ("pp", "pp-schedules"):
+        drawn = call([os.path.join(venv, "bin", name), source, "--emit=timeline", "-D", "ranks=2", "-D",
+                      "microbatches=4", "-D", "layers=2"], environment)
+        if "F" not in drawn:
+            yield f"`{name}` draws nothing: {drawn}"
+    alone = {**environment, "PP_BUILD": folder, "PYTHONPATH": os.path.join(ROOT, "python")}
+    no_build = subprocess.run([sys.executable, "-c", "import pack; pack.build_wheel('.')"], text=True,
+                              capture_output=True, env=alone)
+    if no_build.returncode != 1 or "run tools/build.sh first" not in no_build.stderr:
+        yield f"without a build: {no_build.stderr}"
+
+
+def call(command, environment, folder=None):
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
 def main():
     arguments = draws()
-    checks, problems = [programs, schedules, command], []
+    checks, problems = [programs, schedules, command, wheel], []
     for check in checks:
         problems += [problem for problem in check(arguments.compiler, arguments.folder) if problem]
     for problem in problems:
