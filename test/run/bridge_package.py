@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: bridge_package.py PP_COMPILE FOLDER
-import json, os, re, shutil, subprocess, sys
+import importlib.util, json, os, re, shutil, subprocess, sys
 from bridge_programs import program_of
 from harness import ROOT, draws
 import pp_schedules
@@ -95,6 +95,9 @@ def command(compiler, folder):
 
 def wheel(compiler, folder):
     """`pip wheel .` without a network, the same bytes twice, and the wheel in an empty environment."""
+    if not all(importlib.util.find_spec(name) for name in ("pip", "ensurepip")):
+        print("this Python has no pip or no ensurepip: the wheel was not tried")
+        return
     environment = {**os.environ, "PP_BUILD": os.path.dirname(os.path.dirname(os.path.abspath(compiler))),
                    "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INDEX": "1"}
     environment = {key: value for key, value in environment.items() if key not in ("PP", "PYTHONPATH")}

@@ -76,9 +76,17 @@ class Pipeline:
         self.moved = {m["piece"] for m in program.data["messages"] if m["role"] == "stash"}
         self.tied_values = {a[3]: program.data["messages"][a[1]]["of"] for a in self.me["actions"]
                             if a[0] == "post" and program.data["messages"][a[1]]["of"] != "all"}
-        self._modules(stages, {a[3] for a in runs}, ties or {}, names)
-        self._homes(optimizer)
-        self._splits(split)
+        said = [None] * program.ranks              # what one rank refuses all refuse, or the others would wait for it
+        try:
+            self._modules(stages, {a[3] for a in runs}, ties or {}, names)
+            self._homes(optimizer)
+            self._splits(split)
+            mine = None
+        except Refused as refused:
+            mine = str(refused)
+        dist.all_gather_object(said, mine, group=group)
+        if any(said):
+            raise Refused(mine or next(f"rank {rank}: {text}" for rank, text in enumerate(said) if text))
         self.lanes = Lanes(program, group, lanes, self.device)
         Pipeline.made += 1
         name = f"pp/{Pipeline.made}/{','.join(map(str, self.lanes.ranks))}"
@@ -202,8 +210,8 @@ class Pipeline:
         else:
             x = tuple((torch.zeros if dtype.is_floating_point else torch.ones)(
                 shape, dtype=dtype, device=where).requires_grad_(grad) for shape, dtype, grad in incoming)
-        if i == len(self.program.pieces) - 1:      # nobody asks for the shape of a loss
-            return [], 0, 0
+        if i == len(self.program.pieces) - 1 and self.loss is None:
+            return [], 0, 0                        # the module would want targets, and nobody needs the shape of a loss
         boxes = Boxes(p.parameters)
         with random_state(self.device, self.seed), boxes.hooks(), torch.enable_grad():
             with self.context() if self.context else torch.enable_grad():
@@ -224,7 +232,7 @@ class Pipeline:
         Added.weight = self.now.weights[mb]
         if self.seed is not None:
             stack.enter_context(random_state(self.device, seed_of(self.seed, self.steps, piece, mb)))
-        elif phase == "R":
+        elif phase == "R" and (piece, mb) in self.now.states:
             stack.enter_context(random_state(self.device, state=self.now.states.pop((piece, mb))))
         elif not keeps and self.now.training:
             cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
