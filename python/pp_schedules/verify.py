@@ -76,9 +76,10 @@ class Checker:
                     self.fail("channels", "this rank has not that end of the message, or not at this place")
                 state[number, end] = word
                 if word == "post":
-                    if message["place"] not in (None, places[message["lane"], end]):
-                        self.fail("channels", f"expected place {places[message['lane'], end]} of its lane")
-                    places[message["lane"], end] += 1
+                    lane = *message["ranks"], end  # not the number: two numbers may name one lane
+                    if message["kind"] != "host" and message["place"] != places[lane]:
+                        self.fail("channels", f"expected place {places[lane]} of its lane")
+                    places[lane] += 1
                     posts[number] += 1
             self.action = None
             for number, end in [key for key, word in state.items() if word == "post"]:
@@ -98,7 +99,7 @@ class Checker:
             return message["role"] in ("dact", "grad")
         if which == "pair" and message["kind"] not in GROUPS:
             return sum(message["ranks"]) - self.rank
-        return (message["lane"],)
+        return *message["ranks"], message["kind"] in GROUPS
 
     def progress(self, which):
         """A post blocks nothing, but with `serial` all behind it. A message goes when its ends have posted it and what

@@ -232,8 +232,41 @@ def late(rank, programs):
     pipe.close()
 
 
+def halves(rank, programs):
+    """I and W together make the gradients of one backward, on graphs of many shapes."""
+    import torch
+    from bridge_models import graphs
+    from pp_schedules.torch.backward import Linears, Pending
+    from pp_schedules.torch.units import adder
+    torch.manual_seed(0)
+    for name, module in graphs().items():
+        module.double()
+        x = torch.randint(0, 9, (4, 5)) if module.tokens else torch.randn(4, 5, 6, dtype=torch.double)
+        x.requires_grad_(not module.tokens)
+        inputs, parameters = [x][module.tokens:], list(module.parameters())
+        trained = [p for p in parameters if p.requires_grad]
+        y = module(x)
+        dy = torch.randn_like(y)
+        want = torch.autograd.grad(y, trained + inputs, dy)
+        pending, sums = Pending([module(x)], [dy], [x], parameters), [None] * len(parameters)
+        pending.weights(adder(sums))
+        ways = {"halves": [g for g in sums if g is not None] + pending.dinputs[module.tokens:]}
+        linears, sums = Linears(), [None] * len(parameters)
+        with linears:
+            y = module(x)
+        y.backward(dy)
+        linears.weights({id(p): place for place, p in enumerate(parameters)}, adder(sums))
+        both = [p.grad if s is None else s if p.grad is None else s + p.grad for p, s in zip(parameters, sums)]
+        ways["linears"] = [g for g in both if g is not None] + [x.grad for x in inputs]
+        for way, made in ways.items():
+            apart = max((a - b).abs().max().item() for a, b in zip(want, made)) if len(want) == len(made) else 1.0
+            if apart > 1e-12:
+                raise RuntimeError(f"{name}, {way}: {len(made)} gradients for {len(want)}, {apart:.1e} apart")
+
+
 # Name: (function, ranks).
-CHECKS = {"refusals": (refusals, 2), "shapes": (shapes, 2), "fails": (fails, 2), "frozen": (frozen, 2),
+CHECKS = {"halves": (halves, 1), "refusals": (refusals, 2), "shapes": (shapes, 2), "fails": (fails, 2),
+          "frozen": (frozen, 2),
           "own_loop": (own_loop, 2), "masks": (masks, 2), "cuts": (cuts, 2), "copies": (copies, 4), "late": (late, 2)}
 
 

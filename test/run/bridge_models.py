@@ -88,3 +88,52 @@ def batch(count, rows=2, length=5):
             y[i, :, 1:] = -100
     y[count // 2] = -100
     return [(t,) for t in x], [(t,) for t in y], 1 / int((y != -100).sum())
+
+
+class Formula(nn.Module):
+    """Modules of parameters by name, and a function of them."""
+
+    def __init__(self, function, tokens=False, **parts):
+        super().__init__()
+        self.function, self.tokens = function, tokens
+        for name, part in parts.items():
+            setattr(self, name, nn.Parameter(part) if isinstance(part, torch.Tensor) else part)
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def graphs():
+    """Shapes of graphs that a backward in two halves may get wrong, by name. Inputs are of width 6, or tokens below 9."""
+    def linear(a, b, bias=True):
+        return nn.Linear(a, b, bias=bias)
+
+    def frozen(module):
+        return module.requires_grad_(False)
+
+    def chunks(s, x):
+        q, k, v = s.l(x).chunk(3, -1)
+        return s.o(q * k + v) + x
+
+    def nest(s, x):
+        x = s.e(x)
+        return s.l(x * 2 + x) + x * 2 * x
+
+    w = torch.randn
+    return {
+        "one weight twice on a path": Formula(lambda s, x: torch.tanh(x @ s.w) @ s.w, w=w(6, 6)),
+        "modules that are called twice": Formula(lambda s, x: s.n(s.l(torch.tanh(s.n(s.l(x))))) + x, l=linear(6, 6),
+                                                 n=nn.LayerNorm(6)),
+        "a weight, and a product of it": Formula(
+            lambda s, x: functional.gelu(functional.linear(x, s.w)) @ (s.w * s.g), w=w(8, 6), g=w(6)),
+        "chunks": Formula(chunks, l=linear(6, 18), o=linear(6, 6, False)),
+        "an embedding as the head": Formula(lambda s, x: functional.linear(torch.tanh(s.l(s.e(x) + s.p))[..., :6],
+                                                                           s.e.weight), tokens=True,
+                                            e=nn.Embedding(9, 6), p=w(5, 6), l=linear(6, 9)),
+        "an embedding alone": Formula(lambda s, x: torch.tanh(s.e(x)), tokens=True, e=nn.Embedding(9, 6)),
+        "an embedding with three readers": Formula(nest, tokens=True, e=nn.Embedding(9, 6), l=linear(6, 6)),
+        "frozen weights": Formula(lambda s, x: s.b(torch.relu(s.a(x))), a=frozen(linear(6, 6)), b=linear(6, 6)),
+        "weight norm": Formula(lambda s, x: s.l(x), l=nn.utils.parametrizations.weight_norm(linear(6, 6))),
+        "a recurrent layer": Formula(lambda s, x: s.g(x)[0], g=nn.GRU(6, 6, batch_first=True)),
+        "a layer of attention twice": Formula(lambda s, x: s.g(s.g(x)), g=nn.TransformerEncoderLayer(
+            6, 2, 12, dropout=0.0, batch_first=True))}

@@ -1,13 +1,15 @@
 """Runs schedules of the library on PyTorch modules over 4 processes and compares two steps with one process, in f64."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: bridge_torch.py PP_COMPILE FOLDER [--only NAME,..] [--ways WAY,..]
+# usage: bridge_torch.py PP_COMPILE FOLDER [--only NAME,..] [--ways WAY,..] [--steps N]
+# With more than two steps roundings add up, and the bound is 1e-9.
 # Ends with 77, which ctest calls skipped, where there is no torch.
 import copy, faulthandler, os, sys, traceback
 from bridge_programs import CASES, TIED, program_of
 from harness import draws
 
-BOUND, SEED, CLIP, STEPS, MICROBATCHES = 1e-12, 5, 0.5, 2, 8
+BOUND, SEED, CLIP, MICROBATCHES = 1e-12, 5, 0.5, 8
+STEPS = 2
 
 
 def modules(kind, stages):
@@ -125,7 +127,9 @@ def run(cases, ranks, folder):
 
 
 def main():
-    arguments = draws(only="", ways="linears,halves,whole,pair")
+    global STEPS
+    arguments = draws(only="", ways="linears,halves,whole,pair", steps=STEPS)
+    STEPS = arguments.steps
     try:
         import torch  # only whether it is there
     except ImportError:
@@ -153,7 +157,7 @@ def main():
             seen.setdefault((name, kind, way), []).append((worst, saved))
     for case, ranks in seen.items():
         worst, saved = max(w for w, _ in ranks), sum(s for _, s in ranks)
-        if not worst <= BOUND or len(ranks) != 4 or not saved:
+        if not worst <= (BOUND if STEPS == 2 else 1e-9) or len(ranks) != 4 or not saved:
             failed += 1
             print(f"{case}: differs by {worst:.1e} on {len(ranks)} ranks, {saved} tensors saved")
     failed += len(cases) - len(seen)
