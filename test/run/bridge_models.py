@@ -122,14 +122,14 @@ def graphs():
     w = torch.randn
     return {
         "one weight twice on a path": Formula(lambda s, x: torch.tanh(x @ s.w) @ s.w, w=w(6, 6)),
-        "modules that are called twice": Formula(lambda s, x: s.n(s.l(torch.tanh(s.n(s.l(x))))) + x, l=linear(6, 6),
-                                                 n=nn.LayerNorm(6)),
+        "modules that are called twice": Formula(
+            lambda s, x: s.n(s.l(torch.tanh(s.n(s.l(x))))) + x, l=linear(6, 6), n=nn.LayerNorm(6)),
         "a weight, and a product of it": Formula(
             lambda s, x: functional.gelu(functional.linear(x, s.w)) @ (s.w * s.g), w=w(8, 6), g=w(6)),
         "chunks": Formula(chunks, l=linear(6, 18), o=linear(6, 6, False)),
-        "an embedding as the head": Formula(lambda s, x: functional.linear(torch.tanh(s.l(s.e(x) + s.p))[..., :6],
-                                                                           s.e.weight), tokens=True,
-                                            e=nn.Embedding(9, 6), p=w(5, 6), l=linear(6, 9)),
+        "an embedding as the head": Formula(
+            lambda s, x: functional.linear(torch.tanh(s.l(s.e(x) + s.p))[..., :6], s.e.weight), tokens=True,
+            e=nn.Embedding(9, 6), p=w(5, 6), l=linear(6, 9)),
         "an embedding alone": Formula(lambda s, x: torch.tanh(s.e(x)), tokens=True, e=nn.Embedding(9, 6)),
         "an embedding with three readers": Formula(nest, tokens=True, e=nn.Embedding(9, 6), l=linear(6, 6)),
         "frozen weights": Formula(lambda s, x: s.b(torch.relu(s.a(x))), a=frozen(linear(6, 6)), b=linear(6, 6)),
