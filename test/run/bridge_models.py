@@ -104,7 +104,7 @@ class Formula(nn.Module):
 
 
 def graphs():
-    """Shapes of graphs that a backward in two halves may get wrong, by name. Inputs are of width 6, or tokens below 9."""
+    """Graphs that a backward in two halves may get wrong, by name. Inputs have width 6, or are tokens below 9."""
     def linear(a, b, bias=True):
         return nn.Linear(a, b, bias=bias)
 
