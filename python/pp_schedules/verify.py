@@ -337,7 +337,7 @@ class Checker:
     def lives(self, counts):
         """Values die behind their last use before they are written anew, and what is alive at once is as stated."""
         for self.rank, program in enumerate(self.programs):
-            values, posted, dies, uses = program["values"], {}, [], []
+            values, posted, uses = program["values"], {}, []
             kept = [(value["bind"] or {"kind": None})["kind"] not in (None, "tokens", "targets") for value in values]
             for a in program["actions"]:           # what an action uses, and what of it is written anew
                 if a[0] == "post":
