@@ -32,7 +32,7 @@ class Page:
         self.problems, self.judged = [], 0
         shutil.rmtree(self.folder, ignore_errors=True)
         os.makedirs(os.path.join(self.folder, "build"))
-        for name in ("examples", "stdlib", "bench", "test", "tools"):
+        for name in ("examples", "stdlib", "bench", "test", "tools", "python"):
             if os.path.exists(os.path.join(root, name)):
                 os.symlink(os.path.abspath(os.path.join(root, name)), os.path.join(self.folder, name))
         os.symlink(os.path.dirname(os.path.realpath(shutil.which("pp-compile"))),

@@ -1,0 +1,46 @@
+"""What ranks share before a step, the program that one of them compiles; and losses of stages before the last."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+import torch
+import torch.distributed as dist
+from .. import program as core
+from ..refused import Refused
+
+
+class Program(core.Program):
+    """A `pp_schedules.Program` that rank 0 of the world compiles; others need neither the compiler nor the file."""
+
+    def __init__(self, file, name=None, **parameters):
+        if not dist.is_initialized():
+            super().__init__(file, name, **parameters)
+            return
+        said = [None]
+        if dist.get_rank() == 0:
+            try:
+                super().__init__(file, name, **parameters)
+                said = [self.data]
+            except Refused as refused:
+                said = [str(refused)]
+        dist.broadcast_object_list(said, 0)
+        if isinstance(said[0], str):
+            raise Refused(said[0])
+        self._take(said[0])
+
+
+class Added(torch.autograd.Function):
+    """Passes a tensor on, and gives a loss beside it the weight of its microbatch as its gradient."""
+    weight = 1.0                                   # of the microbatch whose unit runs; the driver sets it
+
+    @staticmethod
+    def forward(ctx, x, loss):
+        ctx.weight, ctx.loss = Added.weight, loss
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, dx):
+        return dx, torch.full_like(ctx.loss, ctx.weight)
+
+
+def add_loss(x, loss):
+    """Returns x, and adds `loss` (a scalar, such as that of a router) to the loss of the step, with its microbatch's
+    weight. It counts in gradients; the number that `step` returns is that of the last stage."""
+    return Added.apply(x, loss)

@@ -1,0 +1,138 @@
+"""Makes of what stands around an update a function: sums, norm, clipping, ties, shards, and the optimizer's step."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+import math
+import torch
+import torch.distributed as dist
+from ..refused import Refused
+
+
+def full(tensor):
+    """A DTensor whole."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+class Updates:
+    """Functions of the actions U of one rank."""
+
+    def __init__(self, pipe, env, values, landing):
+        self.pipe, self.env, self.values, self.now, self.land = pipe, env, values, pipe.now, landing
+
+    def ids(self, role, ids):
+        return [v for v in ids if self.values[v]["role"] == role]
+
+    def make(self, variant, piece, reads, makes):
+        maker = getattr(self, "_" + variant, None)
+        if maker is None:
+            raise Refused(f"an update of the kind `{variant}`")
+        return maker(piece, self.pipe.pieces[piece], reads, makes)
+
+    def tie(self, piece, value, owned):
+        """The tie of a value that holds what a tie shares."""
+        ties = self.pipe.program.ties
+        mine = [t for t, tie in enumerate(ties) if (tie["owner"] == piece if owned else piece in tie["sharers"])]
+        return self.pipe.tied_values.get(value, mine[0])
+
+    def _zero(self, piece, p, reads, makes):
+        def update():
+            self.env[makes[0]] = p.flat()
+        return update
+
+    def _sum(self, piece, p, reads, makes):
+        def update():
+            self._add(self.env[reads[0]], self.env[reads[1]], range(len(self.env[reads[1]])))
+        return update
+
+    @staticmethod
+    def _add(into, other, places):
+        for place, gradient in zip(places, other):
+            if gradient is not None:
+                into[place] = gradient.clone() if into[place] is None else into[place].add_(gradient)
+
+    def _tie_out(self, piece, p, reads, makes):
+        places = p.tied[self.tie(piece, makes[0], False)]
+
+        def update():
+            self.env[makes[0]] = p.flat(places).fill(p.some(self.env[reads[0]], places))
+        return update
+
+    def _tie_in(self, piece, p, reads, makes):
+        places = p.tied[self.tie(piece, reads[1], True)]
+
+        def update():
+            self._add(self.env[reads[0]], self.env[reads[1]], places)
+        return update
+
+    def _tie_fresh(self, piece, p, reads, makes):
+        places = p.tied[self.tie(piece, makes[0], True)]
+
+        def update():
+            self.env[makes[0]] = p.flat(places).fill(p.some(self.env[reads[0]], places))
+        return update
+
+    def _copy(self, piece, p, reads, makes):
+        return lambda: self.land(makes[0], self.env[reads[0]])
+
+    def _cut(self, piece, p, reads, makes):
+        rank, count = p.cut
+
+        def update():
+            whole = p.flat(shards=count).fill(self.env[reads[0]]).buffer
+            self.env[makes[0]] = [p.shard.data.copy_(whole.view(count, -1)[rank])]
+        return update
+
+    def _norm(self, piece, p, reads, makes):
+        """Adds the squares of a gradient. A piece that shares weights of a tie leaves them to their owner."""
+        grad, stat = self.ids("grad", reads)[0], (self.ids("stat", makes) or self.ids("stat", reads))[0]
+        first, ties = bool(makes), enumerate(self.pipe.program.ties)
+        skip = {place for t, tie in ties if piece in tie["sharers"] for place in p.tied[t]}
+        if piece in self.pipe.sharded:
+            skip = set()
+
+        def update():
+            self._sum_replicas(grad)
+            new = torch.zeros(1, dtype=torch.double, device=self.pipe.device)
+            for place, g in enumerate(self.env[grad]):
+                if g is not None and place not in skip:
+                    new += full(g.detach().double().pow(2).sum())
+            self.env[stat] = new if first else self.env[stat] + new
+        return update
+
+    _norm_first = _norm
+
+    def _sum_replicas(self, v):
+        """Pipelines side by side count in one whole; each gradient is summed over them once."""
+        if self.pipe.replicas is not None and v not in self.now.reduced:
+            self.now.reduced.add(v)
+            for gradient in self.env[v]:
+                if gradient is not None:
+                    dist.all_reduce(gradient, group=self.pipe.replicas)
+
+    def _plain(self, piece, p, reads, makes):
+        env, pipe, now = self.env, self.pipe, self.now
+        weights, grad, stat = self.ids("weight", reads), self.ids("grad", reads)[0], self.ids("stat", reads)
+        shares = [t for t, tie in enumerate(pipe.program.ties) if piece in tie["sharers"]]
+        sharded = piece in pipe.sharded
+        frozen = sharded and not all(q.requires_grad for q in p.parameters)
+
+        def update():
+            self._sum_replicas(grad)
+            now.norm = env[stat[0]].sqrt().item() if stat else None
+            factor = min(1.0, pipe.clip / (now.norm + 1e-6)) if pipe.clip and stat else 1.0
+            held, gradients = env[weights[0]], env[grad]
+            if p.optimizer is not None and math.isfinite(now.norm or 0):
+                if not sharded:
+                    p.bind(held)
+                targets = [p.shard] if sharded else p.parameters
+                for q, g in zip(targets, gradients):
+                    q.grad = None if g is None or not q.requires_grad else g if factor == 1.0 else g * factor
+                old = p.shard.detach().clone() if frozen else None
+                p.optimizer.step()
+                if frozen:                         # a shard goes across frozen weights, which decay would move
+                    p.shard.data.copy_(torch.where(p.trained(), p.shard.data, old))
+            for q, g in zip(p.parameters, () if sharded else gradients):
+                if q.requires_grad:
+                    q.grad = g
+            for t, fresh in zip(shares, weights[1:]):
+                for place, tensor in zip(p.tied[t], env[fresh]):
+                    held[place].copy_(tensor)
+        return update

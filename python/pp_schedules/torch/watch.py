@@ -1,0 +1,59 @@
+"""Says where a rank stands that has waited long, and tells every rank what failed first."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+import sys, threading, time
+import torch.distributed as dist
+
+
+class Watch:
+    """A thread beside the step. No proof helps against a rank that is dead or slow: it says `late`, not `deadlock`."""
+
+    def __init__(self, name, rank, ranks, patience):
+        self.store, self.name, self.rank, self.ranks = dist.distributed_c10d._get_default_store(), name, rank, ranks
+        self.patience, self.since, self.place, self.story = patience, None, 0, None
+        self.ended = threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def begin(self, story):
+        """A step begins; `story(place)` tells what the action at a place is. The driver sets `place`."""
+        self.story, self.place, self.since = story, 0, time.monotonic()
+
+    def end(self):
+        self.since = None
+
+    def _watch(self):
+        seen, since, told = None, None, 0
+        while not self.ended.wait(min(1.0, self.patience / 4)):
+            now = time.monotonic()
+            if self.since is None or (self.place, self.since) != seen:
+                seen, since, told = (self.place, self.since) if self.since is not None else None, now, 0
+            elif now - since > self.patience * (told + 1):
+                told += 1
+                self._late(now - since)
+
+    def _late(self, seconds):
+        here = self.story(self.place)
+        self.store.set(f"{self.name}/late/{self.rank}", f"rank {self.rank} has been late for {seconds:.0f} s at {here}")
+        others = [self.store.get(key).decode() for rank in range(self.ranks) if rank != self.rank and self.store.check(
+            [key := f"{self.name}/late/{rank}"])]
+        mine = f"pp: rank {self.rank} has been late for {seconds:.0f} s at {here}"
+        print("; ".join([mine, *others]), file=sys.stderr, flush=True)
+
+    def failed(self, told):
+        """This rank failed first, or another one did: what all should say."""
+        key = f"{self.name}/failed"
+        if self.store.compare_set(key, "", told).decode() in ("", told):
+            return told
+        return self.store.get(key).decode()
+
+    def heard(self, told):
+        """A transport failed here: what the rank that failed first said, if one did."""
+        key = f"{self.name}/failed"
+        deadline = time.monotonic() + 2
+        while time.monotonic() < deadline and not self.store.check([key]):
+            time.sleep(0.05)
+        if not self.store.check([key]):
+            return None
+        return f"{self.store.get(key).decode()}  (rank {self.rank} stood at {told})"
+
+    def close(self):
+        self.ended.set()

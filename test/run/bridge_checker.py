@@ -1,0 +1,164 @@
+"""Changes programs of the library at random, and judges what `pp_schedules.verify` says of each by execution."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: bridge_checker.py PP_COMPILE FOLDER [--mutants N] [--seed N]
+# A mutant that the checker accepts must run on numbers to the weights of one process, with lanes by each of five maps.
+# A mutant that does not run so must be refused. The executor shares no code with the checker.
+import collections, copy, random, sys, time
+from bridge_numbers import Wrong, harmless
+from bridge_programs import CASES, PARTS, TIED, program_of
+from harness import draws
+import pp_schedules
+
+CLAIMS = {"form", "units", "values", "gradients", "channels", "progress", "lives", "counts"}
+
+
+def ranked(draw, program, word=None):
+    """A list of actions, and the places in it, of one rank that has some."""
+    while True:
+        rank = draw.choice(program["programs"])
+        places = [i for i, action in enumerate(rank["actions"]) if word in (None, action[0])]
+        if len(places) > 1:
+            return rank, rank["actions"], places
+
+
+def swap(actions, i, j):
+    actions[i], actions[j] = actions[j], actions[i]
+
+
+def neighbours(draw, program):
+    _, actions, places = ranked(draw, program)
+    i = draw.choice(places[:-1])
+    swap(actions, i, i + 1)
+
+
+def posts(draw, program):
+    _, actions, places = ranked(draw, program, "post")
+    i = draw.randrange(len(places) - 1)
+    swap(actions, places[i], places[i + 1])
+
+
+def drops(word):
+    def drop(draw, program):
+        _, actions, places = ranked(draw, program, word)
+        del actions[draw.choice(places)]
+    return drop
+
+
+def doubles(draw, program):
+    _, actions, places = ranked(draw, program)
+    i = draw.choice(places)
+    actions.insert(i, copy.deepcopy(actions[i]))
+
+
+def values(draw, program):
+    """One value that is read, made, sent or received is another one of its role."""
+    rank, actions, places = ranked(draw, program)
+    uses = [(a[3:4], a, 3) if a[0] == "post" else (part, part, i) for a in actions if a[0] != "wait"
+            for part in ([a] if a[0] == "post" else a[5:7]) for i in range(1 if a[0] == "post" else len(part))]
+    _, where, i = draw.choice(uses)
+    role = rank["values"][where[i]]["role"]
+    where[i] = draw.choice([v for v, value in enumerate(rank["values"]) if value["role"] == role])
+
+
+def microbatches(draw, program):
+    _, actions, places = ranked(draw, program, "run")
+    i, j = draw.sample(places, 2)
+    actions[i][4], actions[j][4] = actions[j][4], actions[i][4]
+
+
+def pieces(draw, program):
+    _, actions, places = ranked(draw, program, "run")
+    actions[draw.choice(places)][3] = draw.randrange(len(program["pieces"]))
+
+
+def messages(draw, program):
+    _, actions, places = ranked(draw, program, draw.choice(["post", "wait"]))
+    i, j = draw.sample(places, 2)
+    actions[i][1], actions[j][1] = actions[j][1], actions[i][1]
+
+
+def variants(draw, program):
+    _, actions, places = ranked(draw, program, "run")
+    actions[draw.choice(places)][2] = draw.choice(["first", "plain", "norm", "norm_first", "light", "sum"])
+
+
+def phases(draw, program):
+    _, actions, places = ranked(draw, program, "run")
+    actions[draw.choice(places)][1] = draw.choice("FBIWRU")
+
+
+def deaths(draw, program):
+    """A value is said to be dead earlier, later, twice or never."""
+    _, actions, places = ranked(draw, program)
+    i = draw.choice([i for i in places if actions[i][-1]])
+    value = draw.choice(actions[i][-1])
+    if draw.random() < 0.7:
+        actions[i][-1].remove(value)
+    if draw.random() < 0.8:
+        actions[max(0, min(len(actions) - 1, i + draw.choice([-3, -2, -1, 1, 2])))][-1].append(value)
+
+
+def stated(draw, program):
+    counts = draw.choice(program["counts"])
+    what = draw.choice([what for what in counts if what != "stashes"])
+    counts[what] += draw.choice([-1, 1])
+
+
+KINDS = [neighbours, posts, drops("run"), drops("post"), drops("wait"), doubles, values, microbatches, pieces, messages,
+         variants, phases, deaths, stated]
+
+
+def judged(program):
+    """The claim that the checker refuses, or None."""
+    try:
+        pp_schedules.verify(program)
+    except pp_schedules.Unproved as unproved:
+        return unproved.claim
+    return None
+
+
+def runs(program, accepted):
+    try:
+        for which in pp_schedules.MAPS if accepted else ("edge",):
+            harmless(program, which)
+    except Wrong as wrong:
+        return str(wrong)
+    return None
+
+
+def main():
+    arguments = draws(mutants=420, seed=1)
+    cases = [(name, False) for name in [*CASES, *PARTS]] + [(name, True) for name in TIED]
+    programs, failed = {}, 0
+    for name, tied in cases:
+        program = program_of(arguments.compiler, arguments.folder, name, 4, 8, tied)
+        programs[name, tied], wrong = program, judged(program) or runs(program, True)
+        if wrong:
+            failed += 1
+            print(f"{name}, tied {tied}: {wrong}")
+    draw, said, slow = random.Random(arguments.seed), collections.Counter(), collections.Counter()
+    for number in range(arguments.mutants):
+        case, kind = draw.choice(cases), KINDS[number % len(KINDS)]
+        mutant = copy.deepcopy(programs[case])
+        kind(draw, mutant)
+        same = mutant == programs[case]
+        claim = judged(mutant)
+        wrong = None if kind in (deaths, stated) and claim else runs(mutant, claim is None)
+        said[claim] += not same
+        slow["harmless, and refused"] += claim is not None and wrong is None
+        if claim is None and wrong or kind is stated and not claim or claim not in (CLAIMS | {None}):
+            failed += 1
+            print(f"mutant {number} of {case} ({kind.__qualname__}): the checker says {claim}, execution says {wrong}")
+    start = time.process_time()
+    units = pp_schedules.verify(program_of(arguments.compiler, arguments.folder, "zb_v", 8, 100))["units"]
+    print(f"{units} units in {time.process_time() - start:.2f} s of CPU time; claims that mutants break: {dict(said)}; "
+          f"{dict(slow)}")
+    missing = CLAIMS - {"form"} - set(said)
+    passed = len(cases) + arguments.mutants - failed - len(missing)
+    print(f"{passed} passed, {failed + len(missing)} failed" + (f": no mutant breaks {missing}" if missing else ""))
+    return 1 if failed or missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
