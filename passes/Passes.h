@@ -23,8 +23,8 @@ class UnitTimes;
 /// How far the pipeline goes: to the step (one global order) or to the planned and proved rank programs.
 enum class Until { Step, Ranks };
 
-/// What the proofs check against: the backend's channel map (none: each of them), and the bytes that a rank may allocate
-/// (-1: the cluster's).
+/// What the proofs check against: the backend's channel map (none: each of them), and the bytes that a rank may
+/// allocate (-1: the cluster's).
 struct ProofOptions {
   std::optional<ChannelMap> channels = ChannelMap::edge;
   int64_t memoryLimit = -1;

@@ -6,9 +6,13 @@ from .refused import Refused
 
 
 def main():
-    """Runs the compiler with the arguments of this process. `pp-schedules verify FILE.json` checks a program."""
+    """Runs the compiler with the arguments of this process. `verify FILE.json` checks a program, `advise` reads a job
+    of Megatron-LM or torchtitan."""
     if sys.argv[1:2] == ["verify"]:
         return check(sys.argv[2:])
+    if sys.argv[1:2] == ["advise"]:
+        from .advise import main as advise
+        return advise(sys.argv[2:])
     try:
         found = binary.find()
     except Refused as refused:

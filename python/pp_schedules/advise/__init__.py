@@ -6,11 +6,12 @@ import argparse
 import dataclasses
 import os
 import re
-import shutil
 import sys
 import textwrap
 from typing import Optional, Sequence
 
+from ..binary import HERE, find
+from ..refused import Refused
 from . import candidates, layout, megatron, titan
 from .arguments import Unreadable, read_arguments
 from .candidates import Judge, Row
@@ -48,18 +49,13 @@ def main(words: Optional[Sequence[str]] = None, binary: Optional[str] = None) ->
             with open(options.write, "w", encoding="utf-8") as file:
                 file.write(training.program())
         figures = ["--cluster=" + options.gpu] + (["--costs=" + options.profile] if options.profile else [])
-        print(advice(training, Judge(training, binary or compiler(), figures, options.seconds), options))
-    except (Unreadable, OSError) as error:
+        library = os.path.join(HERE, "stdlib")
+        figures += ["--stdlib=" + library] if os.path.isdir(library) else []
+        print(advice(training, Judge(training, find(binary), figures, options.seconds), options))
+    except (Unreadable, Refused, OSError) as error:
         print(f"pp advise: error: {error}", file=sys.stderr)
         return 1
     return 1 if options.strict and training.unknown else 0
-
-
-def compiler() -> str:
-    found = os.environ.get("PP") or shutil.which("pp-compile")
-    if not found:
-        raise Unreadable("there is no `pp-compile` in PATH; the variable PP may name it")
-    return found
 
 
 def read(options: argparse.Namespace) -> Training:
