@@ -227,6 +227,8 @@ LogicalResult TextCheck::checkHead(RankOp forward) {
                         {"arena_bytes", arena},
                         {"kernel_bytes", scratch.kernels},
                         {"message_bytes", scratch.messages}};
+  if (scratch.targetWeights > 0)
+    expected["target_weight_bytes"] = scratch.targetWeights;
   if (rank->getParentOfType<ProgramOp>().getTarget() == "cuda") {
     expected["nccl_bytes"] = scratch.nccl;
     expected["nccl_multiprocessors"] = scratch.multiprocessors;

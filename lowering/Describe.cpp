@@ -71,6 +71,8 @@ RankText::~RankText() = default;
 void RankText::setScratch(const RankScratch &scratch) {
   tables->head["kernel_bytes"] = scratch.kernels;
   tables->head["message_bytes"] = scratch.messages;
+  if (scratch.targetWeights > 0)
+    tables->head["target_weight_bytes"] = scratch.targetWeights;
   if (!scratch.isDevice)
     return;
   tables->head["nccl_bytes"] = scratch.nccl;

@@ -465,6 +465,7 @@ void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
   rank.hostBytes = root.value("host_bytes", int64_t(0));
   rank.kernelBytes = root.value("kernel_bytes", int64_t(-1));
   rank.messageBytes = root.value("message_bytes", int64_t(-1));
+  rank.targetWeightBytes = root.value("target_weight_bytes", int64_t(0));
   rank.ncclBytes = root.value("nccl_bytes", int64_t(-1));
   rank.ncclMultiprocessors = root.value("nccl_multiprocessors", int64_t(0));
   rank.ncclMultiprocessorsOfCollectives = root.value("nccl_multiprocessors_of_collectives", int64_t(0));
@@ -658,7 +659,8 @@ int64_t TensorSpec::wholeElements() const {
 }
 
 int64_t RankProgram::plannedScratch() const {
-  return std::max<int64_t>(kernelBytes, 0) + std::max<int64_t>(ncclBytes >= 0 ? ncclBytes : messageBytes, 0);
+  return targetWeightBytes + std::max<int64_t>(kernelBytes, 0) +
+         std::max<int64_t>(ncclBytes >= 0 ? ncclBytes : messageBytes, 0);
 }
 
 int64_t RankProgram::plannedPeak() const {

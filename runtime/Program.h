@@ -283,6 +283,7 @@ struct RankProgram {
   int64_t hostBytes = 0;           ///< at its end: what the schedule moves to host memory
   int64_t kernelBytes = -1;        ///< scratch and tables of its kernels, at most; -1: not said
   int64_t messageBytes = -1;       ///< in which its sums over MPI are made, at most; -1: not said
+  int64_t targetWeightBytes = 0;   ///< for the weights of targets that its data may have
   int64_t ncclBytes = -1;          ///< for a GPU: what NCCL's channels take of it, at most; -1: it is for a CPU
   int64_t ncclMultiprocessors = 0; ///< that its messages hold at once, at most, with 4 blocks of threads each
   int64_t ncclMultiprocessorsOfCollectives = 0; ///< the same if no other messages go over NCCL
@@ -298,7 +299,7 @@ struct RankProgram {
   int64_t normOffset = -1; ///< -1: this rank does not hold the norm
   std::optional<ForwardSpec> forward;
   [[nodiscard]] int64_t plannedPeak() const;
-  /// Planned bytes of scratch beside the arena, for kernels and messages.
+  /// Planned bytes of scratch beside the arena: for kernels, for messages, and for the weights of targets.
   [[nodiscard]] int64_t plannedScratch() const;
   /// The number of units, and of messages, in a training step.
   [[nodiscard]] size_t stepUnits() const { return forward ? forward->firstUnit : units.size(); }

@@ -279,22 +279,40 @@ private:
 } // namespace
 
 SmallVector<std::pair<StringRef, int64_t>> RankScratch::parts() const {
+  SmallVector<std::pair<StringRef, int64_t>> all = {{"kernels", kernels}, {"messages", messages}};
   if (isDevice)
-    return {{"kernels", kernels}, {"products", products}, {"attention", attention}, {"nccl", nccl}};
-  return {{"kernels", kernels}, {"messages", messages}};
+    all = {{"kernels", kernels}, {"products", products}, {"attention", attention}, {"nccl", nccl}};
+  if (targetWeights > 0)
+    all.push_back({"target_weights", targetWeights});
+  return all;
 }
 
 std::string RankScratch::str() const {
-  std::string text = "of kernels " + formatBytes(kernels), users;
+  std::string text = "of kernels " + formatBytes(kernels), users,
+              weights = targetWeights > 0 ? ", of weights of targets " + formatBytes(targetWeights) : "";
   if (!isDevice)
-    return text + ", of messages " + formatBytes(messages);
+    return text + ", of messages " + formatBytes(messages) + weights;
   if (products > 0)
     users += ", products of cuBLASLt up to " + formatBytes(products);
   if (attention > 0)
     users += ", attention of cuDNN up to " + formatBytes(attention);
   if (!users.empty())
     text += " (" + users.substr(2) + ", in turn)";
-  return text + ", of NCCL " + formatBytes(nccl);
+  return text + ", of NCCL " + formatBytes(nccl) + weights;
+}
+
+/// Those of a step and of an evaluation lie in one place.
+static int64_t targetWeightsOf(ArrayRef<RankOp> programs) {
+  int64_t most = 0;
+  for (RankOp program : programs) {
+    int64_t bytes = 0;
+    for (auto slot : program.getOps<SlotOp>())
+      if (BindingAttr binding = slot.getBindingAttr(); binding && binding.getKind() == BindingKind::targets)
+        bytes += 4 * cast<RankedTensorType>(slot.getSlot().getType().getPayload().getType(0)).getNumElements();
+    most = std::max(most, bytes);
+  }
+  DictionaryAttr train = programs.front()->getParentOfType<ProgramOp>().getTrainAttr();
+  return train && train.get("documents") ? most : 0;
 }
 
 RankScratch pp::scratchOf(RankOp rank, RankOp forward) {
@@ -302,9 +320,11 @@ RankScratch pp::scratchOf(RankOp rank, RankOp forward) {
   if (forward)
     programs.push_back(forward);
   RankScratch onHost = ScratchCount(programs).sum;
+  onHost.targetWeights = targetWeightsOf(programs);
   if (rank->getParentOfType<ProgramOp>().getTarget() != "cuda")
     return onHost;
   RankScratch onDevice = DeviceCount(programs).sum;
   onDevice.messages = onHost.messages;
+  onDevice.targetWeights = onHost.targetWeights;
   return onDevice;
 }

@@ -68,7 +68,11 @@ meshed=(llama mixtral)
 if [ "$extent" = rehearsal ]; then families=(mixtral) meshes=(tensor) meshed=(mixtral); fi
 for family in "${families[@]}"; do
   size=$(define model="$family" $sizes layers=4 ffn=96 precision=f32)
-  case $family in mixtral | *moe) size+=" -D experts=8 -D top=2" ;; esac
+  case $family in
+  mixtral | *moe) size+=" -D experts=8 -D top=2" ;;
+  gemma) size+=" $(define model.sliding_window=16 model.score_cap=50 model.logit_cap=30)" ;;
+  olmo) size+=" $(define model.sliding_window=16)" ;;
+  esac
   judge "gradients.f32-$family.single" $size -D schedule=single
   pack "gradients.f32-$family.zb_v" $size -D schedule=zb_v -D ranks=2
 done

@@ -820,6 +820,9 @@ void Trainer::sumRouters(const double *routed, StepSummary &summary) const {
 
 /// The plan is for one thread a rank on a CPU, or for kernels of GPUs.
 Status Trainer::checkScratch() const {
+  if (const int64_t bytes = weightBytes(); bytes > program->targetWeightBytes)
+    return internal("the weights of targets of ", program->name, " need ", bytes, " bytes beside the arena, and ",
+                    program->targetWeightBytes, " are planned");
   const char *wanted = std::getenv("PP_THREADS");
   bool onDevice = !device.name().empty(), isForDevice = program->ncclBytes >= 0;
   int64_t threads = wanted && !onDevice ? std::max(1, std::atoi(wanted)) : 1, planned = program->kernelBytes;

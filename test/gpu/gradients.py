@@ -75,21 +75,33 @@ def judge(case, text, references):
     return good, f"{name}: gradients {worst:.1e} losses {drift:.1e}{said} ({engines})"
 
 
+BOTH = [(), ("--no-graph",)]
+# Of each set of programs: the words that ask for it, and the ways in which it runs.
+SETS = {"few": (("few", "all"), BOTH), "rest": (("rest", "all"), BOTH), "more": (("more", "all"), BOTH),
+        "family": (("more", "all"), [(HOST,)]), "reference": ((), [])}
+
+
+def set_of(folder, kind, schedule):
+    if "-" in kind and not kind.endswith("gpt2") or "+" in schedule or os.path.exists(f"{folder}/host.grads"):
+        return "more" if schedule != "single" else "family" if "f32" in kind else "reference"
+    return "few" if not kind.startswith("f16") and schedule in FEW else "rest"
+
+
+def ways_of(folder, kind, schedule, which):
+    its = set_of(folder, kind, schedule)
+    if which == "processes":
+        return [(APART,)] if its == "few" and kind == "bf16" else []
+    words, ways = SETS[its]
+    if which not in words:
+        return []
+    return ways + [(PLAIN,)] if kind.endswith("gpt2") else ways
+
+
 def cases_of(programs, which):
     cases = []
     for folder in sorted(glob.glob(os.path.join(programs, "gradients.*"))):
         _, kind, schedule = os.path.basename(folder).split(".")
-        few = kind.split("-")[0] != "f16" and schedule in FEW
-        more = "-" in kind and not kind.endswith("gpt2") or "+" in schedule or os.path.exists(f"{folder}/host.grads")
-        ways = []
-        if which == "processes":
-            ways = [(APART,)] if few and kind == "bf16" else []
-        elif more:
-            ways = [(), ("--no-graph",)] if schedule != "single" else [(HOST,)] if "f32" in kind else []
-            ways = ways if which in ("more", "all") else []
-        elif which == "all" or which != "more" and few == (which == "few"):
-            ways = [(), ("--no-graph",)] + ([(PLAIN,)] if kind.endswith("gpt2") else [])
-        cases += [(kind, folder, options) for options in ways]
+        cases += [(kind, folder, options) for options in ways_of(folder, kind, schedule, which)]
     # Each program once, then its other ways.
     return sorted(cases, key=lambda case: (case[2] not in ((), (HOST,)), case[1]))
 
