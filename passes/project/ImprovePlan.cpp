@@ -27,6 +27,10 @@ struct Range {
   bool operator<(const Range &other) const { return begin < other.begin; }
 };
 
+struct Gap {
+  int64_t begin, end;
+};
+
 /// The rules by which a layout is made.
 struct Recipe {
   enum Rule : unsigned { lowestLane = 1, highEnd = 2, firstGap = 4, noLanes = 8, rules = 16 };
@@ -51,7 +55,7 @@ private:
   std::vector<size_t> forwards, backwards;   ///< the other slots by start, and by end from the last
   std::vector<size_t> several;               ///< slots of several segments
   std::vector<SmallVector<Range, 0>> around; ///< by slot: what it meets of them
-  SmallVector<Range, 64> gaps;               ///< of one placement
+  SmallVector<Gap, 64> gaps;                 ///< of one placement
   std::minstd_rand lots{1};
 
   void placeFixed();
@@ -229,14 +233,16 @@ SlotLayout Improver::sweep(const Recipe &recipe) {
 int64_t Improver::placeFor(size_t slot, ArrayRef<Range> taken, ArrayRef<int64_t> lanes, unsigned rule) {
   constexpr int64_t open = std::numeric_limits<int64_t>::max() / 2;
   int64_t bytes = lives[slot].bytes, last = bottom, chosen = -1, least = std::numeric_limits<int64_t>::max();
-  gaps.clear();
-  for (const Range &range : taken) {
-    if (range.begin > last)
-      gaps.push_back({last, range.begin});
+  gaps.resize_for_overwrite(taken.size() + 1);
+  size_t count = 0;
+  for (const Range &range : taken) { // without branches: most of the time goes here
+    gaps[count] = {last, range.begin};
+    count += range.begin > last;
     last = std::max(last, range.end);
   }
-  gaps.push_back({last, open});
-  auto widthOf = [&](Range gap) { return (gap.end == open ? std::max(room, gap.begin) : gap.end) - gap.begin; };
+  gaps[count] = {last, open};
+  gaps.truncate(count + 1);
+  auto widthOf = [&](Gap gap) { return (gap.end == open ? std::max(room, gap.begin) : gap.end) - gap.begin; };
   auto choose = [&](int64_t offset, int64_t cost) {
     if (cost >= least)
       return;
@@ -255,7 +261,7 @@ int64_t Improver::placeFor(size_t slot, ArrayRef<Range> taken, ArrayRef<int64_t>
   }
   if (chosen >= 0)
     return chosen;
-  for (const Range &gap : gaps)
+  for (const Gap &gap : gaps)
     if (int64_t width = widthOf(gap); width >= bytes) {
       int64_t offset = rule & Recipe::highEnd ? gap.begin + width - bytes : gap.begin;
       if (rule & Recipe::firstGap)
