@@ -195,9 +195,14 @@ def options_of(schedule, ranks, microbatches):
 
 
 def judge(compiler, schedule, ranks, microbatches):
-    done = harness.call([compiler, harness.TRAIN, *options_of(schedule, ranks, microbatches), "--channels=all",
-                         "--emit=json"])
+    """False if the schedule does not take these sizes."""
+    command = [compiler, harness.TRAIN, *options_of(schedule, ranks, microbatches)]
+    done = harness.call([*command, "--channels=all", "--emit=json"], expect=None)
+    if done.returncode and harness.call([*command, "--emit=actions"], expect=None).returncode:
+        return False
+    assert done.returncode == 0, done.stderr
     check(json.loads(done.stdout), done.stdout)
+    return True
 
 
 def swaps(lines, program):
@@ -252,8 +257,11 @@ def main():
         schedules = re.findall(r'^    "(\w+)".* \w+\(', train.read().split("schedule choose")[1], re.M)
     tally = harness.Tally()
     for size in arguments.sizes:
+        taken = []
         for schedule in schedules:
-            tally.attempt(f"{schedule} {size}", judge, arguments.compiler, schedule, *map(int, size.split(",")))
+            tally.attempt(f"{schedule} {size}", lambda one: taken.append(
+                judge(arguments.compiler, one, *map(int, size.split(",")))), schedule)
+        tally.check(sum(taken) > len(schedules) * 3 // 4, f"{sum(taken)} of {len(schedules)} schedules take {size}")
     judge_swaps(arguments.compiler, arguments.folder, arguments.every, tally)
     return tally.close()
 
