@@ -105,7 +105,9 @@ def fails(rank, programs):
 
     class Bad(Llama):
         def forward(self, x):
-            raise ArithmeticError("the sun is down") if self.training and x.abs().sum() else None
+            if x.abs().sum():                      # not the zeros of the run that asks for shapes
+                raise ArithmeticError("the sun is down")
+            return super().forward(x)
     made = [Llama(0, 2), Bad(1, 2)]
     pipe, _ = pipeline(programs["1f1b"], 2, made=made)
     try:

@@ -394,7 +394,7 @@ class Pipeline:
             tensors = p.home
             if i in self.sharded and self.program.pieces[i]["homes"]["layout"] == "shard":
                 flat = p.flat(shards=p.cut[1])
-                group = self.lanes.groups["group", *sorted(self.program.pieces[i]["owner"]["ranks"])]
+                group = self.lanes.groups[("group", *sorted(self.program.pieces[i]["owner"]["ranks"]))]
                 dist.all_gather(list(flat.buffer.view(p.cut[1], -1).unbind()), p.shard.detach(), group=group)
                 tensors = flat if i in self.saved else [t.new_empty(0) for t in flat]
             if i in self.saved and tensors[0].numel():
