@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string_view>
 #include <unistd.h>
 
@@ -90,17 +91,15 @@ Status Tokens::open(const std::string &data, int64_t vocab, uint64_t seed, bool 
 }
 
 Status Tokens::checkTokens(const std::string &path) const {
+  const float most = weighted ? std::numeric_limits<float>::max() : 1;
   for (int64_t i = 0; i < tokens; ++i)
     if (stored(i) < 0 || stored(i) >= vocab)
       return invalid("token ", i, " of `", path, "` is ", stored(i), "; the model's vocabulary has ", vocab, ", 0 to ",
                      vocab - 1);
-  for (int64_t i = 0; weighted && i < tokens; ++i)
-    if (const float weight = weightOf(i); !(weight >= 0) || std::isinf(weight))
-      return invalid("`counted` of `", path, "` has ", weight, " at token ", i,
-                     "; expected a weight of at least 0 that is finite");
-  for (int64_t i = 0; counts && !weighted && i < tokens; ++i)
-    if (uint8_t(counts[i]) > 1)
-      return invalid("`counted` of `", path, "` has ", int(uint8_t(counts[i])), " at token ", i, "; expected 0 or 1");
+  for (int64_t i = 0; counts && i < tokens; ++i)
+    if (const float its = weighted ? weightOf(i) : float(uint8_t(counts[i])); !(its >= 0 && its <= most))
+      return invalid("`counted` of `", path, "` has ", its, " at token ", i, "; expected ",
+                     weighted ? "a weight of at least 0 that is finite" : "0 or 1");
   return {};
 }
 

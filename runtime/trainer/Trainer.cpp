@@ -26,6 +26,23 @@ constexpr int64_t mostSkipped = 8;    ///< in a row, where no scale of the loss 
 
 } // namespace
 
+/// What all ranks hear of a step: numbers that each rank adds its own to, and which are 0 where it has none.
+struct StepSums {
+  StepSums(const Program &whole, double *begin)
+      : losses(begin), norms(losses + whole.microbatches), further(norms + 2 * whole.devices()),
+        z(further + whole.microbatches), balance(z[whole.microbatches]), routerZ((&balance)[1]), rows((&balance)[2]),
+        experts((&balance)[3]), dropped((&balance)[4]), ends(&balance + 5), done(ends[2 * whole.devices()]),
+        hasZ((&done)[1]), hasFurther((&done)[2]), told((&done)[3]) {}
+  static size_t sizeFor(const Program &whole) { return size_t(3 * whole.microbatches + 4 * whole.devices() + 9); }
+
+  double *losses;                                       ///< by microbatch
+  double *norms;                                        ///< of each device: its norm, and whether it has one
+  double *further, *z;                                  ///< losses of further tokens, z-losses, by microbatch
+  double &balance, &routerZ, &rows, &experts, &dropped; ///< of routers
+  double *ends;                                         ///< of each device: the fewest rows of an expert, the most
+  double &done, &hasZ, &hasFurther, &told; ///< ranks whose part of a save is done; what there is; who was told to end
+};
+
 Trainer::Trainer(Emitted &emitted, const Options &options, Transport &transport, Device &device, int32_t its)
     : emitted(emitted), options(options), transport(transport), device(device), whole(emitted.program()),
       runLog(whole, options), inputs(whole, its) {
@@ -111,7 +128,7 @@ Status Trainer::makeReady() {
   placeWeights();
   PP_TRY(fillArena());
   PP_TRY(openAudit());
-  sums.resize(3 * whole.microbatches + 4 * whole.devices() + 9);
+  sums.resize(StepSums::sizeFor(whole));
   if (!options.profile.empty() && lastStep - state.step <= profileWarmUp)
     return invalid("`--profile` leaves out the first ", profileWarmUp, " steps; this run has ", lastStep - state.step);
   if (options.isTimed()) {
@@ -728,10 +745,9 @@ void Trainer::seekResults() {
 /// their order.
 void Trainer::collect(const StepInputs &from) {
   std::fill(sums.begin(), sums.end(), 0.0);
-  sums.back() = toldBy() ? 1 : 0;
-  sums[sums.size() - 4] = ownPart();
-  double *norms = sums.data() + whole.microbatches, *further = norms + 2 * whole.devices(),
-         *z = further + whole.microbatches;
+  StepSums its(whole, sums.data());
+  its.told = toldBy() ? 1 : 0;
+  its.done = ownPart();
   auto next = results.begin();
   auto read = [&] {
     double wide = 0;
@@ -743,54 +759,52 @@ void Trainer::collect(const StepInputs &from) {
   };
   if (whole.mesh.coordinate(rank.device, Axis::Tensor) == 0)
     for (const LossSpec &loss : rank.forward ? program->forward->losses : program->losses) {
-      sums[loss.microbatch] += read();
+      its.losses[loss.microbatch] += read();
       if (loss.further >= 0) {
-        further[loss.microbatch] += read();
-        sums[sums.size() - 2] = 1;
+        its.further[loss.microbatch] += read();
+        its.hasFurther = 1;
       }
       for (size_t i = 0; i < loss.z.size(); ++i) {
-        z[loss.microbatch] += read();
-        sums[sums.size() - 3] = 1;
+        its.z[loss.microbatch] += read();
+        its.hasZ = 1;
       }
     }
   if (next != results.end()) {
-    norms[2 * rank.device] = read();
-    norms[2 * rank.device + 1] = 1;
+    its.norms[2 * rank.device] = read();
+    its.norms[2 * rank.device + 1] = 1;
   }
-  double *routed = z + whole.microbatches, *ends = routed + 5;
   // Devices of `tensor` route alike.
   if (rank.routed.rows > 0 && whole.mesh.coordinate(rank.device, Axis::Tensor) == 0) {
-    routed[0] = rank.routed.balance / double(from.filled());
-    routed[1] = rank.routed.z / double(from.filled());
-    routed[2] = double(rank.routed.rows);
-    routed[3] = double(rank.routed.experts);
-    routed[4] = double(rank.routed.dropped);
-    ends[2 * rank.device] = double(rank.routed.fewest + 1); // 0: a device without experts
-    ends[2 * rank.device + 1] = double(rank.routed.most);
+    its.balance = rank.routed.balance / double(from.filled());
+    its.routerZ = rank.routed.z / double(from.filled());
+    its.rows = double(rank.routed.rows);
+    its.experts = double(rank.routed.experts);
+    its.dropped = double(rank.routed.dropped);
+    its.ends[2 * rank.device] = double(rank.routed.fewest + 1); // 0: a device without experts
+    its.ends[2 * rank.device + 1] = double(rank.routed.most);
   }
 }
 
 /// Summarizes what all ranks have collected.
 Status Trainer::summarize(StepSummary &summary) {
-  const double *norms = sums.data() + whole.microbatches, *further = norms + 2 * whole.devices(),
-               *z = further + whole.microbatches, *routed = z + whole.microbatches;
   PP_TRY(transport.sum(sums));
-  sumRouters(routed, summary);
+  const StepSums all(whole, sums.data());
+  sumRouters(all, summary);
   // A loss is divided by the weights of its update's targets, that of the step by those of all updates.
   for (int64_t i = 0; i < whole.microbatches; ++i) {
     const double its = summary.weight > 0 ? summary.weights[size_t(i / (whole.microbatches / whole.updates))] : 0;
     const double parts = its > 0 ? summary.weight / its : 1; // of even ones as many as there are updates, exactly
-    summary.loss += sums[i] / parts;
-    summary.further += further[i] / parts;
-    summary.zLoss += z[i] / parts;
+    summary.loss += all.losses[i] / parts;
+    summary.further += all.further[i] / parts;
+    summary.zLoss += all.z[i] / parts;
   }
-  summary.hasZLoss = sums[sums.size() - 3] > 0;
-  summary.hasFurther = sums[sums.size() - 2] > 0;
-  told |= sums.back() > 0;
-  areDone = sums[sums.size() - 4] >= whole.devices();
+  summary.hasZLoss = all.hasZ > 0;
+  summary.hasFurther = all.hasFurther > 0;
+  told |= all.told > 0;
+  areDone = all.done >= whole.devices();
   for (int32_t other = whole.devices() - 1; other >= 0; --other)
-    if (norms[2 * other + 1] != 0) {
-      summary.norm = std::sqrt(norms[2 * other]) / summary.lossScale;
+    if (all.norms[2 * other + 1] != 0) {
+      summary.norm = std::sqrt(all.norms[2 * other]) / summary.lossScale;
       summary.hasNorm = true;
     }
   for (double *value : {&summary.loss, &summary.further, &summary.zLoss, &summary.norm})
@@ -799,15 +813,15 @@ Status Trainer::summarize(StepSummary &summary) {
 }
 
 /// Means over all tokens of the step; rows are of an expert in one layer and microbatch.
-void Trainer::sumRouters(const double *routed, StepSummary &summary) const {
-  const double *ends = routed + 5;
-  summary.hasExperts = routed[2] > 0;
+void Trainer::sumRouters(const StepSums &all, StepSummary &summary) const {
+  const double *ends = all.ends;
+  summary.hasExperts = all.rows > 0;
   if (!summary.hasExperts)
     return;
-  summary.balance = routed[0];
-  summary.z = routed[1];
-  summary.meanRows = routed[2] / routed[3];
-  summary.dropped = routed[4] / (routed[2] + routed[4]);
+  summary.balance = all.balance;
+  summary.z = all.routerZ;
+  summary.meanRows = all.rows / all.experts;
+  summary.dropped = all.dropped / (all.rows + all.dropped);
   double fewest = 0, most = 0;
   for (int32_t device = 0; device < whole.devices(); ++device, ends += 2) {
     if (ends[0] > 0)

@@ -25,6 +25,8 @@ struct Outcome {
   bool told = false;
 };
 
+struct StepSums;
+
 class Trainer {
 public:
   Trainer(Emitted &emitted, const Options &options, Transport &transport, Device &device, int32_t its);
@@ -81,7 +83,7 @@ private:
   void seekResults();
   void collect(const StepInputs &from);
   Status summarize(StepSummary &summary);
-  void sumRouters(const double *routed, StepSummary &summary) const;
+  void sumRouters(const StepSums &all, StepSummary &summary) const;
   Status adaptScale(int64_t step, bool skipped, double scale);
 
   // Steps without a barrier (Judge.cpp).
@@ -136,12 +138,10 @@ private:
   };
   std::deque<Evaluation> evaluations; ///< of --eval
   RunState state;
-  int64_t lastStep = 0;                ///< of this run; before state.steps with --stop-at
-  int64_t skippedBefore = 0;           ///< this run: steps whose gradients were not finite
-  int64_t received = 0, stepBytes = 0; ///< bytes of messages so far, and of one step
-  /// Losses by microbatch, each device's norm, further losses, z-losses, what routers did, which ranks have done their
-  /// part of a save, whether there are z-losses and further losses, and whether a rank was told to end.
-  std::vector<double> sums;
+  int64_t lastStep = 0;                                 ///< of this run; before state.steps with --stop-at
+  int64_t skippedBefore = 0;                            ///< this run: steps whose gradients were not finite
+  int64_t received = 0, stepBytes = 0;                  ///< bytes of messages so far, and of one step
+  std::vector<double> sums;                             ///< what StepSums names
   std::vector<OfTargets<const float>> targetWeights[2]; ///< of a step that trains, and of one that evaluates
   std::vector<StepCopy> results;                        ///< of a step: losses and the norm
   std::vector<std::array<char, 8>> resultAt;            ///< what they are
