@@ -322,7 +322,7 @@ def main():
     check_dropout(runner, tally, starts["llama"][0])
     for number, schedule in enumerate(arguments.schedules.split(",")):
         model = list(LORA)[number % 3 == 2 and "ring" not in schedule]
-        transport = "threads" if arguments.without_mpi or number % 2 else "mpi"
+        transport = "threads" if arguments.without_mpi or number % 4 else "mpi"
         check_schedule(runner, tally, model, schedule, *starts[model], transport)
     return tally.close()
 

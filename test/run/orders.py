@@ -14,7 +14,7 @@ from gradients import SMALL
 
 SIZES = SMALL | dict(model="llama", precision="f32", ranks=4, microbatches=8, hidden=16, heads=2, kv_heads=1, ffn=16,
                      sequence=16, microbatch=1)
-LEFT_OUT = 3  # waits of each program, among those of the first step; 5 with --all
+LEFT_OUT = 3  # waits of every other program, among those of the first step; 5 of all with --all
 STAGED = ("1f1b", "gpipe_offload", "weipipe_interleave", "fsdp")
 
 
@@ -39,6 +39,8 @@ def check(tally, program, text, schedule, way, left_out):
     tally.check(isinstance(right, bytes),
                 f"{schedule} {way}: every message between its posts and its completes "
                 f"{right if isinstance(right, str) else ''}")
+    if not left_out:
+        return
     found, wrong = 0, []
     for wait in range(left_out):
         number = 7 * wait * wait + wait  # early and late ones
@@ -53,9 +55,9 @@ def main():
     compiler, folder, *options = sys.argv[1:]
     os.makedirs(folder, exist_ok=True)
     tally, text = harness.Tally(), harness.write_text(folder)
-    for schedule in SCHEDULES:
+    for number, schedule in enumerate(SCHEDULES):
         program = harness.compile_train(compiler, os.path.join(folder, schedule), SIZES | dict(schedule=schedule))
-        check(tally, program, text, schedule, "streams", LEFT_OUT + 2 * ("--all" in options))
+        check(tally, program, text, schedule, "streams", 5 if "--all" in options else LEFT_OUT * (number % 2))
         if schedule in STAGED and "--without-mpi" not in options:
             check(tally, program, text, schedule, "staged", 3)
     return tally.close()

@@ -3,7 +3,8 @@
 #
 # usage: searches.py PP_COMPILE FOLDER [--all]
 # The schedules are written here, planned one by one and simulated; --search knows nothing of this list. Without --all:
-# one stage on each rank. --all: also two, as a loop and as a V, and more sets of parts.
+# one stage on each rank; on devices of two kinds all of it is recomputed, or nothing. --all: also two, as a loop and as
+# a V, and more sets of parts.
 #
 # NEAR is how much longer a step of --search may be. With one stage on each rank it may not be longer (the table has
 # four digits). Else the local search may miss choices: for each cut it compiles the three that the planner's model
@@ -80,9 +81,9 @@ def holds(stage, layers, saving):
         stage == 0 or "embed" not in saving)
 
 
-def candidates():
+def candidates(limit):
     for places in [[0, 1], [0, 1, 0, 1], [0, 1, 1, 0]] if ALL else [[0, 1]]:
-        its = SAVINGS[:3] if len(places) > 2 else SAVINGS + MORE if ALL else SAVINGS
+        its = SAVINGS[:3] if len(places) > 2 else SAVINGS + MORE if ALL else SAVINGS[:2] if limit in KINDS else SAVINGS
         for layers in cuts(len(places)):
             for savings in itertools.product(its, repeat=len(places)):
                 if all(holds(stage, layers, saving) for stage, saving in enumerate(savings)):
@@ -219,7 +220,7 @@ def main():
     tally = Tally()
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for limit in [*LIMITS, *KINDS]:
-            every = list(candidates())
+            every = list(candidates(limit))
             steps = list(pool.map(step, [(number, limit, candidate) for number, candidate in enumerate(every)]))
             fitting = [(its, candidate) for its, candidate in zip(steps, every) if its is not None]
             if not fitting:
