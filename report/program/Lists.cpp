@@ -19,7 +19,7 @@ Lines::Lines(ArrayRef<SourceText> sources) {
 int64_t Lines::add(StringRef path, json::Value hash) {
   auto [number, isNew] = numbers.try_emplace(path, entries.size());
   if (isNew)
-    entries.push_back(json::Object{{"path", path}, {"sha256", std::move(hash)}});
+    entries.push_back(json::Object{{"path", json::fixUTF8(path)}, {"sha256", std::move(hash)}});
   return number->second;
 }
 
@@ -45,7 +45,7 @@ json::Value Lines::of(Location loc) {
   std::string loops = loopValues(loc), text = loops.empty() ? "" : "with " + loops, whole = lineOf(loc);
   if (size_t call = whole.find(" called at "); call != std::string::npos)
     text += whole.substr(call + text.empty());
-  return json::Array{add(place.getFilename(), nullptr), place.getLine(), place.getColumn(), text};
+  return json::Array{add(place.getFilename(), nullptr), place.getLine(), place.getColumn(), json::fixUTF8(text)};
 }
 
 static std::vector<Tie> tiesOf(const Pieces &pieces) {

@@ -87,7 +87,7 @@ json::Value valueOf(Attribute attribute) {
     return integer.getInt();
   if (auto number = dyn_cast<FloatAttr>(attribute))
     return number.getValueAsDouble();
-  return cast<StringAttr>(attribute).getValue();
+  return json::fixUTF8(cast<StringAttr>(attribute).getValue());
 }
 
 json::Array proofsOf(const Proof &proof) {

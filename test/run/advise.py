@@ -207,6 +207,7 @@ def ends():
 
 
 if __name__ == "__main__":
+    os.makedirs(FOLDER, exist_ok=True)
     reading()
     forms()
     best_of_all()

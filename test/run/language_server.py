@@ -37,6 +37,7 @@ class Client:
     def __init__(self):
         self.server = subprocess.Popen([COMPILER, "--lsp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.guard = threading.Timer(60, self.server.kill)
+        self.guard.daemon = True
         self.guard.start()
         self.number, self.told, self.versions = 0, {}, {}
 
@@ -109,6 +110,7 @@ def seen(diagnostics):
 
 
 def main():
+    os.makedirs(FOLDER, exist_ok=True)
     drawn = ("--schedule=eager", "-D", "ranks=4", "-D", "microbatches=8", "-D", "layers=4")
     client = Client()
     capabilities = client.ask("initialize", {"capabilities": {}})["capabilities"]
