@@ -83,6 +83,8 @@ void pp::addNames(const Expr *expr, SmallVectorImpl<StringRef> &names) {
 }
 
 SMLoc pp::originOf(const Expr *expr, Scope &scope) {
-  Binding *found = expr->kind == Expr::Variable ? scope.find(expr->name) : nullptr;
+  Binding *found = nullptr;
+  for (Scope *its = expr->kind == Expr::Variable ? &scope : nullptr; its && !found; its = its->parent)
+    found = its->find(expr->name);
   return found && found->given.isValid() ? found->given : expr->at;
 }

@@ -153,7 +153,7 @@ FailureOr<Value> Evaluator::callBuiltin(const Expr *expr, Scope &scope) {
     return Value(std::abs(*value.asInt()));
   }
   if (name == "layers_of")
-    return layersOf(expr, value);
+    return layersOf(expr, scope, value);
   if (!value.asList())
     return fail(expr->at, "`" + name + "` expects a list, got " + value.type() + " " + value.text());
   if (failed(spend(expr->at, value.asList()->size())) || failed(reserve(expr->at, value.asList()->size())))

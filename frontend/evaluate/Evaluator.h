@@ -130,8 +130,8 @@ private:
   mlir::FailureOr<Value> sorted(const Expr *expr, Value &list);
   mlir::FailureOr<Value> power(const Expr *expr, ArrayRef<Value> values);
   mlir::FailureOr<Value> unique(const Expr *expr, const Value &list);
-  mlir::FailureOr<Value> layersOf(const Expr *expr, const Value &layout);        // Layout.cpp
-  mlir::FailureOr<Value> ropeTable(const Expr *expr, const Value::List &values); // RopeTables.cpp
+  mlir::FailureOr<Value> layersOf(const Expr *expr, Scope &scope, const Value &layout); // Layout.cpp
+  mlir::FailureOr<Value> ropeTable(const Expr *expr, const Value::List &values);        // RopeTables.cpp
   mlir::LogicalResult comprehend(const Expr *expr, unsigned depth, Scope &scope, Value::List &items);
   mlir::LogicalResult bindPattern(const Generator &generator, const Value &item, Scope &scope);
   mlir::FailureOr<bool> evaluateBool(const Expr *expr, Scope &scope, StringRef after);

@@ -6,6 +6,7 @@
 //
 // A stage of E or L alone has no layers and gets its part from its place: `stage` gives embed to the first, head to the
 // last. A stage may be empty: it passes on. Where `m` stands before the stage of L, its stage is [layers, how many m].
+#include "frontend/evaluate/CommandLine.h"
 #include "frontend/evaluate/Evaluator.h"
 #include "llvm/ADT/StringExtras.h"
 
@@ -127,7 +128,7 @@ private:
 
 } // namespace
 
-FailureOr<Value> Evaluator::layersOf(const Expr *expr, const Value &layout) {
+FailureOr<Value> Evaluator::layersOf(const Expr *expr, Scope &scope, const Value &layout) {
   if (!layout.asString())
     return fail(expr->at, "`layers_of` expects a string, got " + layout.type() + " " + layout.text());
   StringRef text = *layout.asString();
@@ -146,6 +147,8 @@ FailureOr<Value> Evaluator::layersOf(const Expr *expr, const Value &layout) {
   if (operand->kind == Expr::String)
     return fail(SMLoc::getFromPointer(operand->at.getPointer() + 1 + reader.complaint->position),
                 reader.complaint->text);
-  return fail(expr->at, reader.complaint->text + ", at character " + Twine(reader.complaint->position + 1) + " of `" +
-                            text + "`");
+  SMLoc origin = originOf(operand, scope);
+  return fail(origin == operand->at ? expr->at : origin, reader.complaint->text + ", at character " +
+                                                             Twine(reader.complaint->position + 1) + " of `" + text +
+                                                             "`");
 }

@@ -33,7 +33,7 @@ inline Values random(size_t n, uint32_t seed, double scale = 1) {
     std::normal_distribution<double> normal;
     Values drawn;
   };
-  static std::map<uint32_t, Stream> streams;
+  static thread_local std::map<uint32_t, Stream> streams; // some tests have ranks as threads
   Stream &its = streams.try_emplace(seed, Stream{std::mt19937(seed), {}, {}}).first->second;
   while (its.drawn.size() < n)
     its.drawn.push_back(its.normal(its.generator));
