@@ -16,12 +16,15 @@ def find(pp=None):
     return found
 
 
+def library():
+    """The option that names the library of this package; none where the compiler finds its own."""
+    folder = os.path.join(HERE, "stdlib")
+    return [f"--stdlib={folder}"] if os.path.isdir(folder) else []
+
+
 def run(file, name, parameters, options, pp=None):
     """Standard output of the compiler as text; raises `Refused` where it does not end with 0."""
-    command = [find(pp), os.fspath(file), *([f"--schedule={name}"] if name else [])]
-    library = os.path.join(HERE, "stdlib")
-    if os.path.isdir(library):
-        command.append(f"--stdlib={library}")
+    command = [find(pp), os.fspath(file), *([f"--schedule={name}"] if name else []), *library()]
     for key, value in parameters.items():
         value = str(value).lower() if isinstance(value, bool) else value
         command += ["-D", f"{key.replace('__', '.')}={value}"]

@@ -18,9 +18,8 @@ def main():
     except Refused as refused:
         print(f"pp-schedules: {refused}", file=sys.stderr)
         return 1
-    library = os.path.join(binary.HERE, "stdlib")
     given = any(argument.startswith("--stdlib") for argument in sys.argv)
-    more = [f"--stdlib={library}"] if os.path.isdir(library) and len(sys.argv) > 2 and not given else []
+    more = binary.library() if len(sys.argv) > 2 and not given else []
     os.execv(found, [found, *sys.argv[1:], *more])
 
 

@@ -10,7 +10,7 @@ import sys
 import textwrap
 from typing import Optional, Sequence
 
-from ..binary import HERE, find
+from ..binary import find, library
 from ..refused import Refused
 from . import candidates, layout, megatron, titan
 from .arguments import Unreadable, read_arguments
@@ -49,9 +49,7 @@ def main(words: Optional[Sequence[str]] = None, binary: Optional[str] = None) ->
             with open(options.write, "w", encoding="utf-8") as file:
                 file.write(training.program())
         figures = ["--cluster=" + options.gpu] + (["--costs=" + options.profile] if options.profile else [])
-        library = os.path.join(HERE, "stdlib")
-        figures += ["--stdlib=" + library] if os.path.isdir(library) else []
-        print(advice(training, Judge(training, find(binary), figures, options.seconds), options))
+        print(advice(training, Judge(training, find(binary), figures + library(), options.seconds), options))
     except (Unreadable, Refused, OSError) as error:
         print(f"pp advise: error: {error}", file=sys.stderr)
         return 1
@@ -125,12 +123,8 @@ def proved(proof: dict, other: Optional[dict]) -> str:
 
 def limit_of(proof: dict) -> Optional[int]:
     """Bytes of a rank's memory."""
-    for program in proof.get("programs", [proof]):
-        for each in program.get("proofs", []):
-            facts = each.get("over", each.get("facts", {}))
-            if each.get("proof", each.get("name")) == "memory" and isinstance(facts, dict) and "limit" in facts:
-                return int(facts["limit"])
-    return None
+    facts = [each["facts"] for each in proof.get("proofs", []) if each["name"] == "memory"]
+    return int(facts[0]["limit"]) if facts and "limit" in facts[0] else None
 
 
 def above(row: Row) -> str:

@@ -44,7 +44,7 @@ def read(arguments: Arguments, gpus: Optional[int] = None, vocabulary: Optional[
         raise Unreadable("`--pipeline-model-parallel-size` is 1: there is no pipeline to advise on")
     tensor = its.number("tensor-model-parallel-size", default=1) or 1
     context = its.number("context-parallel-size", default=1) or 1
-    nodes, each = its.number("nnodes", default=1) or 1, its.number("nproc-per-node", "nproc_per_node")
+    nodes, each = its.number("nnodes", default=1) or 1, its.number("nproc-per-node")
     world = gpus or its.number("world-size") or (nodes * each if each else None)
     if not world:
         raise Unreadable("how many GPUs there are is not said: --gpus=N, `--world-size`, or torchrun's "

@@ -4,7 +4,7 @@ import json, time
 import torch
 import torch.distributed as dist
 from ..refused import Refused, Unproved
-from ..verify import verify
+from ..verify import MAPS, verify
 from .boxes import Boxes
 from .lanes import Lanes
 from .messages import Messages
@@ -106,7 +106,7 @@ class Pipeline:
             if word in REFUSED:
                 raise Refused(REFUSED[word])
         try:
-            verify(self.program, ("edge",) if unsafe_lanes else ("edge", "pair", "direction", "rank", "serial"))
+            verify(self.program, ("edge",) if unsafe_lanes else MAPS)
         except Unproved as unproved:
             if unproved.claim != "progress" or unsafe_lanes:
                 raise

@@ -1,5 +1,6 @@
 """Makes of what stands around an update a function: sums, norm, clipping, ties, shards, and the optimizer's step."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+import functools
 import math
 import torch
 import torch.distributed as dist
@@ -48,25 +49,22 @@ class Updates:
             if gradient is not None:
                 into[place] = gradient.clone() if into[place] is None else into[place].add_(gradient)
 
-    def _tie_out(self, piece, p, reads, makes):
-        places = p.tied[self.tie(piece, makes[0], False)]
+    def _part(self, owned, piece, p, reads, makes):
+        """What of a piece's tensors a tie shares, side by side."""
+        places = p.tied[self.tie(piece, makes[0], owned)]
 
         def update():
             self.env[makes[0]] = p.flat(places).fill(p.some(self.env[reads[0]], places))
         return update
+
+    _tie_out = functools.partialmethod(_part, False)
+    _tie_fresh = functools.partialmethod(_part, True)
 
     def _tie_in(self, piece, p, reads, makes):
         places = p.tied[self.tie(piece, reads[1], True)]
 
         def update():
             self._add(self.env[reads[0]], self.env[reads[1]], places)
-        return update
-
-    def _tie_fresh(self, piece, p, reads, makes):
-        places = p.tied[self.tie(piece, makes[0], True)]
-
-        def update():
-            self.env[makes[0]] = p.flat(places).fill(p.some(self.env[reads[0]], places))
         return update
 
     def _copy(self, piece, p, reads, makes):
