@@ -13,7 +13,7 @@ class Text(str):
 
 
 class Drawing(Text):
-    """A timeline: printed it is the drawing in letters, in a notebook the figure."""
+    """A timeline. `print` shows it in letters, and a notebook shows the figure."""
     svg = ""
 
     def _repr_svg_(self):

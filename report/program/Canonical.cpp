@@ -18,7 +18,7 @@ static void printNumber(double value, llvm::raw_ostream &os) {
   os << StringRef(text, std::to_chars(text, std::end(text), value, form).ptr - text);
 }
 
-/// Whether its elements stand in lines of their own: lists of objects and lists, and what holds such a list.
+/// Whether each element gets a line of its own: in a list of objects or lists, and in an object with such a list.
 static bool isBroken(const json::Value &value) {
   if (const json::Array *array = value.getAsArray())
     return !array->empty() && (array->front().getAsArray() || array->front().getAsObject());

@@ -19,7 +19,7 @@ def pipeline(program, stages, **more):
 
 
 def refusal(make, *words):
-    """Raises unless `make` is refused with the words."""
+    """Calls `make`, which must be refused with a text that has all of the words."""
     from pp_schedules import Refused
     try:
         make()

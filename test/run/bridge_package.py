@@ -15,7 +15,7 @@ BAD = """schedule stuck(ranks p, microbatches m) {
 
 
 def refused(what, call, *words):
-    """Whether the call is refused with a text that has the words."""
+    """Whether the call is refused with a text that has all of the words."""
     try:
         call()
     except pp_schedules.Refused as error:

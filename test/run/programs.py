@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # Of every schedule: text, hash, values that are there when they are read, counts, and progress on each map of lanes.
-# The test for cycles shares no code with pp's execution. A swap puts a post behind the next one of its rank.
+# The test for cycles shares no code with pp's execution. A swap exchanges two neighbouring posts of a rank.
 #
 # usage: programs.py PP_COMPILE FOLDER [--sizes P,M ..] [--every N]
 # `--sizes` are ranks and microbatches; one swap of N is tried. By hand, for all:

@@ -10,7 +10,7 @@
 
 namespace pp {
 
-/// A place in a file; lines and columns count from 0, columns in bytes. A word goes up to `end`.
+/// A word in a file, in columns from `column` up to `end`. Lines and columns count from 0, and columns count bytes.
 struct TextPlace {
   std::string file;
   unsigned line = 0, column = 0, end = 0;

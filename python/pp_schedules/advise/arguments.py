@@ -71,7 +71,7 @@ def of_words(words: List[str]) -> Arguments:
 
 
 def of_yaml(text: str, path: str) -> Arguments:
-    """Mappings of plain values, nested ones by their own names; lists in brackets or of lines with `- `."""
+    """Reads `name: value`, at any depth, and lists in brackets or with `- ` before each item."""
     arguments: Arguments = {}
     name = ""
     for number, line in enumerate(text.splitlines(), 1):

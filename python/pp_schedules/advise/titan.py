@@ -25,7 +25,7 @@ IGNORED = ("checkpoint.", "comm.", "compile.", "config", "dataloader.", "debug."
 
 
 def of_function(named: str) -> Arguments:
-    """What `module:function` returns, as if it had been written down. Raises Unreadable."""
+    """Calls `module:function` and reads the configuration that it returns. Raises Unreadable."""
     module, _, function = named.partition(":")
     try:
         config = getattr(importlib.import_module(module), function)()

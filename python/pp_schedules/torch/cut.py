@@ -29,7 +29,7 @@ def keep(module, wanted, prefix=""):
 
 
 def split(model, program, names=None):
-    """A function that gives the module of a stage: `stages(s)` is a copy of the model with its modules of stage s.
+    """Returns a function of a stage's number. It copies the model and keeps the modules of that stage alone.
 
     `names` has a list of module names for each stage, such as `[["embed", "layers.0"], ["layers.1", "head"]]`. Without
     it the children of an `nn.Sequential` are dealt out evenly. Parameters that two stages have are refused unless the

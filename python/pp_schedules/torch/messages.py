@@ -137,7 +137,7 @@ class Messages:
         return wait
 
     def to_host(self, number, end, v):
-        """The post of a send moves; the tensors are the receiver's behind its wait."""
+        """Moves a stash to host memory or back: the send's post copies it, and the receive's wait hands it on."""
         def post():
             if end == "send":
                 self.env[v].boxes.to(self.pipe.device if self.values[v]["host"] else self.home)
@@ -179,7 +179,7 @@ class Messages:
         return post
 
     def finished(self, message, number, v):
-        """The wait of a collective; of a reduce_scatter `v` is the shard."""
+        """What the wait of a collective does with its result. For a reduce_scatter `v` is the shard."""
         kind, root = message["kind"], message["root"] == self.pipe.rank
         keeps = message["role"] == "stat" or kind == "broadcast" and root or kind == "reduce" and not root
 

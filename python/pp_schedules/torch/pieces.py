@@ -24,8 +24,8 @@ class Flat(list):
 
 
 class Piece:
-    """The parameters of the module are a skeleton: `bind` lays the tensors of a slot under them. At the weights' home
-    the slot is the parameters' own storage; a piece whose weights only visit holds nothing between steps."""
+    """The module of a piece. `bind` makes its parameters use the tensors of a slot. On the rank that is the weights'
+    home these are the parameters' own tensors. On other ranks the piece holds no weights between steps."""
 
     def __init__(self, number, module, device):
         self.number, self.module, self.device = number, module, device
