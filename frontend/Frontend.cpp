@@ -39,10 +39,7 @@ public:
     if (!read.insert(full).second)
       return success();
     std::string why;
-    auto held = options.openFiles ? options.openFiles->find(full) : llvm::StringMap<std::string>::const_iterator();
-    unsigned buffer = options.openFiles && held != options.openFiles->end()
-                          ? source.manager.AddNewSourceBuffer(MemoryBuffer::getMemBuffer(held->second, full), SMLoc())
-                          : source.addFile(full, why);
+    unsigned buffer = addFile(full, why);
     declared.isIncomplete |= !buffer;
     if (!buffer)
       return source.error(import.at) << "cannot open `" << import.text << "`: " << why
@@ -85,6 +82,14 @@ public:
   Declarations declared;
 
 private:
+  /// The number of the buffer with the text that an editor holds of this file, else with the file's.
+  unsigned addFile(StringRef path, std::string &why) {
+    if (options.openFiles)
+      if (auto held = options.openFiles->find(path); held != options.openFiles->end())
+        return source.manager.AddNewSourceBuffer(MemoryBuffer::getMemBufferCopy(held->second, path), SMLoc());
+    return source.addFile(path, why);
+  }
+
   SmallString<128> pathOf(StringRef path, StringRef directory) const {
     SmallString<128> full(path);
     if (path.consume_front("std/"))

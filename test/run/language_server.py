@@ -179,6 +179,13 @@ def main():
     client.send("textDocument/didClose", {"textDocument": {"uri": uri("eager.pipe")}})
     client.ask("pp/timeline", {"textDocument": {"uri": uri("eager.pipe")}})
     check(client.told[uri("eager.pipe")] == [], "a closed file has no errors")
+    hover = client.at("textDocument/hover", "small.pipe", line, 14)["contents"]["value"]
+    check("schedule eager(ranks p" in hover, f"what imported it reads the disk now: {hover}")
+    client.write("eager.pipe", EAGER.format(ahead=0))
+    compiled("eager.pipe", wrong)
+    client.send("textDocument/didClose", {"textDocument": {"uri": uri("eager.pipe")}})
+    client.ask("pp/timeline", {"textDocument": {"uri": uri("small.pipe")}})
+    check([line for line, _, _ in seen(client.told[uri("eager.pipe")])] == [4], "the import on the disk is wrong")
     code = client.close()
     check(code == 0, f"it ends with {code}")
     client = Client()

@@ -97,13 +97,19 @@ private:
     for (const std::string &file : told[path])
       tell(file, {});
     told.erase(path);
+    checkOthers(path);
   }
 
-  /// Checks it, and then the other open files that may import it.
+  /// Checks the file, and then the others.
   void update(StringRef path, StringRef text, int64_t version) {
     texts[path] = text.str();
     versions[path.str()] = version;
     check(path.str());
+    checkOthers(path);
+  }
+
+  /// Checks the open files that may import this one.
+  void checkOthers(StringRef path) {
     for (const auto &[other, document] : documents)
       if (other != path)
         check(other);
