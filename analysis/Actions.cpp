@@ -3,7 +3,6 @@
 #include "analysis/Actions.h"
 #include "analysis/Keys.h"
 #include "analysis/Vocabulary.h"
-#include "analysis/costs/Costs.h"
 #include "dialect/nn/Nn.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringMap.h"
@@ -140,8 +139,7 @@ SmallVector<nn::Axis> pp::axesOfTerms(ProgramOp program, WeightAttr weight) {
   if (declared.getTerms())
     axes.push_back(nn::Axis::tensor);
   if (isSummedApart(program, declared))
-    for (Axis axis : program.sumAxes().getAxes())
-      axes.push_back(*nn::symbolizeAxis(stringifyAxis(axis)));
+    llvm::append_range(axes, program.sumAxes().getAxes());
   return axes;
 }
 
@@ -300,11 +298,10 @@ struct Others {
 };
 } // namespace
 
-static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, const Others &others, Action &action) {
+static void readUnit(UnitOp op, const Pieces &pieces, const Others &others, Action &action) {
   CoordAttr coord = op.getUnit().getCoord();
   Phase phase = op.getUnit().getPhase();
   int64_t piece = pieces.find(coord), mb = coord.getMicrobatch(), slice = coord.getSlice();
-  action.duration = std::max(action.duration, times.of(op.getUnit()));
   auto need = [&](Condition::Kind kind, int64_t of, int64_t k) { action.needs.push_back({kind, of, mb, k, -1}); };
   if (phase == Phase::F) {
     for (int64_t before : piecesBefore(pieces, piece))
@@ -354,7 +351,7 @@ static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, co
 }
 
 /// Keys attended ahead of their unit.
-static void readAhead(AttendOp op, const Pieces &pieces, const UnitTimes &times, Action &action) {
+static void readAhead(AttendOp op, const Pieces &pieces, Action &action) {
   CoordAttr coord = op.getUnit().getCoord();
   int64_t piece = pieces.find(coord), mb = coord.getMicrobatch(), slice = coord.getSlice();
   bool isForward = op.getUnit().getPhase() == Phase::F;
@@ -364,8 +361,6 @@ static void readAhead(AttendOp op, const Pieces &pieces, const UnitTimes &times,
       action.needs.push_back({Condition::Backward, after, mb, slice, -1});
   for (int64_t k : isForward ? op.getSlices() : ArrayRef<int64_t>())
     action.needs.push_back({Condition::Forward, piece - 1, mb, k, -1});
-  action.duration =
-      times.of(op.getUnit()) * static_cast<double>(op.getSlices().size()) / static_cast<double>(slice + 1);
 }
 
 static void readTransfer(TransferOp op, const Pieces &pieces, const Others &others, Action &action) {
@@ -407,24 +402,23 @@ static void readTransfer(TransferOp op, const Pieces &pieces, const Others &othe
 
 std::vector<Action> pp::readActions(ProgramOp program, const Pieces &pieces) {
   std::vector<Action> actions;
-  UnitTimes times(program);
   Others others(program, pieces);
   Block &body = program.getBody().front();
   actions.reserve(std::distance(body.begin(), body.end()));
   for (Operation &op : body) {
     if (!isa<UnitOp, TransferOp, TogetherOp, AttendOp>(op))
       continue;
-    Action &action = actions.emplace_back(Action{&op, {}, {}, {}, {}, 0});
+    Action &action = actions.emplace_back(Action{&op, {}, {}, {}, {}});
     op.walk([&](Operation *inner) {
       if (auto unit = dyn_cast<UnitOp>(inner))
-        readUnit(unit, pieces, times, others, action);
+        readUnit(unit, pieces, others, action);
       if (auto transfer = dyn_cast<TransferOp>(inner))
         readTransfer(transfer, pieces, others, action);
       if (auto attend = dyn_cast<AttendOp>(inner))
         action.anchors.push_back(attend.getRank());
     });
     if (auto attend = dyn_cast<AttendOp>(op))
-      readAhead(attend, pieces, times, action);
+      readAhead(attend, pieces, action);
     llvm::sort(action.anchors);
     action.anchors.erase(llvm::unique(action.anchors), action.anchors.end());
   }

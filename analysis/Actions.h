@@ -156,7 +156,6 @@ struct Action {
   llvm::SmallVector<Condition, 1> makes;
   /// If a step has several updates: piece and update of each gradient that the action adds to.
   llvm::SmallVector<std::pair<int64_t, int64_t>, 1> adds;
-  double duration = 0; ///< of its longest unit; transfers 0
 };
 
 /// The begins of the slices of a sequence, and the end of the last; as equal as possible, or by the program's

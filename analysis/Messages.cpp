@@ -70,12 +70,7 @@ int64_t pp::bytesReceived(PostOp post) {
 
 //===-- Exchanges inside bodies ---------------------------------------------------------------------------------===//
 
-static AxesAttr axesOf(nn::Exchange op) {
-  SmallVector<Axis> axes;
-  for (nn::Axis axis : op.getAxes().getAxes())
-    axes.push_back(*symbolizeAxis(nn::stringifyAxis(axis)));
-  return AxesAttr::get(op.getContext(), axes);
-}
+static AxesAttr axesOf(nn::Exchange op) { return AxesAttr::get(op.getContext(), op.getAxes().getAxes()); }
 
 FailureOr<InnerMessage> pp::innerMessage(nn::Exchange op, MeshAttr mesh) {
   if (!mesh)

@@ -4,7 +4,6 @@
 #include "analysis/Messages.h"
 #include "analysis/costs/Costs.h"
 #include "analysis/costs/Figures.h"
-#include "analysis/lives/Scratch.h"
 #include "analysis/lives/SlotLives.h"
 #include "mlir/IR/Threading.h"
 #include "mlir/Pass/Pass.h"
@@ -245,15 +244,6 @@ std::vector<int64_t> pp::memoryLimitsOf(ProgramOp program, int64_t given) {
 std::string pp::formatLimits(ArrayRef<int64_t> limits) {
   auto [least, most] = std::minmax_element(limits.begin(), limits.end());
   return formatBytes(*least) + (*least < *most ? " to " + formatBytes(*most) : "");
-}
-
-std::string pp::formatBytes(int64_t bytes) {
-  static constexpr StringLiteral kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double amount = bytes;
-  size_t unit = 0;
-  for (; amount >= 1024 && unit + 1 < std::size(kUnits); ++unit)
-    amount /= 1024;
-  return llvm::formatv(unit == 0 ? "{0:f0} {1}" : "{0:f2} {1}", amount, kUnits[unit]).str();
 }
 
 /// `stash 1.50 MiB, weight 512 B`: the largest three.

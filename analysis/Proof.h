@@ -3,7 +3,7 @@
 #ifndef PP_PASSES_PROOF_H
 #define PP_PASSES_PROOF_H
 
-#include "dialect/pipeline/Pipeline.h"
+#include "analysis/lives/Scratch.h"
 #include "mlir/Pass/PassInstrumentation.h"
 #include "llvm/ADT/StringMap.h"
 
@@ -46,9 +46,6 @@ private:
 std::vector<int64_t> memoryLimitsOf(pipeline::ProgramOp program, int64_t given);
 /// `22.35 GiB`, or `22.35 GiB to 74.51 GiB`.
 std::string formatLimits(llvm::ArrayRef<int64_t> limits);
-
-/// `1.50 MiB`.
-std::string formatBytes(int64_t bytes);
 
 /// The times of passes, by their argument (`pp-prove-slots`), and of all passes together.
 struct PassTimes {

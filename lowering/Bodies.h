@@ -3,10 +3,9 @@
 #ifndef PP_LOWERING_BODIES_H
 #define PP_LOWERING_BODIES_H
 
-#include "dialect/pipeline/Pipeline.h"
+#include "dialect/pipeline/BodyGroups.h"
 #include "lowering/Calls.h"
 #include "lowering/Describe.h"
-#include "passes/project/PlanBodies.h"
 #include <map>
 
 namespace pp {

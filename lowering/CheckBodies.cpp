@@ -5,7 +5,7 @@
 // What lies where is read from `pipeline.buffers` and the body's groups; a place must have room for its tensor.
 #include "lowering/CheckBodies.h"
 #include "dialect/nn/Nn.h"
-#include "passes/project/PlanBodies.h"
+#include "dialect/pipeline/BodyGroups.h"
 #include "llvm/IR/Function.h"
 
 using namespace mlir;

@@ -8,8 +8,8 @@
 //
 // plan-bodies plans these places and prove-slots looks at whole slots only, so this is the proof of the plan inside.
 #include "dialect/nn/Nn.h"
+#include "dialect/pipeline/BodyGroups.h"
 #include "lowering/CheckBodies.h"
-#include "passes/project/PlanBodies.h"
 #include <map>
 
 using namespace mlir;

@@ -159,7 +159,7 @@ struct TextCheck::State {
   int64_t devicesAlong(nn::AxesAttr axes) {
     int64_t devices = 1;
     for (nn::Axis axis : axes.getAxes())
-      devices *= program.sizeOf(*symbolizeAxis(static_cast<uint32_t>(axis)));
+      devices *= program.sizeOf(axis);
     return devices;
   }
   static JsonValue namesOf(nn::AxesAttr axes) {

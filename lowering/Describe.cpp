@@ -217,7 +217,7 @@ FailureOr<DimTable> RankText::tableOf(nn::Kernel kernel, const nn::Varying &each
   DimTable table;
   int64_t devices = 1, members = tables->mesh.sumMembers();
   for (nn::Axis axis : each.axes ? each.axes.getAxes() : ArrayRef<nn::Axis>()) {
-    devices *= tables->mesh.sizeOf(*symbolizeAxis(nn::stringifyAxis(axis)));
+    devices *= tables->mesh.sizeOf(axis);
     table.by.push_back(nn::stringifyAxis(axis).str());
   }
   if (!each.ofShards.empty() && static_cast<int64_t>(each.ofShards.size()) != members)

@@ -7,10 +7,10 @@
 //                                                             devices with one program: in turns, segment by segment
 #include "analysis/lives/Scratch.h"
 #include "analysis/Messages.h"
-#include "analysis/Proof.h"
 #include "analysis/lives/DeviceScratch.h"
 #include "analysis/lives/KernelScratch.h"
 #include "llvm/ADT/StringSet.h"
+#include "llvm/Support/FormatVariadic.h"
 #include <map>
 #include <optional>
 #include <set>
@@ -285,6 +285,15 @@ SmallVector<std::pair<StringRef, int64_t>> RankScratch::parts() const {
   if (targetWeights > 0)
     all.push_back({"target_weights", targetWeights});
   return all;
+}
+
+std::string pp::formatBytes(int64_t bytes) {
+  static constexpr StringLiteral kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double amount = bytes;
+  size_t unit = 0;
+  for (; amount >= 1024 && unit + 1 < std::size(kUnits); ++unit)
+    amount /= 1024;
+  return llvm::formatv(unit == 0 ? "{0:f0} {1}" : "{0:f2} {1}", amount, kUnits[unit]).str();
 }
 
 std::string RankScratch::str() const {

@@ -29,6 +29,9 @@ struct RankScratch {
   std::string str() const;
 };
 
+/// `1.50 MiB`.
+std::string formatBytes(int64_t bytes);
+
 /// The scratch of a rank's program and, unless it is null, its forward program, which never run together.
 RankScratch scratchOf(pipeline::RankOp rank, pipeline::RankOp forward = {});
 

@@ -38,7 +38,7 @@ Attribute AxesAttr::parse(AsmParser &parser, Type) {
     if (parser.parseKeyword(&word))
       return failure();
     std::optional<Axis> known = symbolizeAxis(word);
-    if (!known)
+    if (!known || *known == Axis::pipeline)
       return parser.emitError(loc, "expected tensor, context, data, expert or copies, got `") << word << "`";
     axes.push_back(*known);
     return success();

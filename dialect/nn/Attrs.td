@@ -35,9 +35,9 @@ def Nn_Init : I32EnumAttr<"Init", "how a weight begins", [
   let cppNamespace = "::pp::nn";
 }
 
-def Nn_Axis : I32EnumAttr<"Axis", "an axis of the mesh along which devices of one rank lie", [
+def Nn_Axis : I32EnumAttr<"Axis", "along what the devices of a program lie; those of one rank not along `pipeline`", [
   I32EnumAttrCase<"tensor", 0>, I32EnumAttrCase<"context", 1>, I32EnumAttrCase<"data", 2>,
-  I32EnumAttrCase<"expert", 4>, I32EnumAttrCase<"copies", 5>]> {
+  I32EnumAttrCase<"pipeline", 3>, I32EnumAttrCase<"expert", 4>, I32EnumAttrCase<"copies", 5>]> {
   let cppNamespace = "::pp::nn";
 }
 

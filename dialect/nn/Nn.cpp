@@ -61,6 +61,14 @@ void pp::nn::setDropoutSite(Operation *op, DropoutSite site) {
       DropoutAttr::get(op->getContext(), old.getRate(), site.site, site.sites, old.getLength(), old.getHeadsBy()));
 }
 
+SmallVector<Operation *> pp::nn::readersOf(Value value) {
+  SmallVector<Operation *> readers(value.getUsers());
+  for (size_t i = 0; i < readers.size(); ++i)
+    if (readers[i]->hasTrait<View>())
+      llvm::append_range(readers, readers[i]->getUsers());
+  return readers;
+}
+
 Type pp::nn::sumType(Type element) { return element.isF64() ? element : Float32Type::get(element.getContext()); }
 
 Type pp::nn::firstElementType(Operation *op) {

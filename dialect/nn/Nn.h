@@ -119,6 +119,9 @@ std::optional<DropoutSite> dropoutSiteOf(mlir::Operation *op);
 /// Sets the site of an op that has dropout.
 void setDropoutSite(mlir::Operation *op, DropoutSite site);
 
+/// The ops that read the value's memory, through views too; a view is a reader itself.
+llvm::SmallVector<mlir::Operation *> readersOf(mlir::Value value);
+
 /// The number of heads of keys of an attention or its backward.
 template <typename Op> int64_t kvHeadsOf(Op op) {
   return static_cast<int64_t>(op.getKvHeads() ? op.getKvHeads() : op.getHeads());

@@ -47,9 +47,6 @@ def Pipeline_Verb : Pipeline_I32Enum<"Verb", "what a move is, read off its two p
   I32EnumAttrCase<"all_to_all", 6>, I32EnumAttrCase<"scatter", 7>, I32EnumAttrCase<"gather", 8>,
   I32EnumAttrCase<"to_host", 9>, I32EnumAttrCase<"from_host", 10>]>;
 
-def Pipeline_Axis : Pipeline_I32Enum<"Axis", "along what the devices of a program lie", [
-  I32EnumAttrCase<"tensor", 0>, I32EnumAttrCase<"context", 1>, I32EnumAttrCase<"data", 2>,
-  I32EnumAttrCase<"pipeline", 3>, I32EnumAttrCase<"expert", 4>, I32EnumAttrCase<"copies", 5>]>;
 def Pipeline_Again : Pipeline_I32Enum<"Again", "what a backward gathers again rather than keep", [
   I32EnumAttrCase<"nothing", 0>, I32EnumAttrCase<"inputs", 1>, I32EnumAttrCase<"all", 2>]>;
 
@@ -343,7 +340,7 @@ def Pipeline_MeshAttr : Pipeline_Attr<"Mesh", "mesh"> {
     `gather`. `expert 4`: experts are cut over so many neighbours along `context`, or over all of these and
     neighbours along `data`, in the order of their numbers; along `copies` lie those with the same experts.
   }];
-  let parameters = (ins ArrayRefParameter<"::pp::pipeline::Axis">:$order, ArrayRefParameter<"int64_t">:$sizes,
+  let parameters = (ins ArrayRefParameter<"::pp::nn::Axis">:$order, ArrayRefParameter<"int64_t">:$sizes,
                         "int64_t":$zero, "bool":$sequence, "::pp::pipeline::Again":$again,
                         "::pp::pipeline::Meeting":$attention, "int64_t":$expert);
   let hasCustomAssemblyFormat = 1;
@@ -366,7 +363,7 @@ def Pipeline_MeshAttr : Pipeline_Attr<"Mesh", "mesh"> {
 
 def Pipeline_AxesAttr : Pipeline_Attr<"Axes", "axes"> {
   let summary = "axes of the mesh over which devices do something together: `#pipeline.axes<data>`";
-  let parameters = (ins ArrayRefParameter<"::pp::pipeline::Axis">:$axes);
+  let parameters = (ins ArrayRefParameter<"::pp::nn::Axis">:$axes);
   let hasCustomAssemblyFormat = 1;
   let genVerifyDecl = 1;
 }

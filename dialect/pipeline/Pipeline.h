@@ -31,6 +31,8 @@ template <typename ConcreteOp> class OfRanks : public mlir::OpTrait::TraitBase<C
 
 namespace pp::pipeline {
 
+using nn::Axis, nn::stringifyAxis, nn::symbolizeAxis;
+
 /// Which group of a task function's tensors: GroupAttr has the meaning of the numbers.
 struct GroupName {
   GroupName(GroupKind kind, int64_t number = -1, int64_t attention = -1)

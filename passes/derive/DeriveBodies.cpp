@@ -5,7 +5,6 @@
 //         ops of a piece, values a, b, .. known     attributes {pipeline.inputs = #pipeline.groups<dact x 1, ..>, ..}
 #include "mlir/IR/IRMapping.h"
 #include "passes/derive/DeriveTasks.h"
-#include "passes/project/PlanBodies.h"
 
 using namespace mlir;
 using namespace pp;
@@ -88,7 +87,7 @@ static void copyBeforeOverwriting(Block &block, const BodyShape &shape) {
       bool needed = returned.contains(value) || (isa<BlockArgument>(value) && !overwritable.contains(value));
       for (OpOperand &use : value.getUses())
         needed |= &use != &operand && use.getOwner() == &op;
-      needed |= llvm::any_of(readersOf(value), [&](Operation *reader) { return op.isBeforeInBlock(reader); });
+      needed |= llvm::any_of(nn::readersOf(value), [&](Operation *reader) { return op.isBeforeInBlock(reader); });
       if (needed)
         operand.set(copyBefore(&op, value));
     }

@@ -11,8 +11,14 @@
 #include "analysis/Optimizer.h"
 #include "analysis/Vocabulary.h"
 #include "dialect/pipeline/Clauses.h"
+#include "passes/Passes.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringMap.h"
+
+namespace pp {
+#define GEN_PASS_DEF_DERIVETASKS
+#include "passes/Passes.h.inc"
+} // namespace pp
 
 using namespace mlir;
 using namespace pp;
@@ -477,7 +483,7 @@ static void shareBalance(const PieceModel &model, ProgramOp program) {
       for (Axis axis : shared.getAxes()) {
         if (axis == Axis::data && route.getOver() == "sequence")
           continue;
-        axes.push_back(*nn::symbolizeAxis(stringifyAxis(axis)));
+        axes.push_back(axis);
         members *= program.sizeOf(axis);
       }
       if (members == 1)
@@ -529,9 +535,12 @@ LogicalResult pp::deriveTasks(ModuleOp module, ProgramOp program) {
   return success(succeeded(table.read()) && succeeded(table.derive()));
 }
 
-LogicalResult pp::deriveTasks(ModuleOp module) {
-  for (auto program : llvm::to_vector(module.getOps<ProgramOp>()))
-    if (failed(deriveTasks(module, program)))
-      return failure();
-  return success();
-}
+namespace {
+struct DeriveTasks : public pp::impl::DeriveTasksBase<DeriveTasks> {
+  void runOnPrograms() override {
+    for (auto program : llvm::to_vector(getOperation().getOps<ProgramOp>()))
+      if (failed(deriveTasks(getOperation(), program)))
+        return signalPassFailure();
+  }
+};
+} // namespace

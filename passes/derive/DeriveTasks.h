@@ -12,10 +12,9 @@
 
 namespace pp {
 
-/// Gives every piece of the module's programs its weights and task bodies (`@s0.F`, `@s0.B`, ..).
-mlir::LogicalResult deriveTasks(mlir::ModuleOp module);
-/// The same for one program. Those of a forward program save nothing, and their names begin with `forward.`. Of rank
-/// programs the launches say what a schedule's actions say: these bodies are then beside those that are launched.
+/// Gives every piece of a program its weights and task bodies (`@s0.F`, `@s0.B`, ..). Those of a forward program save
+/// nothing, and their names begin with `forward.`. Of rank programs the launches say what a schedule's actions say:
+/// these bodies are then beside those that are launched.
 mlir::LogicalResult deriveTasks(mlir::ModuleOp module, pipeline::ProgramOp program);
 
 // --- Inside derive-tasks -------------------------------------------------------------------------------------------

@@ -219,7 +219,7 @@ Value Updates::sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> gradients, Va
   if (tensor > 1)
     axes.push_back(nn::Axis::tensor);
   for (Axis axis : flat ? program.sumAxes().getAxes() : ArrayRef<Axis>())
-    axes.push_back(*nn::symbolizeAxis(stringifyAxis(axis)));
+    axes.push_back(axis);
   if (experts > 1 && !flat)
     axes.push_back(nn::Axis::expert);
   if (axes.empty())

@@ -28,9 +28,9 @@
 //
 // All of this is one switch, as R2 asks: `pp-compile --epilogues`, and PP_EPILOGUES=off for a program that has
 // them.
+#include "dialect/pipeline/BodyGroups.h"
 #include "passes/Passes.h"
 #include "passes/derive/DeriveTasks.h"
-#include "passes/project/PlanBodies.h"
 
 namespace pp {
 #define GEN_PASS_DEF_FUSEEPILOGUES

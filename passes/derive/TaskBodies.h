@@ -5,7 +5,7 @@
 
 #include "analysis/Actions.h"
 #include "analysis/BodyTable.h"
-#include "passes/project/PlanBodies.h"
+#include "dialect/pipeline/BodyGroups.h"
 
 namespace pp {
 

@@ -8,10 +8,9 @@
 // with which it left. How they were chosen is not asked. A value without an exchange that it needs has the right shape
 // and the wrong numbers: a sum that is not added up, a gradient that is counted once for each device. Each of the axes
 // tensor, context and expert is verified for itself.
-#include "dialect/pipeline/Pipeline.h"
+#include "dialect/pipeline/BodyGroups.h"
 #include "passes/Passes.h"
 #include "passes/layouts/Layouts.h"
-#include "passes/project/PlanBodies.h"
 #include <map>
 #include <set>
 

@@ -13,6 +13,7 @@
 // matters: messages are posted in sending order, which keeps receive buffers few and any lane layout free of cycles
 // (docs/proofs.md 6). Where the program has costs of parts, they are the clock.
 #include "analysis/Actions.h"
+#include "analysis/costs/Costs.h"
 #include "passes/Passes.h"
 #include <queue>
 
@@ -25,11 +26,23 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
+/// The time of its longest unit; keys that are attended ahead take their share of it, and transfers no time.
+static double durationOf(const Action &action, const UnitTimes &times) {
+  if (auto ahead = dyn_cast<AttendOp>(action.op)) {
+    auto slices = static_cast<double>(ahead.getUnit().getCoord().getSlice() + 1);
+    return times.of(ahead.getUnit()) * static_cast<double>(ahead.getSlices().size()) / slices;
+  }
+  double longest = 0;
+  action.op->walk([&](UnitOp unit) { longest = std::max(longest, times.of(unit.getUnit())); });
+  return longest;
+}
+
 namespace {
 
 class Merger {
 public:
-  Merger(ProgramOp program) : program(program), pieces(program), actions(readActions(program, pieces)) {}
+  Merger(ProgramOp program)
+      : program(program), times(program), pieces(program), actions(readActions(program, pieces)) {}
 
   LogicalResult run() {
     start();
@@ -51,6 +64,7 @@ public:
 
 private:
   ProgramOp program;
+  UnitTimes times;
   Pieces pieces;
   std::vector<Action> actions;
   std::vector<std::vector<int64_t>> lists; // by rank: actions in emission order
@@ -124,7 +138,7 @@ private:
 
   void finish(int64_t number, double time) {
     const Action &action = actions[number];
-    double end = time + action.duration;
+    double end = time + durationOf(action, times);
     for (const Condition &condition : action.makes)
       give(condition, end);
     for (auto [piece, update] : action.adds)

@@ -3,7 +3,7 @@
 #ifndef PP_PASSES_BODYPLAN_H
 #define PP_PASSES_BODYPLAN_H
 
-#include "passes/project/PlanBodies.h"
+#include "dialect/pipeline/BodyGroups.h"
 #include <optional>
 
 namespace pp {

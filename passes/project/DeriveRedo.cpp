@@ -13,9 +13,9 @@
 // training program itself.
 #include "analysis/BodyTable.h"
 #include "analysis/lives/SlotLives.h"
+#include "dialect/pipeline/BodyGroups.h"
 #include "mlir/IR/IRMapping.h"
 #include "passes/Passes.h"
-#include "passes/project/PlanBodies.h"
 
 namespace pp {
 #define GEN_PASS_DEF_DERIVEREDO

@@ -12,7 +12,6 @@
 #include "analysis/costs/Costs.h"
 #include "mlir/IR/SymbolTable.h"
 #include "passes/Passes.h"
-#include "passes/project/PlanBodies.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallBitVector.h"
 
@@ -80,7 +79,7 @@ private:
   /// Ops that read memory of the value before op i stay before it, also through views of the value or of the value it
   /// views.
   void addReaders(size_t i, Value value) {
-    for (Operation *reader : readersOf(value))
+    for (Operation *reader : nn::readersOf(value))
       if (auto other = numbers.find(reader); other != numbers.end() && other->second < i)
         before[i].push_back(other->second);
     if (Operation *op = value.getDefiningOp(); op && op->hasTrait<nn::View>())

@@ -13,9 +13,14 @@
 //   %b          [-------]    offset 64K      that it may (in-place ties) and the operand dies there.
 //   %d                  [---]  offset 0
 #include "dialect/nn/Nn.h"
-#include "dialect/pipeline/Pipeline.h"
+#include "passes/Passes.h"
 #include "passes/project/BodyPlan.h"
 #include <map>
+
+namespace pp {
+#define GEN_PASS_DEF_PLANBODIES
+#include "passes/Passes.h.inc"
+} // namespace pp
 
 using namespace mlir;
 using namespace pp;
@@ -54,7 +59,7 @@ void BodyPlan::copyReturned() {
 
 int64_t BodyPlan::lastUse(Value value) const {
   int64_t last = -1;
-  for (Operation *user : readersOf(value))
+  for (Operation *user : nn::readersOf(value))
     last = std::max(last, numbers.lookup(user));
   return last;
 }
@@ -127,7 +132,7 @@ LogicalResult BodyPlan::tieRequired(Operation &op) {
     Value operand = op.getOperand(tie.operand), result = op.getResult(tie.result);
     if (bytesOf(operand) != bytesOf(result))
       return op.emitOpError() << "ties " << result.getType() << " to an operand of type " << operand.getType();
-    for (Operation *user : readersOf(operand))
+    for (Operation *user : nn::readersOf(operand))
       if (numbers.lookup(user) > numbers.lookup(&op)) {
         InFlightDiagnostic error = op.emitOpError()
                                    << "writes over its operand " << tie.operand << ", which is read afterwards";
@@ -154,7 +159,7 @@ LogicalResult BodyPlan::tieRequired(Operation &op) {
 LogicalResult BodyPlan::checkOverwrite(Value written, Place place) {
   int64_t birth = bufferOf(written).birth;
   for (Value argument : argumentsAt.lookup(place))
-    for (Operation *user : readersOf(argument))
+    for (Operation *user : nn::readersOf(argument))
       if (numbers.lookup(user) >= birth) {
         Operation *writer = written.getDefiningOp();
         InFlightDiagnostic error = writer->emitOpError("writes the slot of an argument that is still read");
@@ -327,14 +332,17 @@ static bool movesStash(ModuleOp module) {
   return false;
 }
 
-LogicalResult pp::planBodies(ModuleOp module) {
-  bool hands = !movesStash(module);
-  for (auto body : module.getOps<func::FuncOp>()) {
-    if (!BodyGroups::isBody(body) || body.empty())
-      continue;
-    FailureOr<BodyGroups> groups = BodyGroups::get(body);
-    if (failed(groups) || failed(BodyPlan(body, std::move(*groups), hands).run()))
-      return failure();
+namespace {
+struct PlanBodies : public pp::impl::PlanBodiesBase<PlanBodies> {
+  void runOnOperation() override {
+    bool hands = !movesStash(getOperation());
+    for (auto body : getOperation().getOps<func::FuncOp>()) {
+      if (!BodyGroups::isBody(body) || body.empty())
+        continue;
+      FailureOr<BodyGroups> groups = BodyGroups::get(body);
+      if (failed(groups) || failed(BodyPlan(body, std::move(*groups), hands).run()))
+        return signalPassFailure();
+    }
   }
-  return success();
-}
+};
+} // namespace

@@ -17,14 +17,6 @@ int64_t BodyPlan::bytesOf(Value value) {
   return llvm::alignTo(tensorBytes(cast<RankedTensorType>(value.getType())), kAlignment);
 }
 
-SmallVector<Operation *> pp::readersOf(Value value) {
-  SmallVector<Operation *> readers(value.getUsers());
-  for (size_t i = 0; i < readers.size(); ++i)
-    if (readers[i]->hasTrait<nn::View>())
-      llvm::append_range(readers, readers[i]->getUsers());
-  return readers;
-}
-
 // A run that has a place already, or is needed whole elsewhere, cannot be computed inside what it is joined to.
 void BodyPlan::copyParts() {
   Operation *end = terminator();

@@ -18,7 +18,7 @@ using namespace pp::pipeline;
 /// The number of the first op that waits for what is exchanged.
 int64_t BodyPlan::landingOf(Operation &exchange) const {
   int64_t landing = numbers.lookup(exchange.getBlock()->getTerminator());
-  for (Operation *reader : readersOf(exchange.getResult(0)))
+  for (Operation *reader : nn::readersOf(exchange.getResult(0)))
     landing = std::min(landing, numbers.lookup(reader));
   for (Operation *next = exchange.getNextNode(); next && numbers.lookup(next) < landing; next = next->getNextNode())
     if (isa<nn::Exchange>(next))

@@ -20,7 +20,6 @@
 #include "analysis/costs/Costs.h"
 #include "mlir/IR/Threading.h"
 #include "passes/Passes.h"
-#include "passes/project/PlanBodies.h"
 #include "llvm/ADT/SetVector.h"
 #ifdef __GLIBC__
 #include <malloc.h>

@@ -1,7 +1,7 @@
 // The tables of prove-values: the groups of task bodies, the bodies themselves, and what messages carry.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "passes/prove/LabelRules.h"
-#include "passes/project/PlanBodies.h"
+#include "dialect/pipeline/BodyGroups.h"
 
 using namespace mlir;
 using namespace pp;

@@ -8,7 +8,6 @@
 #include "analysis/lives/SlotLives.h"
 #include "mlir/IR/Threading.h"
 #include "passes/Passes.h"
-#include "passes/project/PlanBodies.h"
 #include "llvm/ADT/StringMap.h"
 #include <atomic>
 

@@ -4,8 +4,8 @@
 #include "analysis/Actions.h"
 #include "analysis/lives/SlotLives.h"
 #include "dialect/nn/Nn.h"
+#include "dialect/pipeline/BodyGroups.h"
 #include "lowering/Describe.h"
-#include "passes/project/PlanBodies.h"
 
 using namespace mlir;
 using namespace pp::pipeline;

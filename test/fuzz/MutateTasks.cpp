@@ -1,7 +1,7 @@
 // Mutations of launches and memory; names say what is done, the comment which real mistake it stands for.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/BodyTable.h"
-#include "passes/project/PlanBodies.h"
+#include "dialect/pipeline/BodyGroups.h"
 #include "test/fuzz/Mutant.h"
 #include "llvm/ADT/STLExtras.h"
 #include <map>

@@ -10,8 +10,9 @@ CODE = (".cpp", ".h", ".cu", ".c")
 COMPILER = {"dialect": (), "frontend": ("dialect",), "analysis": ("dialect",), "passes": ("dialect", "analysis"),
             "report": ("dialect", "analysis"), "lowering": ("dialect", "analysis", "passes", "report")}
 ROOMS = {*COMPILER, "tools", "runtime", "test", "bench"}
-# The rooms of the runtime: each may include those before it, and the headers in runtime/ itself.
-RUNTIME = ("files", "transport", "device", "audit", "kernels", "simt", "cpu", "cuda", "trainer", "start")
+# The folders of these rooms: each may include those before it, and the headers in the room itself.
+INNER = {"runtime": ("files", "transport", "device", "audit", "kernels", "simt", "cpu", "cuda", "trainer", "start"),
+         "passes": ("order", "layouts", "derive", "complete", "project", "prove", "plan")}
 ENTRIES, COLUMNS, README, CMAKE = 25, 120, 180, 400
 
 
@@ -41,7 +42,8 @@ def refused(path, included):
         return "the runtime includes nothing of the compiler"
     if room == "tools" and included not in ("runtime/Version.h",) and other == "runtime":
         return "of the runtime the tools know its version only"
-    if room == "runtime" and inner and others and RUNTIME.index(others[0]) > RUNTIME.index(inner[0]):
+    its = INNER.get(room)
+    if its and other == room and inner and others and its.index(others[0]) > its.index(inner[0]):
         return f"{others[0]}/ comes after {inner[0]}/"
     return None
 

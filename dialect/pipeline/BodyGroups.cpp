@@ -1,7 +1,6 @@
-// Reads how a task body groups its tensors into payloads: the slots of its launches, and the pointers of its signature.
+// Reads the groups of a task body off its attributes, and checks them against its type.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "dialect/pipeline/Pipeline.h"
-#include "passes/project/PlanBodies.h"
+#include "dialect/pipeline/BodyGroups.h"
 
 using namespace mlir;
 using namespace pp;

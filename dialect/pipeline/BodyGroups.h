@@ -1,13 +1,10 @@
-// The memory of a task body: its groups as pointers of its signature, and a place for every value inside it.
+// How a task body groups its tensors into payloads: the slots of its launches, and the pointers of its signature.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_PASSES_PLANBODIES_H
-#define PP_PASSES_PLANBODIES_H
+#ifndef PP_DIALECT_BODYGROUPS_H
+#define PP_DIALECT_BODYGROUPS_H
 
 #include "dialect/pipeline/Pipeline.h"
-#include "mlir/Dialect/Func/IR/FuncOps.h"
-#include "mlir/IR/BuiltinOps.h"
 #include "llvm/ADT/DenseMap.h"
-#include <string>
 
 namespace pp {
 
@@ -35,12 +32,6 @@ struct BodyGroups {
   static bool isBody(mlir::func::FuncOp function) { return function->hasAttr(pipeline::kInputsAttr); }
 };
 
-/// The ops that read the value's memory, through views too; a view is a reader itself.
-llvm::SmallVector<mlir::Operation *> readersOf(mlir::Value value);
-
-/// Gives every op result of every task body a place (`pipeline.buffers`) and every body its `pipeline.scratch_bytes`.
-mlir::LogicalResult planBodies(mlir::ModuleOp module);
-
 } // namespace pp
 
-#endif // PP_PASSES_PLANBODIES_H
+#endif // PP_DIALECT_BODYGROUPS_H
