@@ -285,15 +285,23 @@ bool Chooser::convertRows(State &state, Value value, const DeviceLayout &wanted)
   return true;
 }
 
-/// Of losses that are cut by the vocabulary, which SplitParts writes with their exchange, the result is whole.
+/// Those of the op on a device's part, with what SplitParts writes there: of a table its first row, so that results are
+/// terms; of losses that are cut by the vocabulary the exchange, so that the result is whole; one head of copied keys.
 std::optional<SmallVector<DeviceLayout>> Chooser::results(Operation *op, ArrayRef<DeviceLayout> chosen) const {
   if (isa<nn::CrossEntropyOp, nn::CrossEntropyStatsOp>(op) && chosen.front() == DeviceLayout::shard(2))
     return SmallVector<DeviceLayout>{DeviceLayout::of(LayoutKind::full)};
   if (auto attention = dyn_cast<nn::AttentionOp>(op); attention && chosen[1].kind == LayoutKind::shard) {
     int64_t heads = nn::kvHeadsOf(attention);
-    if (chosen[1].copies != std::max<int64_t>(1, devices / heads)) // each device has whole heads of keys
+    if (chosen[1].copies != std::max<int64_t>(1, devices / heads) || // each device has whole heads of keys
+        !llvm::all_equal(chosen.slice(1, attention.getKv().size())))
       return std::nullopt;
+    DeviceLayout copied = DeviceLayout::shard(2, 1, chosen[1].copies, LayoutKind::copy);
+    SmallVector<DeviceLayout> own(chosen);
+    std::replace(own.begin(), own.end(), copied, DeviceLayout::shard(2));
+    return nn::inferLayouts(op, own, devices);
   }
+  if (isa<nn::EmbeddingOp>(op) && chosen[1] == DeviceLayout::shard(0))
+    return SmallVector<DeviceLayout>{DeviceLayout::of(LayoutKind::partial)};
   int64_t runs = runsOfColumns(op), pieces = devices / (chosen.empty() ? 1 : chosen[0].copies);
   bool isCut = runs > 0 && chosen[0].kind == LayoutKind::shard && chosen[0].runs == 1;
   if (isCut && (runs % pieces != 0 || (isa<nn::SplitOp>(op) && runs == pieces)))

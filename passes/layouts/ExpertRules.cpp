@@ -47,7 +47,8 @@ static DeviceLayout ofRows(bool ofExperts) { return ofExperts ? kOfExperts : kOf
 /// A product, or the gradient of its rows.
 template <typename Op> static Results product(Op op, Value rows, const Given &given) {
   std::optional<bool> ofExperts = isOfExperts(given, rows, op.getCounts());
-  return given.all(ofExperts && (given.at(op.getW()) == kOwnExperts) == *ofExperts, ofRows(ofExperts.value_or(false)));
+  const DeviceLayout &w = ofExperts.value_or(false) ? kOwnExperts : kNone;
+  return given.all(ofExperts && given.at(op.getW()) == w, ofRows(ofExperts.value_or(false)));
 }
 
 static Results gradient(ExpertLinearDwOp op, const Given &given) {

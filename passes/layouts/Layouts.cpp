@@ -70,6 +70,31 @@ struct Operands {
 };
 } // namespace
 
+/// Along which axes the op counts from a device's place: rows of a table, columns of logits, heads; null: it does not.
+static std::pair<llvm::StringRef, AxesAttr> placesOf(Operation *op) {
+  return llvm::TypeSwitch<Operation *, std::pair<llvm::StringRef, AxesAttr>>(op)
+      .Case<EmbeddingOp, EmbeddingDwOp, CrossEntropyStatsOp, CrossEntropyDzOp>(
+          [](auto it) { return std::pair("first_by", it.getFirstByAttr()); })
+      .Case<AttentionOp, AttentionBwdOp>([](auto it) {
+        DropoutAttr dropout = it.getDropoutAttr();
+        return std::pair(dropout ? "dropout" : "", dropout ? dropout.getHeadsBy() : AxesAttr());
+      })
+      .Default([](Operation *) { return std::pair("", AxesAttr()); });
+}
+
+bool countsBy(Operation *op, Axis axis) {
+  AxesAttr axes = placesOf(op).second;
+  return axes && llvm::is_contained(axes.getAxes(), axis);
+}
+
+std::string whatCounts(Operation *op, Axis axis) {
+  llvm::StringRef name = placesOf(op).first;
+  return name.empty() ? ""
+                      : ("; its `" + name + "` counts " + (countsBy(op, axis) ? "by" : "not by") + " `" +
+                         stringifyAxis(axis) + "`")
+                            .str();
+}
+
 static Results one(const DeviceLayout &result) { return SmallVector<DeviceLayout>{result}; }
 
 //===-- Products ------------------------------------------------------------------------------------------------===//
@@ -93,7 +118,7 @@ static Results linearDx(LinearDxOp op, const Operands &given) {
   DeviceLayout result = kNone;
   if (dy == kRows && w == kCopy)
     result = kRows;
-  else if (given.isColumns(op.getDy()) && w.kind == LayoutKind::shard && w == dy.transposed().along(out))
+  else if (given.isColumns(op.getDy()) && Operands::isUsable(dy) && w == dy.transposed().along(out))
     result = kPartial;
   else if (dy == kCopy && w.kind == LayoutKind::shard && w.dim == 1 - out && w.copies == 1)
     result = w.along(lastOf(op.getDx()));
@@ -177,18 +202,18 @@ static SmallVector<DeviceLayout> replicated(Operation *op) {
 //===-- Tables and losses ---------------------------------------------------------------------------------------===//
 
 static Results embeddingDw(EmbeddingDwOp op, const Operands &given) {
-  bool fits = op.getFirstBy() && given.at(op.getDx()) == kCopy && given.goesOn(op.getAcc(), DeviceLayout::shard(0));
-  return fits ? one(DeviceLayout::shard(0)) : Results();
+  bool fits = given.at(op.getDx()) == kCopy && given.goesOn(op.getAcc(), DeviceLayout::shard(0));
+  return fits && countsBy(op, Axis::tensor) ? one(DeviceLayout::shard(0)) : Results();
 }
 
 /// Each device's statistics are pieces of those of all, which are gathered along the first dimension.
 static Results statistics(CrossEntropyStatsOp op, const Operands &given) {
-  bool fits = op.getFirstBy() && given.at(op.getZ()) == DeviceLayout::shard(lastOf(op.getZ()));
+  bool fits = countsBy(op, Axis::tensor) && given.at(op.getZ()) == DeviceLayout::shard(lastOf(op.getZ()));
   return fits ? one(DeviceLayout::shard(0)) : Results();
 }
 
 static Results gradientOfLogits(CrossEntropyDzOp op, const Operands &given) {
-  bool fits = op.getFirstBy() && given.at(op.getZ()) == DeviceLayout::shard(lastOf(op.getZ())) &&
+  bool fits = countsBy(op, Axis::tensor) && given.at(op.getZ()) == DeviceLayout::shard(lastOf(op.getZ())) &&
               given.at(op.getStats()) == kFull;
   return fits ? one(given.at(op.getZ())) : Results();
 }
@@ -213,7 +238,8 @@ static Results split(SplitOp op, const Operands &given) {
 static Results sliceColumns(SliceColumnsOp op, const Operands &given) {
   DeviceLayout x = given.at(op.getX());
   auto width = cast<RankedTensorType>(op.getX().getType()).getShape().back();
-  bool isRun = x.runs > 1 && static_cast<int64_t>(op.getWidth()) * x.runs == width && op.getPeriods() == 1;
+  bool isRun = x.runs > 1 && static_cast<int64_t>(op.getWidth()) * x.runs == width && op.getPeriods() == 1 &&
+               op.getStart() % op.getWidth() == 0;
   if (!given.isColumns(op.getX()) || (!isRun && (x.runs > 1 || op.getPeriods() == 1)))
     return std::nullopt;
   return one(DeviceLayout::shard(x.dim, 1, x.copies, x.among));
@@ -222,14 +248,16 @@ static Results sliceColumns(SliceColumnsOp op, const Operands &given) {
 static Results placeColumns(PlaceColumnsOp op, const Operands &given) {
   DeviceLayout x = given.at(op.getX());
   auto width = cast<RankedTensorType>(op.getX().getType()).getShape().back();
-  if (!given.isColumns(op.getX()) || x.runs > 1)
+  auto total = static_cast<int64_t>(op.getTotal()), start = static_cast<int64_t>(op.getStart());
+  bool isRun = op.getPeriods() == 1 && total % width == 0 && start % width == 0;
+  if (!given.isColumns(op.getX()) || x.runs > 1 || (op.getPeriods() == 1 && !isRun))
     return std::nullopt;
-  if (op.getPeriods() == 1)
-    x.runs = static_cast<int64_t>(op.getTotal()) / width;
+  if (isRun)
+    x.runs = total / width;
   return given.goesOn(op.getAcc(), x) ? one(x) : Results();
 }
 
-/// All operands alike, by columns or as terms of sums that the op passes on.
+/// All operands alike, by columns or, where the op is linear, as terms of sums that it passes on.
 static Results alike(Operation *op, const Operands &given, bool isLinear) {
   DeviceLayout common = kNone;
   for (const DeviceLayout &layout : given.layouts) {
@@ -241,58 +269,45 @@ static Results alike(Operation *op, const Operands &given, bool isLinear) {
   }
   if (common.kind == LayoutKind::none)
     return SmallVector<DeviceLayout>(op->getNumResults(), kNone);
-  // By their number in the sequence, or in an order of their own.
-  bool movesRows =
-      isa<RowsOp, JoinRowsOp, SplitRowsOp, RopeOp, DispatchOp, CombineOp, PlaceWeightsOp, TakeWeightsOp>(op);
-  bool isPassed =
-      common == kRows ? !movesRows : common.kind == LayoutKind::shard || (isLinear && common.kind != LayoutKind::full);
+  // By their number in the sequence, or in an order of their own; of these the numbers of choices are no columns.
+  bool ofChoices = isa<PlaceWeightsOp, TakeWeightsOp>(op);
+  bool movesRows = ofChoices || isa<RowsOp, JoinRowsOp, SplitRowsOp, RopeOp, DispatchOp, CombineOp>(op);
+  bool isPassed = isLinear && common.kind != LayoutKind::full;
+  if (common.kind == LayoutKind::shard)
+    isPassed = !ofChoices && (!movesRows || given.isColumns(op->getOperand(0))) &&
+               (isLinear || isa<RopeOp>(op) || common.copies == 1 || common.among != LayoutKind::partial);
+  else if (common == kRows)
+    isPassed = !movesRows;
   return isPassed ? Results(SmallVector<DeviceLayout>(op->getNumResults(), common)) : Results();
 }
 
 //===-- Attention -----------------------------------------------------------------------------------------------===//
 
-/// What the dropout of an attention says of devices; null if it has none.
-static DropoutAttr dropoutOf(Operation *op) {
-  auto attention = dyn_cast<AttentionOp>(op);
-  auto backward = dyn_cast<AttentionBwdOp>(op);
-  return attention ? attention.getDropoutAttr() : backward ? backward.getDropoutAttr() : DropoutAttr();
-}
-
-/// Dropout counts the heads that each device of the axis has; with `context` alone it counts those of whole parts.
-static bool dropsByDevice(Operation *op) {
-  DropoutAttr dropout = dropoutOf(op);
-  return dropout && dropout.getHeadsBy() && llvm::is_contained(dropout.getHeadsBy().getAxes(), Axis::tensor);
-}
-
-/// The heads of a device: those of queries, and those of keys that they read.
-static bool haveHeads(const Operands &given, Value q, ValueRange kv, int64_t width) {
-  if (!given.isColumns(q) || given.at(q) != DeviceLayout::shard(width))
-    return false;
-  return llvm::all_of(kv, [&](Value value) {
-    DeviceLayout layout = given.at(value);
-    return given.isColumns(value) && layout.runs == 1 && Operands::isUsable(layout) && layout == given.at(kv.front());
-  });
+/// A device has heads of queries, and as many of keys, or the one that they read, which its neighbours have, too.
+template <typename Op> static bool haveHeads(Op op, const Operands &given) {
+  int64_t width = lastOf(op.getQ());
+  DeviceLayout keys = given.at(op.getKv().front());
+  bool isCopied = kvHeadsOf(op) == 1 && keys == DeviceLayout::shard(width, 1, keys.copies, LayoutKind::copy);
+  bool fits = given.at(op.getQ()) == DeviceLayout::shard(width) && (isCopied || keys == DeviceLayout::shard(width));
+  return fits && !op.getPacked() && (!op.getDropoutAttr() || countsBy(op, Axis::tensor)) &&
+         llvm::all_of(op.getKv(), [&](Value value) { return given.at(value) == keys; });
 }
 
 /// A packed tensor must be whole on each device: no layout says which columns of q, k and v a device has of it.
 static Results attention(AttentionOp op, const Operands &given) {
-  int64_t width = lastOf(op.getQ());
-  if (op.getPacked() || (dropoutOf(op) && !dropsByDevice(op)) || !haveHeads(given, op.getQ(), op.getKv(), width))
-    return std::nullopt;
-  return SmallVector<DeviceLayout>{DeviceLayout::shard(width), DeviceLayout::shard(1)};
+  return haveHeads(op, given) ? Results({DeviceLayout::shard(lastOf(op.getQ())), DeviceLayout::shard(1)}) : Results();
 }
 
 static Results attentionBwd(AttentionBwdOp op, const Operands &given) {
-  int64_t width = lastOf(op.getQ());
-  bool fits = !op.getPacked() && haveHeads(given, op.getQ(), op.getKv(), width) &&
-              given.at(op.getDout()) == DeviceLayout::shard(width) && given.at(op.getLse()) == DeviceLayout::shard(1) &&
-              given.at(op.getDelta()) == DeviceLayout::shard(1) &&
-              given.goesOn(op.getAcc(), DeviceLayout::shard(width));
-  if (!fits || (dropoutOf(op) && !dropsByDevice(op)))
+  const DeviceLayout columns = DeviceLayout::shard(lastOf(op.getQ())), statistics = DeviceLayout::shard(1);
+  DeviceLayout keys = given.at(op.getKv().front()).transposed();
+  bool fits = haveHeads(op, given) && given.at(op.getDout()) == columns && given.at(op.getLse()) == statistics &&
+              given.at(op.getDelta()) == statistics && given.goesOn(op.getAcc(), columns) &&
+              llvm::all_of(op.getKvAcc(), [&](Value acc) { return given.goesOn(acc, keys); });
+  if (!fits)
     return std::nullopt;
-  SmallVector<DeviceLayout> results = {DeviceLayout::shard(width)};
-  for (Value value : op.getKv())
-    results.push_back(given.at(value).transposed());
+  SmallVector<DeviceLayout> results(op->getNumResults(), keys);
+  results.front() = columns;
   return results;
 }
 
@@ -302,21 +317,21 @@ static Results copiesOfHeads(Operation *op, const Operands &given) {
   return given.isColumns(op->getOperand(0)) && x.runs == 1 ? one(x) : Results();
 }
 
-/// Parts of an attention and what joins them: columns and their statistics, head by head.
+/// Parts of an attention and what joins them, head by head: columns [batch, length, width], their statistics
+/// [batch, heads, length] behind them, and one number for each head.
 static Results byHeads(Operation *op, const Operands &given) {
-  for (auto [operand, layout] : llvm::zip(op->getOperands(), given.layouts)) {
-    int64_t rank = cast<RankedTensorType>(operand.getType()).getRank();
-    auto type = cast<RankedTensorType>(operand.getType());
-    bool isHeads = isa<SinkOp, SinkBwdOp>(op) && type.getRank() == 1;
-    if (layout.kind != LayoutKind::none && layout != DeviceLayout::shard(isHeads ? 0 : layout.dim == 1 ? 1 : rank - 1))
+  auto layoutOf = [&](Value value, bool isStatistic) {
+    int64_t last = lastOf(value);
+    return DeviceLayout::shard(last == 0 ? 0 : isStatistic ? 1 : last);
+  };
+  for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
+    bool isStatistic = isa<SinkBwdOp>(op) || (i % 2 == 1 && isa<AttentionMergeOp, SinkOp>(op));
+    if (given.layouts[i].kind != LayoutKind::none && given.layouts[i] != layoutOf(operand, isStatistic))
       return std::nullopt;
   }
   SmallVector<DeviceLayout> results;
-  for (auto [i, type] : llvm::enumerate(op->getResultTypes())) {
-    int64_t rank = cast<RankedTensorType>(type).getRank();
-    bool isStatistic = isa<AttentionDeltaOp>(op) || (i == 1 && isa<AttentionMergeOp, SinkOp>(op));
-    results.push_back(DeviceLayout::shard(rank == 1 ? 0 : isStatistic ? 1 : rank - 1));
-  }
+  for (auto [i, result] : llvm::enumerate(op->getResults()))
+    results.push_back(layoutOf(result, isa<AttentionDeltaOp>(op) || i == 1));
   return results;
 }
 
@@ -334,19 +349,21 @@ Results rowByRow(Operation *op, ArrayRef<DeviceLayout> operands) {
   return results;
 }
 
-/// Every head by itself: a device has whole heads and the gain that all heads share, whose gradient is the sum of what
-/// all devices' heads give.
+/// Every head by itself: a device has whole heads, the statistics of these and the gain that all heads share, whose
+/// gradient is the sum of what all devices' heads give.
 template <typename Norm> static Results normOfHeads(Norm op, const Operands &given) {
   DeviceLayout x = given.at(op.getX());
-  bool fits = given.isColumns(op.getX()) && given.at(op.getGain()) == kCopy && x.runs == 1;
+  bool fits = given.isColumns(op.getX()) && given.at(op.getGain()) == kCopy && x.runs == 1 &&
+              (x.copies == 1 || x.among == LayoutKind::copy);
+  if constexpr (!std::is_same_v<Norm, RmsnormOp>)
+    fits &= given.at(op.getRstd()) == x;
   return fits ? Results(SmallVector<DeviceLayout>(op->getNumResults(), x)) : Results();
 }
 
 static Results normOfHeadsBwd(RmsnormBwdOp op, const Operands &given) {
-  DeviceLayout dy = given.at(op.getDy());
-  bool fits = given.isColumns(op.getDy()) && given.at(op.getX()) == dy.transposed() &&
-              given.at(op.getGain()) == kCopy && given.goesOn(op.getAcc(), dy);
-  return fits ? Results(SmallVector<DeviceLayout>{dy, kPartial}) : Results();
+  DeviceLayout dx = given.at(op.getX()).transposed();
+  bool fits = normOfHeads(op, given) && given.at(op.getDy()) == dx && given.goesOn(op.getAcc(), dx);
+  return fits ? Results({dx, kPartial}) : Results();
 }
 
 //===-- Exchanges -----------------------------------------------------------------------------------------------===//
@@ -402,7 +419,8 @@ static Results distributed(Operation *op, const Operands &given) {
         return w.kind == LayoutKind::shard ? one(w.along(1 - w.dim)) : Results();
       })
       .Case([&](EmbeddingOp embedding) {
-        return given.at(embedding.getTable()) == DeviceLayout::shard(0) ? one(kPartial) : Results();
+        bool fits = given.at(embedding.getTable()) == DeviceLayout::shard(0) && countsBy(op, Axis::tensor);
+        return fits ? one(kPartial) : Results();
       })
       .Case([&](EmbeddingDwOp dw) { return embeddingDw(dw, given); })
       .Case([&](CrossEntropyStatsOp stats) { return statistics(stats, given); })
@@ -463,7 +481,7 @@ Results inferLayouts(Operation *op, ArrayRef<DeviceLayout> operands, int64_t dev
   if (isa<GatherRowsOp, ScatterRowsOp, TakeRowsOp>(op))
     return exchangeOfRows(op, operands.front());
   auto isFull = [](const DeviceLayout &layout) { return layout == kFull || layout.kind == LayoutKind::none; };
-  if (llvm::all_of(operands, isFull) && !isa<ZeroOp>(op) && !dropsByDevice(op))
+  if (llvm::all_of(operands, isFull) && !isa<ZeroOp>(op) && !countsBy(op, Axis::tensor))
     return replicated(op);
   if (isa<ZeroOp>(op))
     return one(kNone);

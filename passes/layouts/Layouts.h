@@ -64,6 +64,12 @@ std::optional<llvm::SmallVector<DeviceLayout>> rowByRow(mlir::Operation *op, llv
 /// Along which axes devices hand each other this op's operand, or read it as theirs; null of other ops.
 AxesAttr axesOfExchange(mlir::Operation *op);
 
+/// Whether an attribute of the op says that each device of the axis begins behind the one before it: `first_by`, or
+/// `heads over` of a dropout. An op that has a piece must have it, and one that has the whole must not.
+bool countsBy(mlir::Operation *op, Axis axis);
+/// What a message about its layouts adds of that; empty for other ops.
+std::string whatCounts(mlir::Operation *op, Axis axis);
+
 /// How many elements of a dimension of this size a device has; what is beyond the end does not exist.
 int64_t localSize(int64_t whole, const DeviceLayout &layout, int64_t devices);
 

@@ -50,14 +50,13 @@ static Results linear(const Expected &given) {
   for (const DeviceLayout &layout : given.layouts)
     if (layout != kAny)
       common = layout;
-  return given.give(given.allAre(common), common);
+  bool isTurned = isa<TransposeOp>(given.op) && (common == kOwn || common.kind == LayoutKind::shard);
+  return given.give(given.allAre(common) && common.kind != LayoutKind::full && !isTurned, common);
 }
 
 /// Whether dropout counts the heads of the devices of this axis: where each has its own.
 template <typename Op> static bool countsHeads(Op op, bool byHeads) {
-  DropoutAttr dropout = op.getDropoutAttr();
-  return !dropout ||
-         byHeads == (dropout.getHeadsBy() && llvm::is_contained(dropout.getHeadsBy().getAxes(), Axis::context));
+  return !op.getDropoutAttr() || byHeads == countsBy(op, Axis::context);
 }
 
 /// Rows in which copies of each head lie side by side.
@@ -236,6 +235,8 @@ Results inferSequenceLayouts(Operation *op, ArrayRef<DeviceLayout> operands) {
     return given.give(true, kAny);
   if (auto axes = axesOfExchange(op))
     return exchange(op, axes, given);
+  if (!isa<AttentionOp, AttentionBwdOp>(op) && countsBy(op, Axis::context)) // each device has all of a table
+    return {};
   return ofOp(op, given);
 }
 

@@ -187,7 +187,7 @@ LogicalResult LayoutVerifier::verify(BodyAttr body, func::FuncOp function) {
                                     << " = " << devices << "`";
       for (auto [i, layout] : llvm::enumerate(operands))
         error << (i == 0 ? ": operand 0 is " : i == 1 ? ", operand 1 is " : ", then ") << layout.text();
-      return error;
+      return error << nn::whatCounts(&op, axis);
     }
     for (auto [result, layout] : llvm::zip(op.getResults(), *results))
       layouts[result] = layout;

@@ -8,6 +8,8 @@
 // RUN: sed 's/"up" zero experts 2/"up" zero/' %s | not pp-opt --pp-verify-layouts 2>&1 | FileCheck %s --check-prefix=ALL
 // RUN: sed 's/linear_dw %here, %dg, %n/linear_dw %rows, %dg, %n/' %s | not pp-opt --pp-verify-layouts 2>&1 \
 // RUN:   | FileCheck %s --check-prefix=GRADIENT
+// RUN: sed '/^  %own/a %y = nn.expert_linear %rows, %own, %c : (!r, tensor<3x8x8xf32>, tensor<2x3xi32>) -> !r' %s \
+// RUN:   | not pp-opt --pp-verify-layouts 2>&1 | FileCheck %s --check-prefix=TERM
 // RUN: sed 's/return %du/return %own/' %s | not pp-opt --pp-verify-layouts 2>&1 | FileCheck %s --check-prefix=OTHER
 
 // ROWS: error: 'nn.expert_linear' op in `s0.F` has no rule for `expert = 2`: operand 0 is rows, operand 1 is shard 0, then shard 1
@@ -17,6 +19,7 @@
 // AXIS: error: 'nn.exchange_sections' op in `s0.F` has no rule for `expert = 2`: operand 0 is rows
 // ALL: error: 'nn.expert_linear' op in `s0.F` has no rule for `expert = 2`: operand 0 is shard 1, operand 1 is none, then shard 1
 // GRADIENT: error: 'nn.expert_linear_dw' op in `s0.B` has no rule for `expert = 2`: operand 0 is rows, operand 1 is shard 1, then shard 1
+// TERM: error: 'nn.expert_linear' op in `s0.B` has no rule for `expert = 2`: operand 0 is rows, operand 1 is partial, then rows
 // OTHER: error: 'func.func' op returns tensor 0 of `grad` as partial over `expert = 2`; expected shard 0
 
 !x = tensor<1x4x8xf32>

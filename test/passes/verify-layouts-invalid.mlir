@@ -753,3 +753,283 @@ func.func private @s0.F(%x: !x, %w: tensor<8x24xf32>) -> !x attributes {
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
 }
+
+// -----
+
+// A device has rows of the table, and nothing says which: each would look for tokens in the first device's.
+!x = tensor<1x4x8xf32>
+!t = tensor<1x4xi32>
+!w = tensor<5x8xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#w = #pipeline.weight<"w" : !w declared <"w" zero cut <[10, 8] dim 0>>>
+func.func private @s0.F(%t: !t, %w: !w) -> !x attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<tokens x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  // expected-error@below {{operand 0 is none, operand 1 is shard 0; its `first_by` counts not by `tensor`}}
+  %x = nn.embedding %t, %w {first = 0, whole = 10} : (!t, !w) -> !x
+  %y = nn.all_reduce %x over <tensor> : (!x) -> !x
+  return %y : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
+}
+
+// -----
+
+// Every device has the whole table, and the second looks for its tokens behind it.
+!x = tensor<1x4x8xf32>
+!t = tensor<1x4xi32>
+!w = tensor<10x8xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#w = #pipeline.weight<"w" : !w declared <"w" zero>>
+func.func private @s0.F(%t: !t, %w: !w) -> !x attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<tokens x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  // expected-error@below {{operand 0 is none, operand 1 is full; its `first_by` counts by `tensor`}}
+  %x = nn.embedding %t, %w {first = 0, whole = 10, first_by = #nn.axes<tensor>} : (!t, !w) -> !x
+  return %x : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
+}
+
+// -----
+
+// The gradients of a device's heads of keys go on in sums of whole ones.
+!x = tensor<1x4x8xf32>
+!h = tensor<1x4x4xf32>
+!l = tensor<1x2x4xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+func.func private @s0.F(%x: !x, %g: !h) -> !h attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 2>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %h = nn.take_columns %x over <tensor> {members = 2} : (!x) -> !h
+  %o, %l = nn.attention %h, %h, %h {heads = 2, causal = true} : (!h, !h, !h) -> (!h, !l)
+  %d = nn.attention_delta %o, %o {heads = 2} : (!h, !h) -> !l
+  // expected-error@below {{then shard 1, then shard 1, then shard 2, then shard 2, then full, then full}}
+  %dq, %dk, %dv = nn.attention_bwd %o, %h, %l, %d, %h, %h into_kv %g, %g {heads = 2, causal = true, sums = true}
+      : (!h, !h, !l, !l, !h, !h, !h, !h) -> (!h, !h, !h)
+  return %dq : !h
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {}
+}
+
+// -----
+
+// The statistics of all heads, or of other ones, in the norm of a device's heads.
+!x = tensor<1x4x8xf32>
+!h = tensor<1x4x4xf32>
+!s = tensor<1x4x2xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#g = #pipeline.weight<"g" : tensor<2xf32> declared <"g" zero terms>>
+func.func private @s0.F(%x: !x, %s: !s, %g: tensor<2xf32>) -> !h attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 2, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %h = nn.take_columns %x over <tensor> {members = 2} : (!x) -> !h
+  // expected-error@below {{'nn.rmsnorm_rebuild' op in `s0.F` has no rule for `tensor = 2`: operand 0 is shard 2, operand 1 is copy, then full}}
+  %y = nn.rmsnorm_rebuild %h, %g, %s : (!h, tensor<2xf32>, !s) -> !h
+  return %y : !h
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#g]}
+}
+
+// -----
+
+// And in its backward.
+!x = tensor<1x4x8xf32>
+!h = tensor<1x4x4xf32>
+!s = tensor<1x4x2xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#g = #pipeline.weight<"g" : tensor<2xf32> declared <"g" zero terms>>
+func.func private @s0.F(%x: !x, %s: !s, %g: tensor<2xf32>) -> !h attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 2, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %h = nn.take_columns %x over <tensor> {members = 2} : (!x) -> !h
+  // expected-error@below {{then copy, then full}}
+  %y, %d = nn.rmsnorm_bwd %h, %h, %g, %s : (!h, !h, tensor<2xf32>, !s) -> (!h, tensor<2xf32>)
+  return %y : !h
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#g]}
+}
+
+// -----
+
+// Two devices have one piece of k, and their gradients of it are terms of a sum, which `gelu` does not pass on.
+!x = tensor<1x4x8xf32>
+!h = tensor<1x4x4xf32>
+!w = tensor<8x4xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#w = #pipeline.weight<"w" : !w declared <"w" zero cut <[8, 4] dim 1 copies 2>>>
+func.func private @s0.F(%x: !x, %w: !w) -> !h attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %c = nn.spread %x over <tensor> : (!x) -> !x
+  %s = nn.spread %w over <tensor> {neighbours = 2} : (!w) -> !w
+  %y = nn.linear %c, %s : (!x, !w) -> !h
+  return %y : !h
+}
+func.func private @s0.B(%dy: !h) -> !h attributes {
+  pipeline.body = #pipeline.body<"s0" B>, pipeline.inputs = #pipeline.groups<dact x 1>,
+  pipeline.results = #pipeline.groups<stash x 1>, pipeline.ties = array<i64: -1>} {
+  // expected-error@below {{'nn.gelu' op in `s0.B` has no rule for `tensor = 2`: operand 0 is shard 2, 2 copies (partial)}}
+  %y = nn.gelu %dy : (!h) -> !h
+  return %y : !h
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
+}
+
+// -----
+
+// A device has columns of all heads' statistics where those of its own heads belong.
+!x = tensor<1x4x8xf32>
+!h = tensor<1x4x4xf32>
+!l = tensor<1x2x4xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+func.func private @s0.F(%x: !x, %l: tensor<1x2x8xf32>, %s: tensor<2xf32>) -> !h attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 3>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %h = nn.take_columns %x over <tensor> {members = 2} : (!x) -> !h
+  %m = nn.take_columns %l over <tensor> {members = 2} : (tensor<1x2x8xf32>) -> !l
+  // expected-error@below {{'nn.attention_merge' op in `s0.F` has no rule for `tensor = 2`: operand 0 is shard 2, operand 1 is shard 2}}
+  %y, %n = nn.attention_merge %h, %m, %h, %m {heads = 2} : (!h, !l, !h, !l) -> (!h, !l)
+  return %y : !h
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {}
+}
+
+// -----
+
+// Neighbours have the same two heads of keys, of which the queries of each read one.
+!x = tensor<1x4x16xf32>
+!h = tensor<1x4x4xf32>
+!w = tensor<16x4xf32>
+#mesh = #pipeline.mesh<tensor 4, context 1, data 1, pipeline 1>
+#q = #pipeline.weight<"q" : !w declared <"q" zero cut <[16, 16] dim 1>>>
+#k = #pipeline.weight<"k" : !w declared <"k" zero cut <[16, 8] dim 1 copies 2>>>
+func.func private @s0.F(%x: !x, %q: !w, %k: !w) -> !h attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 2>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %c = nn.spread %x over <tensor> : (!x) -> !x
+  %a = nn.linear %c, %q : (!x, !w) -> !h
+  %s = nn.spread %k over <tensor> {neighbours = 2} : (!w) -> !w
+  %b = nn.linear %c, %s : (!x, !w) -> !h
+  // expected-error@below {{operand 0 is shard 2, operand 1 is shard 2, 2 copies (copy)}}
+  %o, %l = nn.attention %a, %b, %b {heads = 2, causal = true} : (!h, !h, !h) -> (!h, tensor<1x2x4xf32>)
+  return %o : !h
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#q, #k]}
+}
+
+// -----
+
+// Columns of q go into q|k|v with fewer columns of k and v: no whole number of equal runs.
+!x = tensor<1x4x8xf32>
+!h = tensor<1x4x4xf32>
+!p = tensor<1x4x10xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+func.func private @s0.F(%x: !x) -> !p attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %h = nn.take_columns %x over <tensor> {members = 2} : (!x) -> !h
+  // expected-error@below {{'nn.place_columns' op in `s0.F` has no rule for `tensor = 2`: operand 0 is shard 2}}
+  %y = nn.place_columns %h {start = 0, total = 10} : (!h) -> !p
+  return %y : !p
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {}
+}
+
+// -----
+
+// A run of columns of p|q is read from the middle of p: it has columns of both.
+!x = tensor<1x4x8xf32>
+!h = tensor<1x4x4xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#w = #pipeline.weight<"w" : tensor<8x8xf32> declared <"w" zero cut <[8, 16] dim 1 runs 2>>>
+func.func private @s0.F(%x: !x, %w: tensor<8x8xf32>) -> !h attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %c = nn.spread %x over <tensor> : (!x) -> !x
+  %p = nn.linear %c, %w : (!x, tensor<8x8xf32>) -> !x
+  // expected-error@below {{'nn.slice_columns' op in `s0.F` has no rule for `tensor = 2`: operand 0 is shard 2, 2 runs}}
+  %y = nn.slice_columns %p {start = 2, width = 4} : (!x) -> !h
+  return %y : !h
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
+}
+
+// -----
+
+// Two devices have the same columns of dy and all of their gradient: a sum over all devices would count them twice.
+!x = tensor<1x4x8xf32>
+!h = tensor<1x4x4xf32>
+!w = tensor<8x4xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#w = #pipeline.weight<"w" : !w declared <"w" zero cut <[8, 4] dim 1 copies 2>>>
+func.func private @s0.F(%x: !x, %w: !w) -> !h attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %c = nn.spread %x over <tensor> : (!x) -> !x
+  %s = nn.spread %w over <tensor> {neighbours = 2} : (!w) -> !w
+  %y = nn.linear %c, %s : (!x, !w) -> !h
+  return %y : !h
+}
+func.func private @s0.B.first(%dy: !h, %w: !w) -> !x attributes {
+  pipeline.body = #pipeline.body<"s0" B first>, pipeline.inputs = #pipeline.groups<dact x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<dact x 1>, pipeline.ties = array<i64: -1>} {
+  %s = nn.all_reduce %dy over <tensor> {neighbours = 2} : (!h) -> !h
+  // expected-error@below {{operand 0 is shard 2, 2 copies (full), operand 1 is shard 1, 2 copies (full)}}
+  %d = nn.linear_dx %s, %w : (!h, !w) -> !x
+  %r = nn.all_reduce %d over <tensor> : (!x) -> !x
+  return %r : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
+}
+
+// -----
+
+// The weights of a token's choices are cut as if they were columns.
+!k = tensor<1x4x4xf32>
+!i = tensor<1x4x2xi32>
+!l = tensor<1x4x6xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+func.func private @s0.F(%l: !l, %k: !k) -> tensor<1x16xf32> attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 2>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %w, %sel, %p, %lse, %places, %counts = nn.route %l {top = 2, sections = #nn.sections<2 most 2>}
+      : (!l) -> (tensor<1x4x2xf32>, !i, !l, tensor<1x4xf32>, !i, tensor<2x3xi32>)
+  %h = nn.take_columns %k over <tensor> {members = 2} : (!k) -> tensor<1x4x2xf32>
+  // expected-error@below {{'nn.place_weights' op in `s0.F` has no rule for `tensor = 2`: operand 0 is shard 2}}
+  %y = nn.place_weights %h, %places {sections = #nn.sections<2 most 2>} : (tensor<1x4x2xf32>, !i) -> tensor<1x16xf32>
+  return %y : tensor<1x16xf32>
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {}
+}
+
+// -----
+
+// A table is looked up by the device of the context, of which each has all of it.
+!x = tensor<1x4x8xf32>
+!t = tensor<1x4xi32>
+!w = tensor<10x8xf32>
+#mesh = #pipeline.mesh<tensor 1, context 2, data 1, pipeline 1>
+#w = #pipeline.weight<"w" : !w declared <"w" zero>>
+func.func private @s0.F(%t: !t, %w: !w) -> !x attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<tokens x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  // expected-error@below {{has no rule for `context = 2`: operand 0 is none, operand 1 is copy; its `first_by` counts by `context`}}
+  %x = nn.embedding %t, %w {first = 0, whole = 10, first_by = #nn.axes<context>} : (!t, !w) -> !x
+  return %x : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
+}
