@@ -48,8 +48,9 @@ SmallVector<double> RopeOp::params() {
   return {getTheta().convertToDouble()};
 }
 double RopeOp::flops() {
-  const auto heads = static_cast<double>(getHeads());
-  return 6.0 * elementsOf(getX()) * (heads - static_cast<double>(getPassing())) / heads;
+  const int64_t heads = getHeads(), passing = getPassing(), width = widthOf(getX()) / heads;
+  const int64_t pairs = getTable() ? static_cast<int64_t>(getTable()->size()) - 1 : width / 2;
+  return 6.0 * rowsOf(getX()) * (heads - passing) * pairs;
 }
 Flags RopeOp::flags() {
   return flagsOf({{"pair", getStyle() == "pair"},

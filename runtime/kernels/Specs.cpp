@@ -323,14 +323,15 @@ double Kernels::flops(const OpSpec &spec) {
   double size = 1, d[6];
   for (size_t i = 0; i < 6; ++i)
     d[i] = double(op.dims[i]);
-  for (size_t i = 0; i < spec.dims.size(); ++i)
-    size *= double(spec.dims[i]);
+  for (size_t i = 0; i < kernelFacts[int(op.kernel)].dims; ++i)
+    size *= double(op.dims[i]);
+  double bias = op.has(WithBias) ? d[0] * d[2] : 0;
   double pairs = takesTensors(op.kernel) ? 0 : d[0] * d[2] * visiblePairs(op);
   switch (op.kernel) {
   case Kernel::linear:
+    return 2 * size + bias;
   case Kernel::linear_dx:
   case Kernel::linear_dw:
-    return 2 * size;
   case Kernel::router:
   case Kernel::router_dx:
   case Kernel::router_dw:
@@ -352,9 +353,9 @@ double Kernels::flops(const OpSpec &spec) {
   case Kernel::scale_rows_bwd:
     return 3 * size;
   case Kernel::linear_gelu:
-    return 2 * size + 10 * d[0] * d[2];
+    return 2 * size + bias + 10 * d[0] * d[2];
   case Kernel::linear_add:
-    return 2 * size + d[0] * d[2];
+    return 2 * size + bias + d[0] * d[2];
   case Kernel::linear_dx_gelu:
     return 2 * size + 15 * d[0] * d[1];
   case Kernel::linear_dw_bias:
@@ -364,7 +365,7 @@ double Kernels::flops(const OpSpec &spec) {
   case Kernel::attention_bwd:
     return pairs * (10 * d[4] + (op.has(Dropped) ? 15 : 0));
   case Kernel::rope:
-    return 3 * d[0] * d[1] * d[2] * d[3];
+    return 6 * d[0] * d[1] * d[2] * double(op.pairs);
   case Kernel::attention_merge:
   case Kernel::attention_delta:
     return 2 * size;
@@ -386,8 +387,9 @@ double Kernels::flops(const OpSpec &spec) {
   case Kernel::rmsnorm_bwd:
     return 12 * size;
   case Kernel::layernorm_rebuild:
+    return 4 * size;
   case Kernel::rmsnorm_rebuild:
-    return 3 * size;
+    return 2 * size;
   case Kernel::dropout:
     return 15 * d[0] * d[1] * d[2];
   case Kernel::gelu:
