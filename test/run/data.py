@@ -158,6 +158,7 @@ def check_middle(program, folder):
     """One byte in the middle of a file of 300 kB that has changed; a checkpoint without a checksum is read as before."""
     letters = bytearray(b"abcdefghijkl" * 25000)
     long, saved = write(folder, "long.txt", bytes(letters)), os.path.join(folder, "long")
+    harness.call(["rm", "-rf", saved])
     harness.call([program, "--in-process", "--data", long, "--steps", "9", "--stop-at", "2", "--save", saved])
     letters[150000] += 1
     changed = write(folder, "changed.txt", bytes(letters))
