@@ -18,7 +18,8 @@ END = {"send", "receive", "member"}
 ACTIONS = {"run": [{"run"}, set("FBIWRU"), str, "pieces", "mb", ["values"], ["values"], LINE, ["values"]],
            "post": [{"post"}, "messages", END, "values", ("values", None), LINE, ["values"]],
            "wait": [{"wait"}, "messages", END, LINE, ["values"]]}
-BIND = {"kind": {"weight", "opt", "grad", "previous", "undo"}, "piece": "pieces", "shard?": "ranks"}
+BIND = {"kind": {"weight", "opt", "grad", "previous", "undo"}, "piece": "pieces", "shard?": "ranks",
+        "save?": bool}
 DATA = {"kind": {"tokens", "targets", "source", "starts", "positions", "rows", "loss", "norm"}, "mb?": "mb"}
 VALUE = {"role": str, "label": str, "piece": PIECE, "mb": "mb", "host": bool, "bind": (None, BIND, DATA)}
 MESSAGE = {"kind": {"p2p", "host", *GROUPS}, "role": str, "piece": PIECE, "mb": "mb", "of": ({"all"}, "ties"),

@@ -1,6 +1,20 @@
-"""Compares what a program says of itself with what it does: lives of values, counts, and simulated starts."""
+"""Compares what a program says of itself with what it does: saved weights, lives, counts, and simulated starts."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import collections
+
+
+def saves(checker):
+    """If some copies of weights are said to be saved, a checkpoint has each weight, or each of its shards, once."""
+    copies, checker.action = collections.Counter(), None
+    for checker.rank, binds in enumerate(checker.binds):
+        for bind in binds:
+            if bind.get("kind") == "weight":
+                copies[bind["piece"], bind.get("shard")] += bool(bind.get("save"))
+                if copies[bind["piece"], bind.get("shard")] > 1:
+                    checker.fail("values", f"saves the weights of piece {bind['piece']}, which are saved already")
+    lacking = [piece for (piece, _), times in copies.items() if not times]
+    if lacking and any(copies.values()):
+        checker.fail("values", f"neither this rank nor one before it saves the weights of piece {lacking[0]}")
 
 
 def lives(checker, counts):

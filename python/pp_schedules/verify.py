@@ -8,7 +8,7 @@ import collections, gc
 from .form import check, name_of, story
 from .progress import LANES, MAPS, progress
 from .refused import Unproved
-from .stated import lives, times
+from .stated import lives, saves, times
 
 # What an end of a message reads and what it writes: its value (3) and its shard (4), by their place in the action.
 ENDS = {"send": ((3,), ()), "receive": ((), (3,)), "all_reduce": ((3,), (3,)), "all_gather": ((4,), (3,)),
@@ -36,10 +36,9 @@ class Checker:
         self.rank, self.action, self.steps = 0, None, []  # what is looked at, for an error; posts and waits of ranks
         self.binds = [[value["bind"] or {} for value in rank["values"]] for rank in self.programs]
         self.weighted = {bind["piece"] for binds in self.binds for bind in binds if bind.get("kind") == "weight"}
-        self.trained = [i in self.weighted and not forward and not piece["frozen"] and piece["owner"] is not None
-                        for i, piece in enumerate(self.pieces)]
-        self.shards, self.whole, self.kept = [], [], collections.defaultdict(set)
+        self.trained, self.shards, self.whole, self.kept = [], [], [], collections.defaultdict(set)
         for i, piece in enumerate(self.pieces):
+            self.trained.append(i in self.weighted and not forward and not piece["frozen"] and bool(piece["owner"]))
             cut = piece["owner"] and piece["owner"]["layout"] == "shard"
             self.shards.append(sorted(piece["owner"]["ranks"]) if cut else [None])
             users = {i}.union(*(tie["sharers"] for tie in self.ties if tie["owner"] == i))
@@ -102,8 +101,8 @@ class Checker:
                 self.action = actions[at[self.rank]]
                 at[self.rank] += 1
                 if self.action[0] == "run":
-                    got = [self.read(v) for v in self.action[5]]
-                    (self.update if self.action[1] == "U" else self.unit)(*self.action[1:7], got)
+                    run = self.update if self.action[1] == "U" else self.unit
+                    run(*self.action[1:7], [self.read(v) for v in self.action[5]])
                 else:
                     (self.post if self.action[0] == "post" else self.wait)(*self.action[1:3])
         self.action = None
@@ -274,8 +273,8 @@ class Checker:
 def verify(program, maps=MAPS):
     """Checks a program (a dictionary of the format pp.program/1, or a `Program`) and returns what was counted.
 
-    Checked: every unit once, and on inputs that are there; every gradient complete when it is read; channels in one
-    order on both ends; no deadlock with lanes by each of `maps`; lives, counts and simulated starts as stated. Raises
+    Every unit runs once, on inputs that are there; gradients are complete where they are read; ends agree in the order
+    of messages; there is no deadlock with lanes by each of `maps`; lives, counts and starts are as stated. Raises
     `Unproved`, which names the claim that is broken, the rank, the action and its line.
     """
     data, facts, collects = getattr(program, "data", program), {"maps": list(maps)}, gc.isenabled()
@@ -292,6 +291,7 @@ def verify(program, maps=MAPS):
             checker.values(orders[0])
             facts["forward units" if forward else "units"] = checker.units()
             facts["forward messages" if forward else "messages"] = len(checker.messages)
+            saves(checker)
             lives(checker, None if forward else data["counts"])
             times(checker, None if forward else data.get("time"))
     finally:

@@ -49,6 +49,8 @@ BROKEN = [
     ("a milliard of microbatches", lambda p: p.update(microbatches=10 ** 9), "form", ["microbatches: expected 1 to"]),
     ("NaN", lambda p: actions(p, 0)[0].__setitem__(3, float("nan")), "form", ["programs[0].actions[0][3]", "nan"]),
     ("a message on another lane", lambda p: p["messages"][0].update(lane=1), "form", ["messages[0]", "lane"]),
+    ("a weight that nobody saves", lambda p: p["programs"][0]["values"][0]["bind"].update(save=True), "values",
+     ["rank 1", "piece 1"]),
     ("starts that go back", lambda p: p.update(time=starts(0, 1, 1, 1, 1, 5, 4)), "time", ["rank 0"]),
     ("a start before the message", lambda p: p.update(time=starts(0, 1, 1, 2, 2, 5, 6)), "time",
      ["rank 1, wait of act(0, 0)"])]
