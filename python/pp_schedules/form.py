@@ -28,8 +28,8 @@ MESSAGE = {"kind": {"p2p", "host", *GROUPS}, "role": str, "piece": PIECE, "mb": 
 SIDE = {"messages": [MESSAGE], "programs": [{"rank": int, "values": [VALUE], "actions": [list]}]}
 PROGRAM = {
     "name": str, "ranks": int, "microbatches": int, "slices": int, "updates": int, "files": [{"path": str}],
-    "pieces": [{"name": str, "index": int, "part": TEXT, "layers": (None, [int]), "frozen": bool, "line": LINE,
-                "owner": (None, PLACE), "homes": (None, PLACE)}],
+    "pieces": [{"name": str, "kind": {"stage", "part"}, "index": int, "part": TEXT, "layers": (None, [int]),
+                "frozen": bool, "line": LINE, "owner": (None, PLACE), "homes": (None, PLACE)}],
     "ties": [{"owner": "pieces", "sharers": ["pieces"]}],
     "lanes": [({"kind": {"edge"}, "from": "ranks", "to": "ranks"}, {"kind": {"group"}, "ranks": ["ranks"]})],
     **SIDE, "forward": (None, SIDE), "counts": [dict.fromkeys(COUNTS, int)],

@@ -155,7 +155,7 @@ def main():
     facts = pp_schedules.verify(large)
     took, units = time.process_time() - start, facts["units"] + facts["forward units"]
     print(f"{units} units in {took:.2f} s of CPU time; claims that mutants break: {dict(said)}; {dict(slow)}")
-    if took > 4:                                   # 0.7 s on a machine that does nothing else
+    if took > 4:                                   # 1.1 s on two cores that others use, too
         failed += 1
         print(f"the checker takes {took:.1f} s for {units} units")
     missing = CLAIMS - {"form"} - set(said)
