@@ -42,11 +42,31 @@ def programs(compiler, folder):
     if not re.fullmatch(r"F\(1, 0\) at 1f1b\.pipe:\d+:\d+", program.story(action, program.data["messages"])):
         yield f"the first unit of rank 1 is told as {program.story(action, program.data['messages'])}"
     changed = json.loads(json.dumps(program.data))
-    changed["microbatches"] = 7
+    changed["name"] = "another"
     yield refused("a changed program", lambda: pp_schedules.Program.of(changed), "fingerprint")
     yield refused("another format", lambda: pp_schedules.Program.of({"format": "pp.program/2"}), "pp.program/2")
     changed["needs"] = ["wings"]
     yield refused("an unknown need", lambda: pp_schedules.Program.of(changed), "`wings`")
+
+
+def limits(compiler):
+    """Closed forms: 1F1B and GPipe take 3 (m + p - 1), which no order beats; with halves it is 3 m + p - 1."""
+    for p, m in ((2, 4), (4, 8)):
+        sizes, whole = dict(ranks=p, microbatches=m, layers=p), 3 * (m + p - 1)
+        for file, more, step, stashes in (("1f1b", {}, whole, min(m, p)), ("gpipe", {}, whole, m),
+                                          ("zb_h", {"name": "zb_h", "k": 1}, 3 * m + p - 1, None)):
+            schedule = pp_schedules.Schedule(f"std/{file}.pipe", pp=compiler, **sizes, **more)
+            made, bubble = schedule.limits(), 1 - 3 * m / step
+            if (made["makespan"], made["bound"], made["rank"], made["work"]) != (step, step, p - 1, 3 * m):
+                yield f"{file}, {p} x {m}: the step is bound by {step}, not as in {made}"
+            if max(abs(made["bubble"] - bubble), abs(made["least_bubble"] - bubble)) > 1e-9:
+                yield f"{file}, {p} x {m}: the bubble is {bubble}, not as in {made}"
+            if stashes and made["stashes"] != stashes or f"than {step}: rank {p - 1} has" not in str(made):
+                yield f"{file}, {p} x {m}: {stashes} stashes, not as in {made}"
+    both = schedule.compare("std/1f1b.pipe", "one_f_one_b", k=None)
+    if both._repr_html_().count("<svg") != 2 or not re.search(r"step +27 +33\n", both):
+        yield f"two schedules are not compared: {both}"
+    yield refused("a file that the library lacks", lambda: schedule.compare("std/wings.pipe"), "`std/wings.pipe`")
 
 
 def schedules(compiler, folder):
@@ -59,6 +79,7 @@ def schedules(compiler, folder):
         yield "the proofs are not shown"
     if not 0 < schedule.stats()["bubble"] < 1 or schedule.csv(comms=True).count("\n") < 4:
         yield "no statistics or no CSV"
+    yield from limits(compiler)
     if schedule.program().verify()["units"] < 8 * 8 * 2 or "<html" not in schedule.report():
         yield "no program or no report"
     bad = os.path.join(folder, "bad.pipe")
