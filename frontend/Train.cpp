@@ -63,6 +63,7 @@ public:
     for (const Function *function : declared.functions)
       evaluator.globals.bindings.push_back({function->name, Value(), false, function, {}, function->isWrong});
     evaluator.isIncomplete = declared.isIncomplete;
+    evaluator.attempt = options.attempt;
   }
 
   /// All errors are told, but for those that only follow from another one: of what depends on something that is wrong,
@@ -743,6 +744,7 @@ private:
     elaborator.globals.bindings = evaluator.globals.bindings;
     elaborator.isIncomplete = evaluator.isIncomplete || schedule->isWrong || outline.isIncomplete;
     elaborator.knowsNodes = known.mesh && known.cluster;
+    elaborator.attempt = calleeOf(model).find("layers") ? options.attempt : nullptr;
     isRight &= options.aloneMicrobatches || succeeded(recompute(elaborator));
     isRight &= succeeded(elaborator.elaborate(*schedule, scheduleScope));
     if (!isRight || failed(elaborator.emitPieces()) || failed(trained.check(module, model->name.text)))

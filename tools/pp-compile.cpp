@@ -229,6 +229,8 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, FailureOr<pp::
     plans = found.isPlanned || (plans && found.options.schedule == given);
   }
   auto run = [&] {
+    pp::Attempt attempt;
+    options->attempt = &attempt;
     OwningOpRef<ModuleOp> module =
         isPipe ? pp::importPipe(*manager, &context, *options) : parseModule(manager, &context);
     pp::PassTimes times;
@@ -236,7 +238,7 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, FailureOr<pp::
     bool done = module && succeeded(prepareModule(*module)) && succeeded(checkRequest(*module, *manager, isPipe)) &&
                 succeeded(runPasses(*module, *proofs, times, proved, plans)) &&
                 succeeded(write(*module, proved, times, *manager, os));
-    pp::noteFiles(*manager);
+    pp::noteFiles(*manager, attempt.files);
     // The process ends soon. To take a million ops apart one by one would only cost time.
     if (!splitInput)
       llvm::BuryPointer(module.release().getAsOpaquePointer());

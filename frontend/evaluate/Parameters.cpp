@@ -100,6 +100,8 @@ private:
     if (parameter.value)
       return evaluator.evaluate(parameter.value, into);
     StringRef shown = parameter.role.empty() ? parameter.name.text : parameter.role;
+    if (evaluator.attempt)
+      evaluator.attempt->missing.push_back(shown.str());
     return evaluator.fail(at, "parameter `" + shown + "` of `" + callee.name.text + "` has no value; `-D " + shown +
                                   "=..` gives it one");
   }

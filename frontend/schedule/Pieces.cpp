@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "dialect/nn/Nn.h"
 #include "frontend/Cluster.h"
+#include "frontend/Frontend.h"
 #include "frontend/schedule/Elaborator.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/Support/MathExtras.h"
@@ -313,6 +314,8 @@ LogicalResult Elaborator::cutStages(const CutStatement *statement, Scope &scope)
     return fail(statement->count->at, "the model is cut into at least 1 stage, got " + Twine(*count));
   bool given = any_of(statement->clauses, [](const Clause &clause) { return clause.layers; });
   int64_t least = model.layers / *count, more = model.layers % *count;
+  if (!given && more > 0 && attempt)
+    attempt->layers = *count;
   // Where the numbers of layers do not fit, the stages are declared all the same: errors of units are told, too.
   if (!given && least == 0 && !model.isUnknown)
     (void)fail(statement->at, Twine(*count) + " stages need a layer each, and the model has " + Twine(model.layers) +
