@@ -76,6 +76,8 @@ def refusals(rank, programs):
     refusal(lambda: pipeline(broken, 2), "gradients: rank 0, U(0)", "(0, 7)")
     pipe, _ = pipeline(programs["zero1"], 4)
     refusal(lambda: pipe.backward(inputs, targets, weight), "give `optimizer`")
+    pipe, _ = pipeline(programs["wzb1"], 2)
+    refusal(lambda: pipe.backward(inputs, targets, weight), "moves new weights behind its updates")
     pipe, _ = pipeline(program, 2, made=[Odd(s, 2) for s in range(2)])
     pipe.eval(inputs, targets, weight)
     pipe.close()
@@ -164,6 +166,55 @@ def own_loop(rank, programs):
     if min(pipe.memory().values()) <= 0 or pipe.needs() != {
             "inputs": [] if rank else list(range(8)), "targets": list(range(8)) if rank else []}:
         raise RuntimeError(f"{pipe.memory()} {pipe.needs()}")
+
+
+def homes(rank, programs):
+    """As a trainer that fills its modules last: they are made on `meta`, get storage and values behind the Pipeline, are
+    clipped and updated outside, and get other storage between steps. `backward` adds up; keywords go to all stages."""
+    import torch
+    from bridge_models import Llama, batch, counted_sum
+    from pp_schedules.torch import Pipeline
+
+    class Scaled(Llama):
+        def forward(self, x, scale=None):
+            return super().forward(x) * scale
+
+    inputs, targets, weight = batch(MICROBATCHES)
+    words = [{"scale": torch.tensor(1.0 + mb)} for mb in range(MICROBATCHES)]
+    made = [Scaled(stage, 4) for stage in range(4)]
+    empty = [copy.deepcopy(module).to("meta") for module in made]
+    pipe = Pipeline(programs["zb_v"], empty.__getitem__, loss=counted_sum)
+    refusal(lambda: pipe.backward(inputs, targets, weight, words), "is on `meta` at the first step")
+    for stage, p in pipe.pieces.items():
+        empty[stage].to_empty(device="cpu")
+        empty[stage].load_state_dict(made[stage].state_dict())
+    optimizer = torch.optim.SGD([q for i in pipe.pieces for q in empty[i].parameters()], 0.1)
+    other = torch.optim.SGD([q for module in made for q in module.parameters()], 0.1)
+    for step in range(2):
+        optimizer.zero_grad()
+        other.zero_grad()
+        for _ in range(2):                         # two batches for one update
+            total = pipe.backward(inputs, targets, weight, words)
+            want = 0.0
+            for mb, (x,) in enumerate(inputs):
+                for module in made:
+                    x = module(x, **words[mb])
+                loss = counted_sum(x, *targets[mb])
+                (loss * weight).backward()
+                want += loss.item() * weight
+                if mb in pipe.losses and abs(pipe.losses[mb] - loss.item()) > 1e-9:
+                    raise RuntimeError("a microbatch's loss differs")
+        if abs(total - want) > 1e-9 or (len(pipe.losses) == 8) != (rank == 0):
+            raise RuntimeError(f"rank {rank}: the loss is {total}, not {want}; {len(pipe.losses)} losses")
+        close(pipe, made)
+        optimizer.step()
+        other.step()
+        for stage in pipe.pieces:                  # other storage, the same parameters
+            for q in empty[stage].parameters():
+                q.data = q.data.clone()
+    pipe.eval(inputs, targets, weight, words)
+    empty[next(iter(pipe.pieces))].load_state_dict(made[next(iter(pipe.pieces))].state_dict(), assign=True)
+    refusal(lambda: pipe.eval(inputs, targets, weight, words), "is another Parameter")
 
 
 def masks(rank, programs):
@@ -269,7 +320,7 @@ def halves(rank, programs):
 # Name: (function, ranks).
 CHECKS = {"halves": (halves, 1), "refusals": (refusals, 2), "shapes": (shapes, 2), "fails": (fails, 2),
           "frozen": (frozen, 2),
-          "own_loop": (own_loop, 2), "masks": (masks, 2), "cuts": (cuts, 2), "copies": (copies, 4), "late": (late, 2)}
+          "own_loop": (own_loop, 2), "homes": (homes, 2), "masks": (masks, 2), "cuts": (cuts, 2), "copies": (copies, 4), "late": (late, 2)}
 
 
 def worker(name, rank, ranks, paths, store, errors):
@@ -302,7 +353,7 @@ def programs_of(compiler, folder):
     for name, case, ranks, tied in (("1f1b", "1f1b", 2, False), ("four", "1f1b", 4, False),
                                     ("other", "gpipe", 2, False), ("tied", "1f1b", 2, True),
                                     ("parts", "helixpipe", 2, False), ("zero1", "zero1", 2, False),
-                                    ("zb_h1", "zb_h1", 2, False), ("zb_v", "zb_v", 2, False),
+                                    ("zb_h1", "zb_h1", 2, False), ("wzb1", "wzb1", 2, False), ("zb_v", "zb_v", 2, False),
                                     ("recompute", "1f1b_recompute", 2, False)):
         program_of(compiler, folder, case, ranks, MICROBATCHES, tied)
         paths[name] = os.path.join(os.path.abspath(folder), f"{'tied-' * tied}{case}-{ranks}-{MICROBATCHES}.json")

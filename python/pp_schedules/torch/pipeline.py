@@ -29,9 +29,9 @@ REFUSED = {
 class Now:
     """What is true of the step that runs."""
 
-    def begin(self, inputs, targets, weights, training, device):
+    def begin(self, inputs, targets, weights, extra, training, device):
         self.inputs, self.targets, self.weights, self.training = inputs, targets, weights, training
-        self.norm, self.counted, self.reduced, self.states = None, set(), set(), {}
+        self.norm, self.losses, self.reduced, self.states, self.extra = None, {}, set(), {}, extra
         self.total = torch.zeros((), dtype=torch.double, device=device)
 
 
@@ -69,6 +69,7 @@ class Pipeline:
         self.program, self.group, self.rank, self.device = program, group, dist.get_rank(group), torch.device(device)
         self.loss, self.clip, self.seed, self.context, self.replicas = loss, clip, seed, context, replicas
         self.closed, self.steps, self.norm, self.log, self.now, self.meta = False, 0, None, None, Now(), None
+        self.losses, self.optimizer = {}, optimizer
         self._agree(unsafe_lanes)
         self.me = program.data["programs"][self.rank]
         runs = [a for a in self.me["actions"] if a[0] == "run"]
@@ -76,22 +77,27 @@ class Pipeline:
         self.moved = {m["piece"] for m in program.data["messages"] if m["role"] == "stash"}
         self.tied_values = {a[3]: program.data["messages"][a[1]]["of"] for a in self.me["actions"]
                             if a[0] == "post" and program.data["messages"][a[1]]["of"] != "all"}
-        said = [None] * program.ranks              # what one rank refuses all refuse, or the others would wait for it
-        try:
+        def build():
             self._modules(stages, {a[3] for a in runs}, ties or {}, names)
-            self._homes(optimizer)
+            self._homes()
             self._splits(split)
-            mine = None
-        except Refused as refused:
-            mine = str(refused)
-        dist.all_gather_object(said, mine, group=group)
-        if any(said):
-            raise Refused(mine or next(f"rank {rank}: {text}" for rank, text in enumerate(said) if text))
+        self._together(build)
         self.lanes = Lanes(program, group, lanes, self.device)
         Pipeline.made += 1
         name = f"pp/{Pipeline.made}/{','.join(map(str, self.lanes.ranks))}"
         self.watch = Watch(name, self.rank, program.ranks, patience)
         self.lists = {}
+
+    def _together(self, make):
+        """Calls `make`; what one rank refuses all refuse, or the others would wait for it."""
+        mine, said = None, [None] * self.program.ranks
+        try:
+            make()
+        except Refused as refused:
+            mine = str(refused)
+        dist.all_gather_object(said, mine, group=self.group)
+        if any(said):
+            raise Refused(mine or next(f"rank {rank}: {text}" for rank, text in enumerate(said) if text))
 
     def _agree(self, unsafe_lanes):
         """Refuses what cannot run before anything is built."""
@@ -122,7 +128,9 @@ class Pipeline:
                           "gradients does not hold for this model")
         self.pieces = {}
         for i in sorted(runs | bound):
-            module = build(i).to(self.device)
+            module = build(i)
+            if not any(p.is_meta for p in module.parameters()):
+                module = module.to(self.device)
             if isinstance(module, torch.nn.parallel.DistributedDataParallel):
                 raise Refused(f"stage {i} is a DistributedDataParallel, which sums at every backward; use `replicas`")
             piece = self.pieces[i] = Piece(i, module, self.device)
@@ -144,26 +152,37 @@ class Pipeline:
         places = [piece.names.index(name) for name in given]
         piece.tied = {t: places if len(mine) == 1 else [places[k]] for k, t in enumerate(mine)}
 
-    def _homes(self, optimizer):
-        """Where weights are between steps, and who updates what."""
+    def _homes(self):
+        """Where weights are between steps, and who updates what: pieces by kinds of values."""
         binds = [v["bind"] for v in self.me["values"] if v["bind"] and v["bind"]["kind"] in ("weight", "opt")]
         self.sharded = {b["piece"] for b in binds if b.get("shard") is not None}
         self.saved = {b["piece"] for b in binds if b["kind"] == "weight" and b.get("save")}
+        self.updated = {b["piece"] for b in binds if b["kind"] == "opt"}
+        self.full = {b["piece"] for b in binds if b["kind"] == "weight" and b.get("shard") is None}
+        for i in self.sharded:
+            p = self.pieces[i]
+            if len({t.dtype for t in p.like}) > 1:
+                raise Refused(f"stage {i} is updated in shards, and has parameters of several dtypes")
+            p.cut = (next(b["shard"] for b in binds if b["piece"] == i and b.get("shard") is not None),
+                     len(self.program.pieces[i]["owner"]["ranks"]))
+
+    def _settle(self):
+        """Homes and optimizers, at the first use: trainers fill their modules after they made the Pipeline."""
         for i, p in self.pieces.items():
-            kinds = {b["kind"]: b for b in binds if b["piece"] == i}
+            if p.settled:
+                p.refresh()
+                continue
+            p.settle()
             if i in self.sharded:
-                if len({t.dtype for t in p.like}) > 1:
-                    raise Refused(f"stage {i} is updated in shards, and has parameters of several dtypes")
-                shard = next(b["shard"] for b in kinds.values() if b.get("shard") is not None)
-                p.cut = shard, len(self.program.pieces[i]["owner"]["ranks"])
                 p.make_shard()
-            if "weight" not in kinds or kinds["weight"].get("shard") is not None:
+            if i not in self.full:
                 p.empty_home()
-            if "opt" in kinds and optimizer is not None:
-                shared = {place for t in p.tied if i in self.program.ties[t]["sharers"] for place in p.tied[t]}
+            if i in self.updated and self.optimizer is not None:
+                ties = self.program.ties
+                shared = {place for t in p.tied if i in ties[t]["sharers"] for place in p.tied[t]}
                 own = [p.shard] if i in self.sharded else [q for place, q in enumerate(p.parameters) if
                                                           q.requires_grad and place not in shared]
-                p.optimizer = optimizer(own) if own else None
+                p.optimizer = self.optimizer(own) if own else None
 
     def _splits(self, split):
         self.splits = {}
@@ -181,7 +200,7 @@ class Pipeline:
 
     # Shapes: the first microbatch runs through the stages once, in their order.
 
-    def _shapes(self, inputs, targets):
+    def _shapes(self, inputs, extra):
         self.meta, incoming = {}, None
         for i in range(len(self.program.pieces)):
             runner = min(r["rank"] for r in self.program.data["programs"] for a in r["actions"] if a[:2] == ["run", "F"]
@@ -189,7 +208,7 @@ class Pipeline:
             told = [None]
             if runner == self.rank:
                 try:
-                    told = [self._shape(i, incoming, inputs)]
+                    told = [self._shape(i, incoming, inputs, extra)]
                 except Exception as error:         # every rank must hear of it, or the others wait for ever
                     told = [f"stage {i} on the first microbatch: {type(error).__name__}: {error}"]
             dist.broadcast_object_list(told, self.lanes.ranks[runner], group=self.group)
@@ -198,14 +217,15 @@ class Pipeline:
             self.meta[i] = Meta(*told[0])
             incoming = self.meta[i].outputs
 
-    def _shape(self, i, incoming, inputs):
+    def _shape(self, i, incoming, inputs, extra):
         """Runs a stage on zeros of the told shapes, as it trains; generator and buffers are put back."""
         p = self.pieces[i]
         away = not p.home[0].numel() and any(t.numel() for t in p.like)
         where = torch.device("meta") if away else self.device
         kept = {name: b.clone() for name, b in p.module.named_buffers()}
+        mb = next(a[4] for a in self.me["actions"] if a[:2] == ["run", "F"] and a[3] == i)
+        words = extra[mb] if extra is not None else {}
         if i == 0:
-            mb = next(a[4] for a in self.me["actions"] if a[:2] == ["run", "F"] and a[3] == 0)
             x = tuple(t.to(where) for t in inputs[mb])
         else:
             x = tuple((torch.zeros if dtype.is_floating_point else torch.ones)(
@@ -217,9 +237,9 @@ class Pipeline:
             with self.context() if self.context else torch.enable_grad():
                 if away:
                     empty = dict(zip(p.names, p.like)) | {name: b.to("meta") for name, b in kept.items()}
-                    y = torch.func.functional_call(p.module, empty, x)
+                    y = torch.func.functional_call(p.module, empty, x, words)
                 else:
-                    y = p.module(*x)
+                    y = p.module(*x, **words)
         y = (y,) if isinstance(y, torch.Tensor) else tuple(y)
         with torch.no_grad():
             for name, b in p.module.named_buffers():
@@ -240,9 +260,10 @@ class Pipeline:
 
     # Lists of functions.
 
-    def _list(self, forward):
-        """[function, values that are dead behind it] for each action, and the values that are there when it begins."""
-        side = self.program.side(forward)
+    def _list(self, way):
+        """[function, values that are dead behind it] for each action, and the values that are there when it begins.
+        `way` is "step", "eval", or "backward", which leaves out norms and updates."""
+        side, leaves = self.program.side(way == "eval"), way == "backward"
         me, messages = side["programs"][self.rank], side["messages"]
         values, env = me["values"], [None] * len(me["values"])
         posts = {(a[1], a[2]): a for a in me["actions"] if a[0] == "post"}
@@ -250,7 +271,9 @@ class Pipeline:
         units, updates = Units(self, env, values), Updates(self, env, values, carriers.land)
         steps = []
         for action in me["actions"]:
-            if action[0] == "post":
+            if leaves and (messages[action[1]]["role"] == "stat" if action[0] != "run" else action[1] == "U"):
+                made = updates.left(action)
+            elif action[0] == "post":
                 made = carriers.post(*action[1:5])
             elif action[0] == "wait":
                 post = posts[action[1], action[2]]
@@ -267,17 +290,26 @@ class Pipeline:
             return self.program.story(me["actions"][min(place, len(steps) - 1)], messages)
         return steps, env, bound, story, me["actions"]
 
-    def _run(self, inputs, targets, weights, forward):
+    def _prepare(self, inputs, extra):
+        """What the first step finds out, or finds changed since the last one."""
         if self.closed:
             raise Refused("this pipeline is closed: a step failed, or `close` was called")
         if self.meta is None:
-            self._shapes(inputs, targets)
-        if forward not in self.lists:
-            self.lists[forward] = self._list(forward)
+            self._together(self._settle)
+            self._shapes(inputs, extra)
+        else:
+            self._settle()
+
+    def _run(self, inputs, targets, weights, extra, way):
+        self._prepare(inputs, extra)
+        for p in self.pieces.values() if way != "eval" else ():
+            p.take_grads()
+        if way not in self.lists:
+            self.lists[way] = self._list(way)
         m = self.program.microbatches
         self.now.begin(inputs, targets, weights if isinstance(weights, (list, tuple)) else [
-            1 / m if weights is None else weights] * m, not forward, self.device)
-        steps, env, bound, story, actions = self.lists[forward]
+            1 / m if weights is None else weights] * m, extra, way != "eval", self.device)
+        steps, env, bound, story, actions = self.lists[way]
         for v, bind in bound:
             if bind["kind"] == "weight":
                 p = self.pieces[bind["piece"]]
@@ -307,6 +339,7 @@ class Pipeline:
         finally:
             watch.end()
             env[:] = [None] * len(env)
+        self.losses = self.now.losses
         dist.all_reduce(self.now.total, group=self.group)
         return self.now.total.item()
 
@@ -323,46 +356,48 @@ class Pipeline:
 
     # What users call.
 
-    def step(self, inputs, targets, weights=None):
+    def step(self, inputs, targets, weights=None, kwargs=None):
         """Runs one step and returns its loss, the same number on every rank; `norm` is that of the gradients.
 
         inputs[i], targets[i]: tuples of tensors of microbatch i; those alone are read that `needs` names. weights: what
         the loss of a microbatch counts in the loss of the step, a number for all or a list. Without it it is
         1 / microbatches, for losses that are means of equal counts; for sums it is 1 / (counted targets of all
-        microbatches and replicas).
+        microbatches and replicas). kwargs[i]: a dictionary of keyword arguments that the modules of all stages get for
+        microbatch i; every rank gives them, for they do not travel. `losses` has {microbatch: loss} on the ranks
+        that run the last stage, without weights.
         """
-        for p in self.pieces.values():
-            for q in p.parameters:
-                q.grad = None
-        total = self._run(inputs, targets, weights, False)
+        total = self._run(inputs, targets, weights, kwargs, "step")
         self.norm, self.steps = self.now.norm, self.steps + 1
         return total
 
-    def backward(self, inputs, targets, weights=None):
-        """As `step`, but leaves the gradients in `.grad` without an update: for loops that clip and update."""
-        for word in ("ties", "shards", "weight moves"):
-            if word in self.program.needs:
-                raise Refused(f"this program needs `{word}` behind its updates; give `optimizer` and call `step`")
-        held = {i: p.optimizer for i, p in self.pieces.items()}
-        clip, self.clip = self.clip, None
-        for p in self.pieces.values():
-            p.optimizer = None
-        try:
-            return self.step(inputs, targets, weights)
-        finally:
-            self.clip = clip
-            for i, p in self.pieces.items():
-                p.optimizer = held[i]
+    def backward(self, inputs, targets, weights=None, kwargs=None):
+        """As `step`, for loops that clip and update themselves: adds the gradients to `.grad` and updates nothing.
 
-    def eval(self, inputs, targets, weights=None):
+        Programs that move weights behind their updates, or update in shards, are refused. There is no `norm`: where
+        stages are replicated, each copy has the whole gradient.
+        """
+        for program in self.program.data["programs"]:
+            behind = False
+            for a in program["actions"]:
+                message = self.program.data["messages"][a[1]] if a[0] == "post" else {"role": None}
+                if behind and message["role"] == "weight" or a[1:3] == ["U", "cut"]:
+                    raise Refused(f"`{self.program.name}` moves new weights behind its updates; give `optimizer` and "
+                                  "call `step`")
+                behind = behind or a[1:3] == ["U", "plain"]
+        if any(piece["owner"]["layout"] == "shard" for piece in self.program.pieces):
+            raise Refused(f"`{self.program.name}` updates in shards; give `optimizer` and call `step`")
+        total = self._run(inputs, targets, weights, kwargs, "backward")
+        self.norm, self.steps = None, self.steps + 1
+        return total
+
+    def eval(self, inputs, targets, weights=None, kwargs=None):
         """The loss by the forward program, which pp proved too; modules are in `eval()` mode meanwhile."""
+        self._prepare(inputs, kwargs)
         modes = [(module, module.training) for p in self.pieces.values() for module in p.module.modules()]
-        if self.meta is None:
-            self._shapes(inputs, targets)
         for p in self.pieces.values():
             p.module.eval()
         try:
-            return self._run(inputs, targets, weights, True)
+            return self._run(inputs, targets, weights, kwargs, "eval")
         finally:
             for module, mode in modes:
                 module.training = mode
@@ -376,10 +411,12 @@ class Pipeline:
     @property
     def optimizers(self):
         """The optimizers of the pieces that this rank updates, for schedules of learning rates."""
+        self._settle()
         return [p.optimizer for p in self.pieces.values() if p.optimizer is not None]
 
     def named_parameters(self):
         """(name in state dicts, parameter) of what this rank has."""
+        self._settle()
         for i, p in self.pieces.items():
             yield from ((self.names(i, name), q) for name, q in zip(p.names, p.parameters))
 
@@ -389,6 +426,7 @@ class Pipeline:
     def state_dict(self):
         """Weights that this rank saves, one copy of replicas, and its buffers, by the names of the whole model. Weights
         in shards are gathered, so every rank must call it."""
+        self._settle()
         state = {}
         for i, p in self.pieces.items():
             tensors = p.home
@@ -404,6 +442,7 @@ class Pipeline:
 
     def load_state_dict(self, state):
         """Takes the weights of this rank out of a state dict of the whole model, whichever schedule wrote it."""
+        self._settle()
         for i, p in self.pieces.items():
             missing = [self.names(i, name) for name in p.names if self.names(i, name) not in state]
             if missing:

@@ -77,11 +77,12 @@ class Units:
         linear = split == "linears" and piece in pipe.halved and keeps
 
         def modules(x):
+            words = now.extra[mb] if now.extra is not None else {}
             if not last:
-                return p.module(*x)
+                return p.module(*x, **words)
             if pipe.loss is None:
-                return p.module(*x, *now.targets[mb])
-            return pipe.loss(p.module(*x), *now.targets[mb])
+                return p.module(*x, *now.targets[mb], **words)
+            return pipe.loss(p.module(*x, **words), *now.targets[mb])
 
         def unit():
             if weight is not None:
@@ -97,9 +98,9 @@ class Units:
                         stack.enter_context(context)
                 y = modules(x)
             y = (y,) if isinstance(y, torch.Tensor) else tuple(y)
-            if last and mb not in now.counted:
-                now.counted.add(mb)
-                now.total += y[0].detach().double() * now.weights[mb]
+            if last and mb not in now.losses:
+                now.losses[mb] = y[0].detach()
+                now.total += now.losses[mb].double() * now.weights[mb]
             if act is not None:
                 if [tuple(t.shape) for t in y] != shapes:
                     raise Refused(f"the shapes {[tuple(t.shape) for t in y]} are not those of the first microbatch, "

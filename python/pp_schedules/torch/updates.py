@@ -27,6 +27,20 @@ class Updates:
             raise Refused(f"an update of the kind `{variant}`")
         return maker(piece, self.pipe.pieces[piece], reads, makes)
 
+    def left(self, action):
+        """An action of a step that updates nothing: gradients are added to `.grad`, and nobody asks for their norm."""
+        if action[0] != "run" or action[2] != "plain":
+            return (lambda: None) if action[0] != "run" or action[2].startswith("norm") else self.make(
+                action[2], action[3], *action[5:7])
+        p, grad = self.pipe.pieces[action[3]], self.ids("grad", action[5])[0]
+
+        def leave():
+            self._sum_replicas(grad)
+            for q, kept, g in zip(p.parameters, p.kept, self.env[grad]):
+                if q.requires_grad:
+                    q.grad = g if kept is None else kept if g is None else kept.add_(g)
+        return leave
+
     def tie(self, piece, value, owned):
         """The tie of a value that holds what a tie shares."""
         ties = self.pipe.program.ties
