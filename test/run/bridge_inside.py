@@ -169,8 +169,8 @@ def own_loop(rank, programs):
 
 
 def homes(rank, programs):
-    """As a trainer that fills its modules last: they are made on `meta`, get storage and values behind the Pipeline, are
-    clipped and updated outside, and get other storage between steps. `backward` adds up; keywords go to all stages."""
+    """As a trainer that fills its modules last: they are made on `meta`, get storage and values behind the Pipeline,
+    are updated outside, and get other storage between steps. `backward` adds up; keywords go to all stages."""
     import torch
     from bridge_models import Llama, batch, counted_sum
     from pp_schedules.torch import Pipeline
@@ -290,6 +290,7 @@ def halves(rank, programs):
     import torch
     from bridge_models import graphs
     from pp_schedules.torch.backward import Linears, Pending
+    from torch.autograd.graph import get_gradient_edge
     from pp_schedules.torch.units import adder
     torch.manual_seed(0)
     for name, module in graphs().items():
@@ -301,7 +302,7 @@ def halves(rank, programs):
         y = module(x)
         dy = torch.randn_like(y)
         want = torch.autograd.grad(y, trained + inputs, dy)
-        pending, sums = Pending([module(x)], [dy], [x], parameters), [None] * len(parameters)
+        pending, sums = Pending([get_gradient_edge(module(x))], [dy], [x], parameters), [None] * len(parameters)
         pending.weights(adder(sums))
         ways = {"halves": [g for g in sums if g is not None] + pending.dinputs[module.tokens:]}
         linears, sums = Linears(), [None] * len(parameters)
@@ -320,10 +321,11 @@ def halves(rank, programs):
 # Name: (function, ranks).
 CHECKS = {"halves": (halves, 1), "refusals": (refusals, 2), "shapes": (shapes, 2), "fails": (fails, 2),
           "frozen": (frozen, 2),
-          "own_loop": (own_loop, 2), "homes": (homes, 2), "masks": (masks, 2), "cuts": (cuts, 2), "copies": (copies, 4), "late": (late, 2)}
+          "own_loop": (own_loop, 2), "homes": (homes, 2), "masks": (masks, 2), "cuts": (cuts, 2),
+          "copies": (copies, 4), "late": (late, 2)}
 
 
-def worker(name, rank, ranks, paths, store, errors):
+def worker(check, rank, ranks, paths, store, errors):
     import torch
     import torch.distributed as dist
     from pp_schedules import Program
@@ -334,27 +336,31 @@ def worker(name, rank, ranks, paths, store, errors):
     faulthandler.dump_traceback_later(120, exit=True)
     try:
         dist.init_process_group("gloo", rank=rank, world_size=ranks, init_method=f"file://{store}")
-        CHECKS[name][0](rank, {key: Program.load(path) for key, path in paths.items()})
+        check(rank, {key: Program.load(path) for key, path in paths.items()})
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
         time.sleep(2)                              # the others hear of it before this end of the sockets closes
         os._exit(1)
-    if name not in ("fails", "shapes"):
+    if check not in (fails, shapes):
         dist.barrier()
     else:
         time.sleep(3)
     os._exit(0)
 
 
+# Name: (case, ranks, tied).
+PROGRAMS = {"1f1b": ("1f1b", 2, False), "four": ("1f1b", 4, False), "other": ("gpipe", 2, False),
+            "tied": ("1f1b", 2, True), "parts": ("helixpipe", 2, False), "zero1": ("zero1", 2, False),
+            "zb_h1": ("zb_h1", 2, False), "wzb1": ("wzb1", 2, False), "zb_v": ("zb_v", 2, False),
+            "bpipe": ("bpipe", 4, False), "fsdp": ("fsdp", 2, False), "chimera": ("chimera", 4, False),
+            "recompute": ("1f1b_recompute", 2, False)}
+
+
 def programs_of(compiler, folder):
     """{name: path} of the programs that the checks run."""
     paths = {}
-    for name, case, ranks, tied in (("1f1b", "1f1b", 2, False), ("four", "1f1b", 4, False),
-                                    ("other", "gpipe", 2, False), ("tied", "1f1b", 2, True),
-                                    ("parts", "helixpipe", 2, False), ("zero1", "zero1", 2, False),
-                                    ("zb_h1", "zb_h1", 2, False), ("wzb1", "wzb1", 2, False), ("zb_v", "zb_v", 2, False),
-                                    ("recompute", "1f1b_recompute", 2, False)):
+    for name, (case, ranks, tied) in PROGRAMS.items():
         program_of(compiler, folder, case, ranks, MICROBATCHES, tied)
         paths[name] = os.path.join(os.path.abspath(folder), f"{'tied-' * tied}{case}-{ranks}-{MICROBATCHES}.json")
     paths["frozen"] = os.path.join(os.path.abspath(folder), "frozen.json")
@@ -364,7 +370,8 @@ def programs_of(compiler, folder):
     return paths
 
 
-def main():
+def main(checks):
+    """Runs the checks, {name: (function, ranks)}, each in processes of its own."""
     arguments = draws(only="")
     try:
         import torch.multiprocessing as mp
@@ -372,14 +379,14 @@ def main():
         print("torch is not installed: nothing was run")
         return 77
     paths, failed = programs_of(arguments.compiler, arguments.folder), 0
-    picked = arguments.only.split(",") if arguments.only else list(CHECKS)
+    picked = arguments.only.split(",") if arguments.only else list(checks)
     for name in picked:
         base = os.path.join(os.path.abspath(arguments.folder), name)
         for old in (f"{base}.err", f"{base}.store"):
             if os.path.exists(old):
                 os.remove(old)
-        context, ranks = mp.get_context("fork"), CHECKS[name][1]
-        processes = [context.Process(target=worker, args=(name, rank, ranks, paths, f"{base}.store", f"{base}.err"))
+        context, (check, ranks) = mp.get_context("fork"), checks[name]
+        processes = [context.Process(target=worker, args=(check, rank, ranks, paths, f"{base}.store", f"{base}.err"))
                      for rank in range(ranks)]
         for process in processes:
             process.start()
@@ -398,4 +405,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(CHECKS))

@@ -32,6 +32,7 @@ class Piece:
         self.number, self.module, self.device = number, module, device
         self.bound, self.optimizer, self.shard, self.cut, self.settled = None, None, None, (0, 1), False
         self.visitor = False                       # the weights are elsewhere between steps
+        self.writes = False                        # the module writes into its inputs, so it gets copies
         self.tied = {}                             # of a tie: places of the parameters that it shares
         self.names = []
         self._read()

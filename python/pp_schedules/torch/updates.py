@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import functools
 import math
+import sys
 import torch
 import torch.distributed as dist
 from ..refused import Refused
@@ -119,6 +120,16 @@ class Updates:
                 if gradient is not None:
                     dist.all_reduce(gradient, group=self.pipe.replicas)
 
+    def _skipped(self, norm):
+        """All ranks leave out all updates of this step; rank 0 says so the first time, and all count."""
+        pipe = self.pipe
+        if self.now.skips:
+            return
+        self.now.skips, pipe.skipped = True, pipe.skipped + 1
+        if pipe.skipped == 1 and pipe.rank == 0:
+            print(f"pp: step {pipe.steps}: the norm of the gradients is {norm}: no update; `skipped` counts such steps",
+                  file=sys.stderr, flush=True)
+
     def _plain(self, piece, p, reads, makes):
         env, pipe, now = self.env, self.pipe, self.now
         weights, grad, stat = self.ids("weight", reads), self.ids("grad", reads)[0], self.ids("stat", reads)
@@ -131,7 +142,9 @@ class Updates:
             now.norm = env[stat[0]].sqrt().item() if stat else None
             factor = min(1.0, pipe.clip / (now.norm + 1e-6)) if pipe.clip and stat else 1.0
             held, gradients = env[weights[0]], env[grad]
-            if p.optimizer is not None and math.isfinite(now.norm or 0):
+            if not math.isfinite(now.norm or 0):
+                self._skipped(now.norm)
+            elif p.optimizer is not None:
                 if not sharded:
                     p.bind(held)
                 targets = [p.shard] if sharded else p.parameters
