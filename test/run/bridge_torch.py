@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: bridge_torch.py PP_COMPILE FOLDER [--only NAME,..] [--ways WAY,..] [--steps N]
-# With more than two steps roundings add up, and the bound is 1e-9.
+# With more than two steps it is a llama alone, and losses and norms of all steps are compared: roundings add up, so the
+# bound is 1e-9. Weights are not compared, for Adam divides by what is nearly nothing where a gradient is.
 # Ends with 77, which ctest calls skipped, where there is no torch.
 import copy, faulthandler, os, sys, traceback
 from bridge_programs import CASES, TIED, program_of
@@ -71,7 +72,7 @@ def compared(program, kind, wanted, way):
                 if p.optimizer and not pipe.sharded and step == 0 and name in gradients[i] and not shared:
                     worst = max(worst, (q.grad - gradients[i][name]).abs().max().item())
     state = pipe.state_dict()
-    for i, names in enumerate(after):
+    for i, names in enumerate(after if STEPS == 2 else ()):
         for name, tensor in names.items():
             if f"stages.{i}.{name}" in state:
                 worst = max(worst, (state[f"stages.{i}.{name}"] - tensor).abs().max().item())
@@ -86,10 +87,10 @@ def worker(rank, ranks, cases, store, results):
     from pp_schedules import Program
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    faulthandler.dump_traceback_later(600, exit=True)
     dist.init_process_group("gloo", rank=rank, world_size=ranks, init_method=f"file://{store}")
     references = {}
     for name, kind, way, path in cases:
+        faulthandler.dump_traceback_later(600, exit=True)
         try:
             program = Program.load(path)
             stages = len(program.pieces)
@@ -139,11 +140,11 @@ def main():
     for number, name in enumerate(picked):
         program_of(arguments.compiler, arguments.folder, name, 4, MICROBATCHES)
         halved = name.startswith(("zb", "v_", "dualpipe", "wzb"))
-        for kind in ("llama", "odd"):
+        for kind in ("llama", "odd") if STEPS == 2 else ("llama",):
             path = os.path.join(arguments.folder, f"{name}-4-{MICROBATCHES}.json")
             some = ways if halved and kind == "odd" else [ways[number % len(ways)]]
             cases += [(name, kind, way, path) for way in some]
-        if name in TIED:
+        if name in TIED and STEPS == 2:
             program_of(arguments.compiler, arguments.folder, name, 4, MICROBATCHES, tied=True)
             path = os.path.join(arguments.folder, f"tied-{name}-4-{MICROBATCHES}.json")
             cases.append((name, "tied", ways[0], path))
