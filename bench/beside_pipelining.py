@@ -24,8 +24,9 @@ def program_of(compiler, folder, name, ranks, chunks=None):
     parameters, stages = ({"chunks": chunks}, chunks) if chunks else (parameters, stages)
     path = os.path.join(folder, f"{name}-{ranks}.json")
     given = {"ranks": ranks, "microbatches": MICROBATCHES, "layers": stages * ranks, **parameters}
-    subprocess.run([compiler, os.path.join(ROOT, "stdlib", file + ".pipe"), f"--schedule={schedule}", "--emit=json",
-                    "-o", path, *(word for key, value in given.items() for word in ("-D", f"{key}={value}"))], check=True)
+    words = [word for key, value in given.items() for word in ("-D", f"{key}={value}")]
+    source = os.path.join(ROOT, "stdlib", file + ".pipe")
+    subprocess.run([compiler, source, f"--schedule={schedule}", "--emit=json", "-o", path, *words], check=True)
     return path
 
 
