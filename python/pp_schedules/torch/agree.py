@@ -10,7 +10,6 @@ REFUSED = {
     "slices": "slices of sequences run in pp's own programs only: a module of PyTorch has no place where its keys "
               "could be handed over",
     "cuts": "units that are cut at their attentions run in pp's own programs only",
-    "parts": "the pieces of this program are parts of layers; modules for parts cannot be given yet",
     "skips": "values that skip pieces are not handed over yet",
     "vocabulary": "a part is cut by the vocabulary; use a DTensor inside the stage",
     "updates": "`updates` above 1: a module of PyTorch has one version of its weights",
@@ -51,8 +50,13 @@ def on_program(program, group, unsafe_lanes):
                       "takes the risk") from unproved
 
 
+def name_of(piece):
+    """The name of a part of layers, such as `attn 3` or `head`."""
+    return piece["part"] if piece["index"] < 0 else f"{piece['part']} {piece['index']}"
+
+
 def modules(program, stages, numbers, ties, device):
-    """{stage: Piece} of the stages that a rank runs or updates."""
+    """{piece: Piece} of the pieces that a rank runs or updates: stages, or parts of layers, which have names."""
     build = stages if callable(stages) else stages.__getitem__
     if bool(ties) != bool(program.ties):
         raise Refused("the program ties weights, and `ties` names none" if program.ties else
@@ -60,16 +64,22 @@ def modules(program, stages, numbers, ties, device):
                       "gradients does not hold for this model")
     pieces = {}
     for i in sorted(numbers):
-        module = build(i)
+        of = program.pieces[i]
+        key = i if of["kind"] == "stage" else name_of(of)
+        what = f"stage {i}" if of["kind"] == "stage" else f"part `{key}`"
+        try:
+            module = build(key)
+        except LookupError as error:
+            raise Refused(f"`stages` has no {what}") from error
         if not any(p.is_meta for p in module.parameters()):
             module = module.to(device)
         if isinstance(module, torch.nn.parallel.DistributedDataParallel):
-            raise Refused(f"stage {i} is a DistributedDataParallel, which sums at every backward; use `replicas`")
-        piece = pieces[i] = Piece(i, module, device)
+            raise Refused(f"{what} is a DistributedDataParallel, which sums at every backward; use `replicas`")
+        piece = pieces[i] = Piece(i, what, module, device)
         if not piece.parameters:
-            raise Refused(f"stage {i} has no parameters")
-        if program.pieces[i]["frozen"] and any(p.requires_grad for p in piece.parameters):
-            raise Refused(f"the program was told that stage {i} is frozen, and its module has parameters to train")
+            raise Refused(f"{what} has no parameters")
+        if of["frozen"] and any(p.requires_grad for p in piece.parameters):
+            raise Refused(f"the program was told that {what} is frozen, and its module has parameters to train")
         tie(program, i, piece, ties)
     return pieces
 

@@ -28,8 +28,8 @@ class Piece:
     """The module of a piece. `bind` makes its parameters use the tensors of a slot. On the rank that is the weights'
     home these are the parameters' own tensors. On other ranks the piece holds no weights between steps."""
 
-    def __init__(self, number, module, device):
-        self.number, self.module, self.device = number, module, device
+    def __init__(self, number, what, module, device):
+        self.number, self.what, self.module, self.device = number, what, module, device
         self.bound, self.optimizer, self.shard, self.cut, self.settled = None, None, None, (0, 1), False
         self.visitor = False                       # the weights are elsewhere between steps
         self.writes = False                        # the module writes into its inputs, so it gets copies
@@ -49,11 +49,11 @@ class Piece:
         before = self.names
         self._read()
         if self.names != before:
-            raise Refused(f"stage {self.number} had the parameters {before} when the Pipeline was made, and has "
+            raise Refused(f"{self.what} had the parameters {before} when the Pipeline was made, and has "
                           f"{self.names} at the first step")
         empty = next((name for name, p in zip(self.names, self.parameters) if p.is_meta), None)
         if empty is not None:
-            raise Refused(f"stage {self.number}: `{empty}` is on `meta` at the first step; it needs storage and values")
+            raise Refused(f"{self.what}: `{empty}` is on `meta` at the first step; it needs storage and values")
         parts = dict(self.module.named_modules())
         self.owners = [(parts[path], last) for path, _, last in (name.rpartition(".") for name in self.names)]
         self.changes = any(hasattr(part, "set_requires_gradient_sync") for part in parts.values())  # FSDP2's do inside
@@ -67,7 +67,7 @@ class Piece:
             return
         for name, p, (part, last) in zip(self.names, self.parameters, self.owners):
             if part._parameters.get(last, p) is not p:
-                raise Refused(f"stage {self.number}: `{name}` is another Parameter than at the first step; copy into "
+                raise Refused(f"{self.what}: `{name}` is another Parameter than at the first step; copy into "
                               "the old one")
         if not self.visitor:
             self.home = self.bound = [p.data for p in self.parameters]

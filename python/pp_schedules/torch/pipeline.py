@@ -33,7 +33,8 @@ class Pipeline:
 
     program: a `Program`; its number of ranks is that of processes. stages: a function (or a list) that gives the
     nn.Module of a stage; it is asked for those alone that this rank runs or updates. The first stage takes the inputs
-    of a microbatch, the others what the one before returns, a tensor or a tuple. loss: takes what the last stage
+    of a microbatch, the others what the one before returns, a tensor or a tuple. Where pieces are parts of layers,
+    `stages` is asked for them by name: "pre 0", "attn 0", "post 0", "head". loss: takes what the last stage
     returns, and the targets; without it the last stage takes the targets behind its inputs, and returns the loss.
     Modules may be on `meta` until the first step, and their storage may be replaced between steps.
 
@@ -91,11 +92,16 @@ class Pipeline:
             self.splits = agree.splits(self.pieces, split, context)
         agree.together(group, build)
         whole = all(getattr(p.module, "pp_whole_names", False) for p in self.pieces.values())
-        self.names = names or ((lambda stage, name: name) if whole else (lambda stage, name: f"stages.{stage}.{name}"))
+        self.names = names or ((lambda stage, name: name) if whole else self._name)
         self.lanes = Lanes(program, group, lanes, self.device)
         Pipeline.made += 1
         name = f"pp/{Pipeline.made}/{','.join(map(str, self.lanes.ranks))}"
         self.watch = Watch(name, self.rank, program.ranks, patience)
+
+    def _name(self, i, name):
+        """In state dicts, where modules are not cut out of a whole model."""
+        of = self.program.pieces[i]
+        return f"stages.{i}.{name}" if of["kind"] == "stage" else f"{agree.name_of(of).replace(' ', '.')}.{name}"
 
     def _places(self):
         """Where weights are between steps, and who updates what: pieces by kinds of values."""

@@ -87,7 +87,7 @@ class Shapes:
 
     def _stage(self, p, mb, incoming, inputs, words):
         """Runs a stage on zeros of the told shapes, as it trains; generator and buffers are put back."""
-        pipe, away = self.pipe, not p.home[0].numel() and any(t.numel() for t in p.like)
+        pipe, away = self.pipe, p.visitor and any(t.numel() for t in p.like)
         where = torch.device("meta") if away else pipe.device
         if p.number == len(pipe.program.pieces) - 1 and pipe.loss is None:
             return [], 0, 0, False                 # the module would want targets, and nobody needs the shape of a loss

@@ -58,8 +58,8 @@ class Units:
         self.pipe, self.env, self.values, self.now, self.training = pipe, env, values, pipe.now, training
 
     def slot(self, role, ids):
-        """The first value of a role, or None."""
-        return next((v for v in ids if self.values[v]["role"] == role), None)
+        """The first value of a role, or None. Slots behind the program's are the driver's own, for stashes."""
+        return next((v for v in ids if (self.values[v]["role"] if v < len(self.values) else "stash") == role), None)
 
     def make(self, phase, variant, piece, mb, reads, makes):
         if phase in ("F", "R"):
@@ -107,7 +107,7 @@ class Units:
         first, last = piece == 0, piece == len(pipe.program.pieces) - 1
         weight, source = self.slot("weight", reads), self.slot("act", reads)
         act, stash = self.slot("act", makes), self.slot("stash", makes)
-        if not first and source is None:           # the last stage's F where R runs it again
+        if not first and source is None:           # the last stage's F where R or B runs it
             return lambda: None
         keeps, moves = stash is not None, piece in pipe.moved and stash is not None
         linear = pipe.splits[piece] == "linears" and piece in pipe.halved and keeps
@@ -166,8 +166,15 @@ class Units:
         read, made = self.slot("grad", reads), self.slot("grad", makes)
         dact, pending = self.slot("dact", makes), self.slot("stash", makes)
         halves, whole = phase == "I" and split == "halves" and pending is not None, phase == "B"
+        before = None
+        if kept is None:                           # a head, whose F is in its B
+            kept = len(env)
+            env.append(None)
+            before = self.forward("F", piece, mb, reads, [kept])
 
         def unit():
+            if before is not None:
+                before()
             if weight is not None and env[weight] is not p.bound:
                 p.bind(env[weight])
             stash, held = env[kept], env[read] if read is not None else None
@@ -190,6 +197,8 @@ class Units:
             if dact is not None:
                 env[dact] = tuple([torch.zeros_like(x) if g is None else g for g, x in zip(dx, stash.inputs)])
             stash.edges = stash.inputs = None
+            if before is not None:
+                env[kept] = None
         return unit
 
     @staticmethod

@@ -35,6 +35,8 @@ class Watch:
         self.store.set(f"{self.name}/late/{self.rank}", f"rank {self.rank} has been late for {seconds:.0f} s at {here}")
         others = [self.store.get(key).decode() for rank in range(self.ranks) if rank != self.rank and self.store.check(
             [key := f"{self.name}/late/{rank}"])]
+        key = f"{self.name}/failed"
+        others += [f"failed: {self.store.get(key).decode()}"] if self.store.check([key]) else []
         mine = f"pp: rank {self.rank} has been late for {seconds:.0f} s at {here}"
         print("; ".join([mine, *others]), file=sys.stderr, flush=True)
 
