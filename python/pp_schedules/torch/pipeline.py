@@ -80,6 +80,10 @@ class Pipeline:
         self.tied_values = {a[3]: program.data["messages"][a[1]]["of"] for a in self.me["actions"]
                             if a[0] == "post" and program.data["messages"][a[1]]["of"] != "all"}
 
+        self.reads = {what: sorted({v["bind"]["mb"] for v in self.me["values"] if v["bind"] and
+                                    v["bind"]["kind"] == kind})
+                      for what, kind in (("inputs", "tokens"), ("targets", "targets"))}
+
         def build():
             for what, given, known in (("lanes", lanes, ("edge", "pair")), ("sends", sends, ("proved", "lazy"))):
                 if given not in known:
@@ -173,10 +177,17 @@ class Pipeline:
             return self.program.story(me["actions"][min(place, len(me["actions"]) - 1)], messages)
         return steps + last, env, bound, story, me["actions"]
 
-    def _prepare(self, inputs, extra):
+    def _prepare(self, inputs, targets, weights, extra):
         """What the first step finds out, or finds changed since the last one: what every stage makes."""
         if self.closed:
             raise Refused("this pipeline is closed: a step failed, or `close` was called")
+        count, needs = self.program.microbatches, self.reads
+        for what, given, read in (("inputs", inputs, needs["inputs"]), ("targets", targets, needs["targets"]),
+                                  ("weights", weights if isinstance(weights, (list, tuple)) else None, []),
+                                  ("kwargs", extra, [])):
+            if len(given) != count if given is not None else read:
+                got = "is not given" if given is None else f"has {len(given)}"
+                raise Refused(f"the program has {count} microbatches, and `{what}` {got}")
         if self.ready:
             self._settle()
         else:
@@ -239,7 +250,8 @@ class Pipeline:
              kwargs: Sequence[Mapping[str, Any]] | None = None) -> float:
         """Runs one step and returns its loss, the same number on every rank; `norm` is that of the gradients.
 
-        inputs[i], targets[i]: tuples of tensors of microbatch i; those alone are read that `needs` names. weights: what
+        inputs[i], targets[i]: tuples of tensors of microbatch i; those alone are read that `needs` names, and a rank
+        that reads none may give None. weights: what
         the loss of a microbatch counts in the loss of the step, a number for all or a list. Without it it is
         1 / microbatches, for losses that are means of equal counts; for sums it is 1 / (counted targets of all
         microbatches and replicas). kwargs[i]: a dictionary of keyword arguments that the modules of all stages get for
@@ -248,7 +260,7 @@ class Pipeline:
         Gradients are left in `.grad`, unclipped. Raises `Refused` where shapes are not those that were told, and
         `RuntimeError` with the unit that failed first, and its line, on every rank; the pipeline is closed then.
         """
-        metas = self._prepare(inputs, kwargs)
+        metas = self._prepare(inputs, targets, weights, kwargs)
         for p in self.pieces.values():
             p.take_grads()
         total = self._run(inputs, targets, weights, kwargs, "step", metas)
@@ -263,7 +275,7 @@ class Pipeline:
         stages are replicated, each copy has the whole gradient.
         """
         agree.on_lists(self.program)
-        metas = self._prepare(inputs, kwargs)
+        metas = self._prepare(inputs, targets, weights, kwargs)
         for p in self.pieces.values():
             p.take_grads()
         total = self._run(inputs, targets, weights, kwargs, "backward", metas)
@@ -273,7 +285,7 @@ class Pipeline:
     def eval(self, inputs: Batch, targets: Batch, weights: float | Sequence[float] | None = None,
              kwargs: Sequence[Mapping[str, Any]] | None = None) -> float:
         """The loss by the forward program, which pp proved too; modules are in `eval()` mode meanwhile."""
-        metas = self._prepare(inputs, kwargs)
+        metas = self._prepare(inputs, targets, weights, kwargs)
         modes = [(module, module.training) for p in self.pieces.values() for module in p.module.modules()]
         for p in self.pieces.values():
             p.module.eval()
@@ -285,9 +297,7 @@ class Pipeline:
 
     def needs(self) -> dict[str, list[int]]:
         """Which microbatches' inputs and targets this rank reads: {"inputs": [..], "targets": [..]}."""
-        def of(kind):
-            return sorted({v["bind"]["mb"] for v in self.me["values"] if v["bind"] and v["bind"]["kind"] == kind})
-        return {"inputs": of("tokens"), "targets": of("targets")}
+        return {what: list(mbs) for what, mbs in self.reads.items()}
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:

@@ -55,7 +55,7 @@ class Shapes:
                 self.known[None] = self._run(0, inputs, extra)
             return [self.known[None]] * count
         header = torch.zeros(count, dtype=torch.int64, device=self.pipe.device)
-        for mb in self.pipe.needs()["inputs"]:
+        for mb in self.pipe.reads["inputs"]:
             told = [(tuple(t.shape), str(t.dtype)) for t in inputs[mb]], sorted(
                 (word, tuple(t.shape)) for word, t in (extra[mb] if extra else {}).items() if hasattr(t, "shape"))
             header[mb] = int.from_bytes(hashlib.sha256(repr(told).encode()).digest()[:7], "big")

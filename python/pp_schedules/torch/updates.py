@@ -121,12 +121,14 @@ class Updates:
                     dist.all_reduce(gradient, group=self.pipe.replicas)
 
     def _skipped(self, norm):
-        """All ranks leave out all updates of this step; rank 0 says so the first time, and all count."""
+        """All ranks leave out all updates of this step; the first says so once, and all count."""
         pipe = self.pipe
         if self.now.skips:
             return
         self.now.skips, pipe.skipped = True, pipe.skipped + 1
-        if pipe.skipped == 1 and pipe.rank == 0:
+        speaker = min(r["rank"] for r in pipe.program.data["programs"] if any(a[1:3] == ["U", "plain"]
+                                                                              for a in r["actions"]))
+        if pipe.skipped == 1 and pipe.rank == speaker:
             print(f"pp: step {pipe.steps}: the norm of the gradients is {norm}: no update; `skipped` counts such steps",
                   file=sys.stderr, flush=True)
 
