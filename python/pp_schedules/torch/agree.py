@@ -29,13 +29,15 @@ def together(group, make):
         raise Refused(mine or next(f"rank {rank}: {text}" for rank, text in enumerate(said) if text))
 
 
-def on_program(program, group, unsafe_lanes):
-    """Every rank has the same program, which a driver of PyTorch modules can run, and which holds what it claims."""
+def on_program(program, group, unsafe_lanes, made):
+    """Every rank has the same program, which a driver of PyTorch modules can run, and which holds what it claims.
+    Returns the most pipelines that a rank has made, so that this one gets a number that all know."""
     ranks = dist.get_world_size(group)
     if ranks != program.ranks:
         raise Refused(f"the program has {program.ranks} ranks, and the group has {ranks} processes")
-    prints = [None] * ranks
-    dist.all_gather_object(prints, program.fingerprint, group=group)
+    said = [None] * ranks
+    dist.all_gather_object(said, (program.fingerprint, made), group=group)
+    prints = [one for one, _ in said]
     if len(set(prints)) > 1:
         raise Refused(f"the ranks have different programs: {[one[:12] for one in prints]}")
     for word in program.needs:
@@ -48,6 +50,7 @@ def on_program(program, group, unsafe_lanes):
             raise
         raise Refused(f"{unproved}; edge lanes may be proved, but NCCL may serialise streams: `unsafe_lanes=True` "
                       "takes the risk") from unproved
+    return max(number for _, number in said)
 
 
 def name_of(piece):

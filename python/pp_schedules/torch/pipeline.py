@@ -72,7 +72,7 @@ class Pipeline:
         self.closed, self.steps, self.norm, self.log, self.now, self.lists = False, 0, None, None, Now(), {}
         self.ready = False
         self.losses, self.optimizer, self.skipped, self.lazy = {}, optimizer, 0, sends == "lazy"
-        agree.on_program(program, group, unsafe_lanes)
+        Pipeline.made = 1 + agree.on_program(program, group, unsafe_lanes, Pipeline.made)
         self.me = program.data["programs"][self.rank]
         runs = [a for a in self.me["actions"] if a[0] == "run"]
         self.halved, self.redone = {a[3] for a in runs if a[1] == "I"}, {a[3] for a in runs if a[1] == "R"}
@@ -98,7 +98,6 @@ class Pipeline:
         whole = all(getattr(p.module, "pp_whole_names", False) for p in self.pieces.values())
         self.names = names or ((lambda stage, name: name) if whole else self._name)
         self.lanes = Lanes(program, group, lanes, self.device)
-        Pipeline.made += 1
         name = f"pp/{Pipeline.made}/{','.join(map(str, self.lanes.ranks))}"
         self.watch = Watch(name, self.rank, program.ranks, patience)
 
