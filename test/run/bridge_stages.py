@@ -113,6 +113,23 @@ def compiled(rank, programs):
     same(pipe, made, 1e-12)
 
 
+def again(rank, programs):
+    """Layers under activation checkpoints, which autograd runs again inside B, or inside I and W."""
+    from bridge_models import Llama, batch
+    from torch.utils.checkpoint import checkpoint
+
+    class Again(Llama):
+        def forward(self, x):
+            x = x if self.embed is None else self.embed(x)
+            x = checkpoint(self.layer, x, use_reentrant=False)
+            return x if self.head is None else self.head(self.norm(x))
+    for split in ("linears", "halves", "whole"):
+        made = [Again(stage, 4) for stage in range(4)]
+        pipe, _ = pipeline(programs["zb_v"], 4, made=made, split=split)
+        agrees(pipe, made, batch(MICROBATCHES))
+        pipe.close()
+
+
 def same(pipe, made, bound):
     """The gradients are those of one process, within a part of the largest one of a stage."""
     for i, p in pipe.pieces.items():
@@ -259,7 +276,7 @@ def told(rank, programs):
     pipe.close()
 
 
-CHECKS = {"lengths": (lengths, 4), "sends": (sends, 2), "writers": (writers, 2), "compiled": (compiled, 2),
+CHECKS = {"lengths": (lengths, 4), "sends": (sends, 2), "writers": (writers, 2), "compiled": (compiled, 2), "again": (again, 2),
           "autocast": (autocast, 2), "sharded": (sharded, 4), "checkpoints": (checkpoints, 4), "told": (told, 2)}
 
 if __name__ == "__main__":

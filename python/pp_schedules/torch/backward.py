@@ -117,13 +117,13 @@ class Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias, queue):
         ctx.save_for_backward(x, weight)
-        ctx.queue, ctx.bias = queue, bias is not None and bias.requires_grad
+        ctx.parameter, ctx.queue, ctx.bias = weight, queue, bias is not None and bias.requires_grad
         return torch.nn.functional.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx, dy):
         x, weight = ctx.saved_tensors
-        ctx.queue.append((weight, x, dy))
+        ctx.queue.append((ctx.parameter, x, dy))   # what a checkpoint gives back of a weight is another object
         rows = dy.reshape(-1, dy.shape[-1])
         return dy @ weight if ctx.needs_input_grad[0] else None, None, rows.sum(0) if ctx.bias else None, None
 

@@ -206,7 +206,10 @@ class Units:
         """Runs autograd over all; the sums of gradients lie under `.grad` meanwhile, for hooks expect them there."""
         for place, q in enumerate(p.parameters):
             q.grad = held[place] if held is not None else None
-        if edges:
+        if edges and stash.linears:
+            with stash.linears:                    # what checkpoints run again must save what F saved
+                torch.autograd.backward(edges, seeds)
+        elif edges:
             torch.autograd.backward(edges, seeds)
         dx, sums = [x.grad for x in stash.inputs], [q.grad for q in p.parameters]
         for q in p.parameters:
