@@ -111,6 +111,9 @@ def compiled(rank, programs):
         raise RuntimeError(f"the halves of a compiled stage are {pipe.splits}")
     agrees(pipe, made, batch(MICROBATCHES), 1e-11)
     same(pipe, made, 1e-12)
+    names = [f"stages.{i}.{name}" for i in pipe.pieces for name, _ in made[i].named_parameters()]
+    if [name for name, _ in pipe.named_parameters()] != names or set(names) - set(pipe.state_dict()):
+        raise RuntimeError(f"the names are {sorted(pipe.state_dict())}")
 
 
 def again(rank, programs):
@@ -276,8 +279,9 @@ def told(rank, programs):
     pipe.close()
 
 
-CHECKS = {"lengths": (lengths, 4), "sends": (sends, 2), "writers": (writers, 2), "compiled": (compiled, 2), "again": (again, 2),
-          "autocast": (autocast, 2), "sharded": (sharded, 4), "checkpoints": (checkpoints, 4), "told": (told, 2)}
+CHECKS = {"lengths": (lengths, 4), "sends": (sends, 2), "writers": (writers, 2), "compiled": (compiled, 2),
+          "again": (again, 2), "autocast": (autocast, 2), "sharded": (sharded, 4), "checkpoints": (checkpoints, 4),
+          "told": (told, 2)}
 
 if __name__ == "__main__":
     os.environ["PP"] = os.path.abspath(sys.argv[1])

@@ -105,8 +105,8 @@ def splits(pieces, split, context):
         way = split.get(i, "linears") if isinstance(split, dict) else split
         if way not in ("linears", "halves", "whole"):
             raise Refused(f"`split`: expected `linears`, `halves` or `whole`, got `{way}`")
-        compiled = any(getattr(m, "_compiled_call_impl", None) is not None or isinstance(
-            m, torch._dynamo.OptimizedModule) for m in p.module.modules())
+        compiled = any(getattr(m, "_compiled_call_impl", None) is not None or "_orig_mod" in m._modules
+                       for m in p.module.modules())
         sharded = any(hasattr(m, "set_requires_gradient_sync") for m in p.module.modules())
         if compiled or sharded:                    # a node of autograd that halves would run twice; hooks of FSDP2
             way = "whole"

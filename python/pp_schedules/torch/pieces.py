@@ -4,6 +4,11 @@ import torch
 from ..refused import Refused
 
 
+def plain(name):
+    """A name without what torch.compile and wrappers of checkpoints put into it."""
+    return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
+
+
 class Flat(list):
     """Tensors of one piece (weights or gradients) one after the other in one buffer; what travels is the buffer."""
 
@@ -39,7 +44,8 @@ class Piece:
 
     def _read(self):
         named = list(self.module.named_parameters())
-        self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
+        self.paths, self.parameters = [path for path, _ in named], [p for _, p in named]
+        self.names = [plain(path) for path in self.paths]
         self.places = {id(p): place for place, p in enumerate(self.parameters)}
         self.like = [torch.empty_like(p.data, device="meta") for p in self.parameters]
 
@@ -55,7 +61,7 @@ class Piece:
         if empty is not None:
             raise Refused(f"{self.what}: `{empty}` is on `meta` at the first step; it needs storage and values")
         parts = dict(self.module.named_modules())
-        self.owners = [(parts[path], last) for path, _, last in (name.rpartition(".") for name in self.names)]
+        self.owners = [(parts[path], last) for path, _, last in (name.rpartition(".") for name in self.paths)]
         self.changes = any(hasattr(part, "set_requires_gradient_sync") for part in parts.values())  # FSDP2's do inside
         self.home = self.bound = [p.data for p in self.parameters]
         self.settled = True

@@ -105,7 +105,7 @@ class Shapes:
                 with pipe.context() if pipe.context else torch.enable_grad():
                     if not away:
                         return p.module(*x, **words), boxes
-                    empty = dict(zip(p.names, p.like)) | {name: b.to("meta") for name, b in kept.items()}
+                    empty = dict(zip(p.paths, p.like)) | {name: b.to("meta") for name, b in kept.items()}
                     there = {key: t.to(where) if isinstance(t, torch.Tensor) else t for key, t in words.items()}
                     return torch.func.functional_call(p.module, empty, x, there), boxes
 

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from ..refused import Refused
 from .agree import together
-from .pieces import Flat
+from .pieces import Flat, plain
 
 
 def buffers(module):
@@ -15,7 +15,7 @@ def buffers(module):
     for path, part in module.named_modules():
         for name, b in part._buffers.items():
             if b is not None and name not in part._non_persistent_buffers_set:
-                yield f"{path}.{name}" if path else name, b
+                yield plain(f"{path}.{name}" if path else name), b
 
 
 def gathered(pipe, i, shard):
