@@ -1,7 +1,7 @@
 """The driver: runs the list of one rank, in its order, on the modules of the stages that this rank has."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 from __future__ import annotations
-import os, time
+import os, time, traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 import torch
@@ -218,6 +218,7 @@ class Pipeline:
             for p in self.pieces.values():
                 p.bind(p.home)
         except Exception as error:
+            act = None
             self._failed(error, place, actions, story)
         finally:
             watch.end()
@@ -233,15 +234,26 @@ class Pipeline:
             self.log.append((story(step[2]), begun, time.perf_counter()))
 
     def _failed(self, error, place, actions, story):
-        """Every rank says what failed first, and where."""
-        self.closed = True
+        """Every rank says what failed first, and where: this one lets its lanes go, so those that wait fail, too."""
         where = story(place)
         told = f"rank {self.rank}, {where}: {error}"
         if actions[place][0] == "run":
             told = self.watch.failed(told)
         else:
             told = self.watch.heard(where) or self.watch.failed(told)
+        if actions[place][0] != "run":
+            traceback.clear_frames(error.__traceback__)  # they hold what a transport began
+        self._end(True)
         raise (Refused if isinstance(error, Refused) else RuntimeError)(told) from error
+
+    def _end(self, abort):
+        """Lets go of all that refers to a lane, and of the lanes."""
+        self.closed = True
+        for steps, *_ in self.lists.values():
+            steps.clear()
+        self.lists = {}
+        self.lanes.close(abort)
+        self.watch.close()
 
     # What users call.
 
@@ -357,6 +369,5 @@ class Pipeline:
         return Trace(self, path)
 
     def close(self) -> None:
-        """Ends the watching thread; no step runs behind it."""
-        self.closed = True
-        self.watch.close()
+        """Ends the watching thread and gives the communicators back; no step runs behind it."""
+        self._end(False)

@@ -22,6 +22,8 @@ def gathered(pipe, i, shard):
     """The tensors of a piece from the shards of its owners; a collective of them."""
     p, (_, count) = pipe.pieces[i], pipe.pieces[i].cut
     flat = Flat(p.like, torch.empty(count * shard.numel(), dtype=shard.dtype, device=shard.device))
+    if pipe.closed:
+        raise Refused("this pipeline is closed: what is in shards cannot be gathered")
     group = pipe.lanes.groups[("group", *sorted(pipe.program.pieces[i]["owner"]["ranks"]))]
     dist.all_gather(list(flat.buffer.view(count, -1).unbind()), shard.detach().contiguous(), group=group)
     return flat
