@@ -72,6 +72,24 @@ def sends(rank, programs):
     refusal(lambda: pipeline(programs["1f1b"], 2, lanes="road"), "`lanes`", "`road`")
 
 
+def outputs(rank, programs):
+    """What was sent is gone before its backward, unless autograd saved it: a stash has no outputs."""
+    import weakref
+    from bridge_models import Llama, batch
+    alive, made = [], []
+
+    class Watched(Llama):
+        def forward(self, x):
+            y = super().forward(x)
+            made.append(weakref.ref(y))
+            y.register_hook(lambda _: alive.append(sum(one() is not None for one in made)))
+            return y
+    pipe, _ = pipeline(programs["other"], 2, made=[Watched(0, 2), Llama(1, 2)])
+    pipe.step(*batch(MICROBATCHES))
+    if rank == 0 and (len(made) != MICROBATCHES + 1 or max(alive) > 2):
+        raise RuntimeError(f"{max(alive)} outputs of {len(made)} are there when a backward runs")
+
+
 def writers(rank, programs):
     """Stages that write into their inputs, on the rank of the stage before and on another one."""
     import torch
@@ -279,9 +297,9 @@ def told(rank, programs):
     pipe.close()
 
 
-CHECKS = {"lengths": (lengths, 4), "sends": (sends, 2), "writers": (writers, 2), "compiled": (compiled, 2),
-          "again": (again, 2), "autocast": (autocast, 2), "sharded": (sharded, 4), "checkpoints": (checkpoints, 4),
-          "told": (told, 2)}
+CHECKS = {"lengths": (lengths, 4), "sends": (sends, 2), "outputs": (outputs, 2), "writers": (writers, 2),
+          "compiled": (compiled, 2), "again": (again, 2), "autocast": (autocast, 2), "sharded": (sharded, 4),
+          "checkpoints": (checkpoints, 4), "told": (told, 2)}
 
 if __name__ == "__main__":
     os.environ["PP"] = os.path.abspath(sys.argv[1])

@@ -116,9 +116,10 @@ class Updates:
         """Pipelines side by side count in one whole; each gradient is summed over them once."""
         if self.pipe.replicas is not None and v not in self.now.reduced:
             self.now.reduced.add(v)
-            for gradient in self.env[v]:
-                if gradient is not None:
-                    dist.all_reduce(gradient, group=self.pipe.replicas)
+            held = self.env[v]
+            tensors = [held.buffer] if hasattr(held, "buffer") else [g for g in held if g is not None]
+            for work in [dist.all_reduce(g, group=self.pipe.replicas, async_op=True) for g in tensors]:
+                work.wait()
 
     def _skipped(self, norm):
         """All ranks leave out all updates of this step; the first says so once, and all count."""
