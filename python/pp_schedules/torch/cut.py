@@ -1,8 +1,11 @@
 """Cuts a model into the stages of a program by the names of its modules, which stay the model's."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+from __future__ import annotations
 import copy
+from collections.abc import Callable, Sequence
 import torch
 from ..refused import Refused
+from .shared import Program
 
 
 def shares(children, stages):
@@ -28,12 +31,14 @@ def keep(module, wanted, prefix=""):
             setattr(module, name, None)
 
 
-def split(model, program, names=None):
+def split(model: torch.nn.Module, program: Program,
+          names: Sequence[Sequence[str]] | None = None) -> Callable[[int], torch.nn.Module]:
     """Returns a function of a stage's number. It copies the model and keeps the modules of that stage alone.
 
     `names` has a list of module names for each stage, such as `[["embed", "layers.0"], ["layers.1", "head"]]`. Without
     it the children of an `nn.Sequential` are dealt out evenly. Parameters that two stages have are refused unless the
-    program ties them. Names of parameters stay the model's, so state dicts need no map.
+    program ties them. Names of parameters stay the model's, so state dicts need no map. Raises `Refused` where names
+    and stages do not fit; the model itself is not changed, and parameters of other stages are not copied.
     """
     stages = len(program.pieces)
     if any(piece["kind"] != "stage" for piece in program.pieces):
