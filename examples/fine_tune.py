@@ -41,4 +41,4 @@ for step, batch in enumerate(batches[:5]):
     mean = pipe.step([(x,) for x in batch], [(x,) for x in batch], weights=1 / (microbatches * rows * (length - 1)))
     if dist.get_rank() == 0:
         print(f"step {step}  loss {mean:.6f}  norm {pipe.norm:.6f}", flush=True)
-torch.save(pipe.state_dict(), f"fine-tuned.{dist.get_rank()}.pt")
+pipe.save("fine-tuned")                            # a checkpoint of torch.distributed.checkpoint, by the model's names

@@ -3,8 +3,8 @@
 #
 # usage: bridge_transformers.py PP_COMPILE FOLDER
 # Ends with 77, which ctest calls skipped, where there is no torch or no transformers.
-import os, re, subprocess, sys, types
-from bridge_programs import ROOT                   # which also finds the package
+import faulthandler, os, re, subprocess, sys, types
+from bridge_programs import ROOT, program_of       # which also find the package
 from harness import draws
 
 LAYERS, STAGES, BOUND = 8, 4, 1e-4
@@ -58,6 +58,53 @@ def run_of(kind, names, **more):
     return (x - want).abs().max().item()
 
 
+def tied(rank, data, folder):
+    """Two steps of a model whose table is its head, on two processes, in f64; ends the process with 0 if they are those
+    of one."""
+    import torch
+    import torch.distributed as dist
+    from pp_schedules.torch import Pipeline, Program, split
+    faulthandler.dump_traceback_later(100, exit=True)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{folder}/store-{os.getppid()}")
+
+    def loss(logits, x):
+        return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), x[:, 1:].flatten(), reduction="sum") / 56
+    model = model_of("qwen3", tie_word_embeddings=True).double()
+    batch = [(torch.randint(0, 64, (2, 8)),) for _ in range(4)]
+    pipe = Pipeline(Program.of(data), split(model, Program.of(data), names_of(*CUT["qwen3"])), loss=loss, clip=1.0,
+                    ties={0: ["model.embed_tokens.weight"], 3: ["lm_head.weight"]},
+                    optimizer=lambda parameters: torch.optim.SGD(parameters, 0.1))
+    optimizer, apart = torch.optim.SGD(model.parameters(), 0.1), 0.0
+    for _ in range(2):
+        ours = pipe.step(batch, batch, 1.0)
+        optimizer.zero_grad()
+        total = sum(loss(model(x).logits, x) for x, in batch)
+        total.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        apart = max(apart, abs(ours - total.item()))
+    for name, p in pipe.named_parameters():
+        apart = max(apart, (p - model.get_parameter(name)).abs().max().item())
+    print(f"qwen3, tied, rank {rank}: {apart:.1e} from one process", flush=True)
+    dist.barrier()
+    os._exit(not apart <= 1e-12)
+
+
+def tied_on_two(compiler, folder):
+    """The number of processes that failed."""
+    import torch.multiprocessing as mp
+    data = program_of(compiler, folder, "zb_v", 2, 4, tied=True)
+    processes = [mp.get_context("fork").Process(target=tied, args=(rank, data, os.path.abspath(folder)))
+                 for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return sum(process.exitcode != 0 for process in processes)
+
+
 def alone(text, steps):
     """Losses and norms of the example's training in a plain loop."""
     import torch
@@ -83,7 +130,7 @@ def alone(text, steps):
 
 def example(compiler, folder):
     """The largest relative difference of the example's losses and norms, and that its weights are those of a model."""
-    import torch
+    from torch.distributed.checkpoint import FileSystemReader
     text = os.path.join(ROOT, "README.md")
     environment = dict(os.environ, PP=os.path.abspath(compiler), PYTHONPATH=os.path.join(ROOT, "python"),
                        OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
@@ -93,8 +140,8 @@ def example(compiler, folder):
     said = [tuple(map(float, pair)) for pair in re.findall(r"loss ([\d.]+)  norm ([\d.]+)", done.stdout)]
     if done.returncode or len(said) != 5:
         raise RuntimeError(f"examples/fine_tune.py ended with {done.returncode}\n{done.stdout}{done.stderr[-3000:]}")
-    states = [torch.load(os.path.join(folder, f"fine-tuned.{rank}.pt")) for rank in range(2)]
-    lost = {name for name, _ in model_of("llama").named_parameters()} - {name for state in states for name in state}
+    saved = FileSystemReader(os.path.join(folder, "fine-tuned")).read_metadata().state_dict_metadata
+    lost = {name for name, _ in model_of("llama").named_parameters()} - set(saved)
     if lost:
         raise RuntimeError(f"the example saves no {sorted(lost)}")
     return max(abs(ours / theirs - 1) for pair in zip(said, alone(text, 5)) for ours, theirs in zip(*pair))
@@ -121,10 +168,11 @@ def main():
             said = str(refused)
         failed += words not in said
         print(f"{kind}: {said}")
+    failed += tied_on_two(arguments.compiler, arguments.folder) > 0
     apart = example(arguments.compiler, arguments.folder)
     failed += not apart <= BOUND
     print(f"examples/fine_tune.py: {apart:.1e} from one process")
-    print(f"{len(CUT) + len(REFUSED) + 1 - failed} passed, {failed} failed")
+    print(f"{len(CUT) + len(REFUSED) + 2 - failed} passed, {failed} failed")
     return 1 if failed else 0
 
 
