@@ -760,7 +760,16 @@ private:
                        .Default(builder.getF32Type());
     BatchShape shape{int64_t(settings.data[0].value), int64_t(settings.data[1].value), element,
                      settings.data[2].value != 0};
-    return buildModel(source, evaluator, *model, modelScope, shape, outline, builder);
+    if (failed(buildModel(source, evaluator, *model, modelScope, shape, outline, builder)))
+      return failure();
+    bool isElsewhere =
+        options.makesCode && module.walk([](nn::OpaqueOp) { return mlir::WalkResult::interrupt(); }).wasInterrupted();
+    if (!isElsewhere)
+      return success();
+    return evaluator.fail(modelCall ? modelCall->at : model->name.at,
+                          "model `" + model->name.text +
+                              "` says what its parts cost, not what they compute: no "
+                              "executable can be made of it; a driver runs its --emit=json");
   }
 
   ScheduleSizes sizesOf() {
