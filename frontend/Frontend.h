@@ -48,6 +48,8 @@ struct FrontendOptions {
   Attempt *attempt = nullptr;
   /// For --lsp, if not null: texts that an editor holds, by path; they go before the files.
   const llvm::StringMap<std::string> *openFiles = nullptr;
+  /// For forms that are code: a model with parts that run elsewhere is an error.
+  bool makesCode = false;
   Budget budget;
 };
 

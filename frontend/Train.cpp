@@ -296,6 +296,12 @@ private:
     if (declared.models[0]->isHeadWrong || declared.isIncomplete)
       return failure();
     model = declared.models[0];
+    auto isLayers = [](const Override &given) { return given.name == "layers" || given.name == "model.layers"; };
+    const Parameter *layers = calleeOf(model).find("layers");
+    if (layers && !layers->value && none_of(overrides, isLayers))
+      return evaluator.fail(commandLine.schedule.isValid() ? commandLine.schedule : schedule->name.at,
+                            "a schedule without a `train` is tried on a small model; `-D layers=..` says how many "
+                            "layers it has, at least one for each stage");
     static const std::pair<const char *, int64_t> sizes[] = {
         {"hidden", 64}, {"heads", 4}, {"ffn", 176}, {"vocab", 256}};
     for (auto [name, size] : sizes)
@@ -771,7 +777,16 @@ private:
                        .Default(builder.getF32Type());
     BatchShape shape{int64_t(settings.data[0].value), int64_t(settings.data[1].value), element,
                      settings.data[2].value != 0};
-    return buildModel(source, evaluator, *model, modelScope, shape, outline, builder);
+    if (failed(buildModel(source, evaluator, *model, modelScope, shape, outline, builder)))
+      return failure();
+    bool isElsewhere =
+        options.makesCode && module.walk([](nn::OpaqueOp) { return mlir::WalkResult::interrupt(); }).wasInterrupted();
+    if (!isElsewhere)
+      return success();
+    return evaluator.fail(modelCall ? modelCall->at : model->name.at,
+                          "model `" + model->name.text +
+                              "` says what its parts cost, not what they compute: no "
+                              "executable can be made of it; a driver runs its --emit=json");
   }
 
   ScheduleSizes sizesOf() {

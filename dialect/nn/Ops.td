@@ -181,6 +181,17 @@ def TransposeOp : Nn_Op<"transpose"> {
   let assemblyFormat = "$w attr-dict `:` functional-type(operands, results)";
 }
 
+def OpaqueOp : Nn_ForwardOp<"opaque"> {
+  let summary = "a stand-in for a module that runs elsewhere: what it costs, without what it computes";
+  let signature = "opaque(x, w, flops = .., keeps = ..)";
+  let formula = "y = what a driver computes of x and w";
+  let note = "a forward takes `flops` operations, and so does the gradient of x, and that of w; y is like x, and "
+             "`keeps` numbers of the type of sums stay for the backward; no executable can be made of it";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$w, F64Attr:$flops, I64Attr:$keeps);
+  let results = (outs Nn_Tensor:$y, Nn_Tensor:$kept);
+  let assemblyFormat = "$x `,` $w attr-dict `:` functional-type(operands, results)";
+}
+
 def LayernormOp : Nn_KernelOp<"layernorm", ["params"],
                               [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap", "rebuild"]>]> {
   let summary = "mean 0 and variance 1 over the width, times a gain, plus a bias; keeps mean and 1/deviation";
@@ -306,6 +317,22 @@ def LinearDwOp : Nn_AccOp<"linear_dw", ["flags"], [Nn_WeightGradient]> {
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$dy, Optional<Nn_Tensor>:$acc, Nn_Flag:$transposed);
   let results = (outs Nn_Tensor:$dw);
   let assemblyFormat = "$x `,` $dy (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def OpaqueDxOp : Nn_AccOp<"opaque_dx", ["flags"]> {
+  let summary = "gradient of the input of an `opaque`";
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$w, Nn_Tensor:$kept, Optional<Nn_Tensor>:$acc, F64Attr:$flops);
+  let results = (outs Nn_Tensor:$dx);
+  let assemblyFormat = [{
+    $dy `,` $w `,` $kept (`into` $acc^)? attr-dict `:` functional-type(operands, results)
+  }];
+}
+
+def OpaqueDwOp : Nn_AccOp<"opaque_dw", ["flags"], [Nn_WeightGradient]> {
+  let summary = "gradient of the weight of an `opaque`, which holds `count` numbers";
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$kept, Optional<Nn_Tensor>:$acc, F64Attr:$flops, I64Attr:$count);
+  let results = (outs Nn_Tensor:$dw);
+  let assemblyFormat = "$dy `,` $kept (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
 def BiasDwOp : Nn_AccOp<"bias_dw", ["flags"], [Nn_WeightGradient]> {

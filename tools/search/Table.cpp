@@ -99,7 +99,7 @@ std::string Searcher::nearestText() const {
 /// The command line that simulates this row again.
 std::string Searcher::commandOf(const Candidate &candidate) const {
   FrontendOptions its = optionsOf(candidate, candidate.layout.microbatches);
-  std::string text = "pp-compile";
+  std::string text = command.words.front();
   for (const std::string &word : programWords(command, candidate.file.empty(), scheduleDefines))
     text += " " + quoted(word);
   if (!candidate.file.empty())
