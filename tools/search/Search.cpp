@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   the library on the program's own mesh -> 1F1B on every mesh, with a few microbatches -> the library on those where
-//   no bound says that it is in vain -> stages, layers and savings on the best of them -> the table
+//   a rank has little work -> the best schedule on meshes near its own -> stages, layers and savings on the best mesh ->
+//   the table. Where devices differ, stages with layers by their speeds come before the library, on every mesh
 //
 // A schedule is tried with a few microbatches first. Its estimate is the time of this step and, for each further
 // microbatch, the work of its busiest rank. Only schedules that may be the best so far by their estimate are judged
@@ -511,18 +512,20 @@ void Searcher::tryFitting(const Candidate &candidate) {
 /// Devices differ, and the library cuts evenly: plans stages on every mesh where they may be the best, with optimizer
 /// state that is shared or not. Each mesh gets half of the time that is left.
 void Searcher::improveKinds(const std::vector<SearchSite> &sites) {
-  std::vector<SearchSite> all = sites;
-  for (const SearchSite &site : sites) {
-    MeshLayout whole = site.layout;
+  std::vector<std::optional<SearchSite>> all(2 * sites.size());
+  each(sites.size(), [&](size_t i) {
+    all[2 * i] = sites[i];
+    MeshLayout whole = sites[i].layout;
     whole.zero = 0;
-    if (std::optional<SearchSite> its = whole == site.layout ? std::nullopt : siteOf(whole))
-      all.push_back(*its);
-  }
-  llvm::stable_sort(all, [](const SearchSite &a, const SearchSite &b) { return a.bySpeed < b.bySpeed; });
-  for (auto last = end; const SearchSite &site : all) {
+    if (!(whole == sites[i].layout))
+      all[2 * i + 1] = siteOf(whole);
+  });
+  llvm::erase(all, std::nullopt);
+  llvm::stable_sort(all, [](const auto &a, const auto &b) { return a->bySpeed < b->bySpeed; });
+  for (auto last = end; const auto &site : all) {
     end = std::chrono::steady_clock::now() + (last - std::chrono::steady_clock::now()) / 2;
-    if (site.bySpeed < best())
-      improve(site.layout);
+    if (site->bySpeed < best())
+      improve(site->layout);
     hasEnded &= !isOver();
     end = last;
   }
