@@ -1,4 +1,4 @@
-// Follows the calls that led to what is said, and then the files that import each other, until one of them is the user's.
+// Follows the calls that led to what is said, then the files that import each other, until one of them is the user's.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/LibraryErrors.h"
 #include "mlir/IR/Location.h"

@@ -15,7 +15,8 @@ public:
 
   /// What is said in this file is told at `user`, which may lie in another file of the library.
   void setUser(llvm::StringRef file, mlir::Location user) { users.insert_or_assign(file, user); }
-  /// The same where the user is to read it, an error and a warning with a note in the library; none if that is where it points already.
+  /// The same where the user is to read it; an error and a warning get a note in the library. None if that is where it
+  /// points already.
   [[nodiscard]] std::optional<mlir::Diagnostic> forUser(const mlir::Diagnostic &said) const;
 
 private:

@@ -139,9 +139,9 @@ def EmbeddingOp : Nn_ForwardOp<"embedding", ["varying"]> {
   let formula = "x[b, t] = table[tokens[b, t]]";
   let note = "the row of the token `pad` takes no gradient from here; -1: every row takes one";
   let description = [{
-    Of a table that is cut by the vocabulary: it has rows from `first` on of `whole`; tokens of other rows give zeros.
-    `first_by`: each device along these axes begins behind the rows of the one before it, and rows beyond `whole` are
-    nobody's.
+    A table that is cut by the vocabulary has the rows from `first` on of `whole` rows. Tokens of other rows give zeros.
+    `first_by`: each device along these axes begins behind the rows of the device before it. Rows beyond `whole` belong
+    to no token.
   }];
   let arguments = (ins Nn_Integers:$tokens, Nn_Tensor:$table, OptionalAttr<I64Attr>:$first,
                        OptionalAttr<I64Attr>:$whole, DefaultValuedAttr<I64Attr, "-1">:$pad,
@@ -459,8 +459,8 @@ def RoundOp : Nn_KernelOp<"round", ["elementType"]> {
 def SumSquaresOp : Nn_AccOp<"sum_squares", ["flags", "varying", "moved"]> {
   let summary = "sum of squares, one f64";
   let description = [{
-    `once`: of each `copies` neighbours along these axes, of all of them if absent, the first one counts the tensor, for
-    the others have the same. `flat`: a device along `data` counts what its shard has, as in `adamw`.
+    `once`: so many `copies` neighbours along these axes have the same tensor (all devices, if absent), and only the
+    first of them counts it. `flat`: a device along `data` counts what its shard has, as in `adamw`.
   }];
   let arguments = (ins Nn_Tensor:$grad, Optional<Nn_Tensor>:$acc, OptionalAttr<Nn_AxesAttr>:$once,
                        OptionalAttr<I64Attr>:$copies, OptionalAttr<DenseI64ArrayAttr>:$flat);

@@ -155,7 +155,7 @@ def check_refused(compiler, folder, text):
 
 
 def check_middle(program, folder):
-    """One byte in the middle of a file of 300 kB that has changed; a checkpoint without a checksum is read as before."""
+    """One byte in the middle of a file of 300 kB has changed; a checkpoint without a checksum is read as before."""
     letters = bytearray(b"abcdefghijkl" * 25000)
     long, saved = write(folder, "long.txt", bytes(letters)), os.path.join(folder, "long")
     harness.call(["rm", "-rf", saved])
