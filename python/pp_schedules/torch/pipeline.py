@@ -285,7 +285,7 @@ class Pipeline:
         Programs that move weights behind their updates, or update in shards, are refused. There is no `norm`: where
         stages are replicated, each copy has the whole gradient.
         """
-        agree.on_lists(self.program)
+        agree.on_backward(self.program)
         metas = self._prepare(inputs, targets, weights, kwargs)
         for p in self.pieces.values():
             p.take_grads()
