@@ -47,7 +47,8 @@ class Pipeline:
     outputs of each stage but the last, tensors that may be on `meta`. patience: seconds until a rank says where it
     waits. sends: `proved`, or `lazy`: waits of sent activations and their gradients go behind the last action, which
     keeps these tensors longer. reduces: stages of FSDP2 sum gradients over their shards at `each` backward, or at the
-    `last` one of a step, which holds whole gradients until then. unsafe_lanes: accepts a program whose progress holds with a lane for each edge alone.
+    `last` one of a step, which holds whole gradients until then. unsafe_lanes: accepts a program whose progress holds
+    with a lane for each edge alone.
 
     Making one is a collective of all processes of the world. Raises `Refused` with a sentence that says what the
     program and the modules do not have in common, on every rank, and `Unproved` if the program does not hold what it
