@@ -6,7 +6,8 @@
 # PYTHON has torch. `overhead`: stages that do next to nothing, in one process (units) and in two (messages); seconds of
 # the processor, median over calls, beside the bare module and `torch.autograd.backward`. `schedules`: a llama of 8
 # layers on two processes, 8 microbatches, f32, over gloo; both drivers take turns on the same modules, and their
-# gradients must be equal to the bit. Wall time of a step with its backward and no update, median over rounds.
+# gradients must be equal to the bit. Ours / theirs: milliseconds of a step with its backward and no update, and of the
+# processor on both ranks, medians over rounds; a busy machine moves the former.
 import argparse, collections, os, statistics, subprocess, sys, tempfile, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -73,7 +74,7 @@ def theirs(name, modules, group):
 
 
 def paired(rank, name, path, hidden, tokens, rounds):
-    """Seconds of a step, [ours, theirs], and whether all gradients are equal to the bit."""
+    """(seconds of a step, of the processor) of each round, [ours, theirs]; whether gradients are equal to the bit."""
     import copy
     import torch
     import torch.distributed as dist
@@ -93,13 +94,14 @@ def paired(rank, name, path, hidden, tokens, rounds):
             for module in (*modules.values(), *copies.values()):
                 module.zero_grad()
             dist.barrier()
-            begun = time.perf_counter()
+            begun, used = time.perf_counter(), time.process_time()
             if one is pipe:
                 pipe.backward(inputs, targets)
             else:
                 other.step(*([x] if 0 in modules else []), **words)
+            used = time.process_time() - used
             dist.barrier()
-            seconds[one is other] += [time.perf_counter() - begun] * (turn > 1)
+            seconds[one is other] += [(time.perf_counter() - begun, used)] * (turn > 1)
             if one is pipe:
                 kept = {(i, n): p.grad.clone() for i, m in modules.items() for n, p in m.named_parameters()}
             else:
@@ -201,9 +203,12 @@ def main():
                 for name in SCHEDULES:
                     path = program_of(arguments.compiler, folder, name, 2)
                     ranks = run(2, folder, paired, name, path, hidden, tokens, arguments.rounds)
-                    ours, other = (1e3 * statistics.median(seconds) for seconds in ranks[0][0])
+                    wall = [1e3 * statistics.median(took for took, _ in ranks[0][0][who]) for who in (0, 1)]
+                    used = [1e3 * sum(statistics.median(used for _, used in seconds[who]) for seconds, _ in ranks)
+                            for who in (0, 1)]
                     equal = all(same for _, same in ranks)
-                    cells.append(f"{ours:.0f} / {other:.0f}" + ("" if equal else " (gradients differ)"))
+                    cells.append("{:.0f} / {:.0f}, {:.0f} / {:.0f}".format(*wall, *used) +
+                                 ("" if equal else " (gradients differ)"))
                 print(f"| {hidden}, {tokens} | " + " | ".join(cells) + " |", flush=True)
 
 

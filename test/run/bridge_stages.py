@@ -195,8 +195,9 @@ def sharded(rank, programs):
     pipe = Pipeline(programs["zb_v"], parts, loss=counted_sum, group=mesh.get_group("pp"), clip=0.5,
                     optimizer=lambda ps: torch.optim.AdamW(ps, 1e-2))
     other = torch.optim.AdamW([q for module in made for q in module.parameters()], 1e-2)
+    some = [(x[row:row + 1],) for x, in inputs], [(y[row:row + 1],) for y, in targets], weight
     for step in range(2):
-        pipe.step([(x[row:row + 1],) for x, in inputs], [(y[row:row + 1],) for y, in targets], weight)
+        pipe.step(*some)
         other.zero_grad()
         one_process(made, inputs, targets, weight)
         same(pipe, made, 1e-12)
@@ -213,11 +214,24 @@ def sharded(rank, programs):
                 raise RuntimeError(f"stage {i}, {name} differs behind two steps")
     pipe.save("sharded")
     before = {key: t.full_tensor().clone() for key, t in state.items() if isinstance(t, DTensor)}
-    pipe.step([(x[row:row + 1],) for x, in inputs], [(y[row:row + 1],) for y, in targets], weight)
+    pipe.step(*some)
     pipe.load("sharded")
     for key, t in pipe.state_dict().items():
         if isinstance(t, DTensor) and (t.full_tensor() - before[key]).abs().max():
             raise RuntimeError(f"{key} is not that of the checkpoint")
+    for reduces, count in (("each", 2 * MICROBATCHES), ("last", 2)):
+        once = Pipeline(programs["zb_v"], parts, loss=counted_sum, group=mesh.get_group("pp"), reduces=reduces)
+        calls, name = [], "reduce_scatter_" + ("single" if hasattr(dist, "reduce_scatter_single") else "tensor")
+        real = getattr(dist, name)
+        setattr(dist, name, lambda *args, **words: calls.append(1) or real(*args, **words))
+        for module in (*parts, *made):
+            module.zero_grad()
+        once.backward(*some)
+        setattr(dist, name, real)
+        one_process(made, inputs, targets, weight)
+        same(once, made, 1e-12)
+        if len(calls) != count:
+            raise RuntimeError(f"`{reduces}`: {len(calls)} sums over shards, expected {count}")
     pipe.load_state_dict({**{key: t for key, t in state.items() if key.startswith("pp.")}, **{
         f"stages.{i}.{name}": q.detach() for i, m in enumerate(made) for name, q in m.named_parameters()}})
 

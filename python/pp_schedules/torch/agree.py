@@ -116,7 +116,7 @@ def splits(pieces, split, context):
     return chosen
 
 
-def on_lists(program):
+def on_backward(program):
     """Whether gradients may be left to a loop that clips and updates itself."""
     for rank in program.data["programs"]:
         behind = False

@@ -78,6 +78,12 @@ class Piece:
         if not self.visitor:
             self.home = self.bound = [p.data for p in self.parameters]
 
+    def reduce(self, now):
+        """Whether the backward that follows sums gradients over the shards of FSDP2."""
+        for part in self.module.modules():
+            if hasattr(part, "set_requires_gradient_sync"):
+                part.set_requires_gradient_sync(now, recurse=False)
+
     def take_grads(self):
         """A step begins without gradients; `kept` are those of before, to which `backward` adds."""
         self.kept = [p.grad for p in self.parameters]

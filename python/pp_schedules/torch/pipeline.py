@@ -46,7 +46,9 @@ class Pipeline:
     shapes: `first step` (all microbatches have those of the first), `sent` (they may differ), or a list with the
     outputs of each stage but the last, tensors that may be on `meta`. patience: seconds until a rank says where it
     waits. sends: `proved`, or `lazy`: waits of sent activations and their gradients go behind the last action, which
-    keeps these tensors longer. unsafe_lanes: accepts a program whose progress holds with a lane for each edge alone.
+    keeps these tensors longer. reduces: stages of FSDP2 sum gradients over their shards at `each` backward, or at the
+    `last` one of a step, which holds whole gradients until then. unsafe_lanes: accepts a program whose progress holds
+    with a lane for each edge alone.
 
     Making one is a collective of all processes of the world. Raises `Refused` with a sentence that says what the
     program and the modules do not have in common, on every rank, and `Unproved` if the program does not hold what it
@@ -66,12 +68,13 @@ class Pipeline:
                  ties: Mapping[int, Sequence[str]] | None = None, seed: int | None = None,
                  context: Callable | None = None, split: str | Mapping[int, str] = "linears", lanes: str = "edge",
                  names: Callable[[int, str], str] | None = None, shapes: str | Sequence = "first step",
-                 patience: float = 60.0, sends: str = "proved", unsafe_lanes: bool = False):
+                 patience: float = 60.0, sends: str = "proved", reduces: str = "each", unsafe_lanes: bool = False):
         self.program, self.group, self.rank, self.device = program, group, dist.get_rank(group), torch.device(device)
         self.loss, self.clip, self.seed, self.context, self.replicas = loss, clip, seed, context, replicas
         self.closed, self.steps, self.norm, self.log, self.now, self.lists = False, 0, None, None, Now(), {}
         self.ready = False
         self.losses, self.optimizer, self.skipped, self.lazy = {}, optimizer, 0, sends == "lazy"
+        self.reduces = reduces
         Pipeline.made = 1 + agree.on_program(program, group, unsafe_lanes, Pipeline.made)
         self.me = program.data["programs"][self.rank]
         runs = [a for a in self.me["actions"] if a[0] == "run"]
@@ -85,7 +88,8 @@ class Pipeline:
                       for what, kind in (("inputs", "tokens"), ("targets", "targets"))}
 
         def build():
-            for what, given, known in (("lanes", lanes, ("edge", "pair")), ("sends", sends, ("proved", "lazy"))):
+            for what, given, known in (("lanes", lanes, ("edge", "pair")), ("sends", sends, ("proved", "lazy")),
+                                      ("reduces", reduces, ("each", "last"))):
                 if given not in known:
                     raise Refused(f"`{what}`: expected `{known[0]}` or `{known[1]}`, got `{given}`")
             self.shapes = Shapes(self, shapes)
@@ -285,7 +289,7 @@ class Pipeline:
         Programs that move weights behind their updates, or update in shards, are refused. There is no `norm`: where
         stages are replicated, each copy has the whole gradient.
         """
-        agree.on_lists(self.program)
+        agree.on_backward(self.program)
         metas = self._prepare(inputs, targets, weights, kwargs)
         for p in self.pieces.values():
             p.take_grads()

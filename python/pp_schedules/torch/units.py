@@ -56,6 +56,7 @@ class Units:
 
     def __init__(self, pipe, env, values, training):
         self.pipe, self.env, self.values, self.now, self.training = pipe, env, values, pipe.now, training
+        self.last = {a[3]: a[4] for a in pipe.me["actions"] if a[:2] in (["run", "B"], ["run", "I"])}
 
     def slot(self, role, ids):
         """The first value of a role, or None. Slots behind the program's are the driver's own, for stashes."""
@@ -166,7 +167,8 @@ class Units:
         read, made = self.slot("grad", reads), self.slot("grad", makes)
         dact, pending = self.slot("dact", makes), self.slot("stash", makes)
         halves, whole = phase == "I" and split == "halves" and pending is not None, phase == "B"
-        before = None
+        before, sharded = None, p.changes and self.pipe.reduces == "last"
+        reduces = self.last.get(piece) == mb
         if kept is None:                           # a head, whose F is in its B
             kept = len(env)
             env.append(None)
@@ -175,6 +177,8 @@ class Units:
         def unit():
             if before is not None:
                 before()
+            if sharded:
+                p.reduce(reduces)
             if weight is not None and env[weight] is not p.bound:
                 p.bind(env[weight])
             stash, held = env[kept], env[read] if read is not None else None
