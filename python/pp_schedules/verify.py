@@ -5,19 +5,14 @@ what each value holds, which terms a gradient has, and where each rank stands wh
 """
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import collections, gc
-from .form import check, name_of, story
+from .form import ENDS, UNCHECKED, check, name_of, place_of, story
 from .progress import LANES, MAPS, progress
 from .refused import Unproved
 from .stated import lives, saves, times
 
-# What an end of a message reads and what it writes: its value (3) and its shard (4), by their place in the action.
-ENDS = {"send": ((3,), ()), "receive": ((), (3,)), "all_reduce": ((3,), (3,)), "all_gather": ((4,), (3,)),
-        "reduce_scatter": ((3,), (3, 4)), "reduce": ((3,), ()), "reduce root": ((3,), (3,)), "broadcast": ((), (3,)),
-        "broadcast root": ((3,), ())}
 # What a unit makes, by the role of the value: a `stat` is a loss. What messages carry, if not their role.
 MAKES = {"F": {"act": "act", "stash": "stash", "stat": "loss"}, "R": {"act": "act", "stash": "stash"}, "W": {},
          "B": {"dact": "dact", "stat": "loss"}, "I": {"dact": "dact", "stash": "pending", "stat": "loss"}}
-UNCHECKED = ("slices", "cuts", "vocabulary", "versions", "updates", "redo")  # needs of programs
 CARRIES = {"stash": ("stash", "kept", "pending"), "stat": ("norm", "loss")}
 
 
@@ -264,9 +259,12 @@ class Checker:
                                 [("W", i, mb)] * (halves and self.trained[i]))
             expected.update(("U", i, rank) for rank in (piece["owner"]["ranks"] if self.trained[i] else ()))
         for phase, piece, mb in {**expected, **self.ran}:
-            if expected[phase, piece, mb] != self.ran[phase, piece, mb] and phase != "R":
-                raise Unproved("units", f"{name_of(self.program, phase, piece, mb)} runs {self.ran[phase, piece, mb]} "
-                               f"times, expected {expected[phase, piece, mb]}")
+            wanted, ran = expected[phase, piece, mb], self.ran[phase, piece, mb]
+            if wanted != ran and phase != "R":
+                name = name_of(self.program, phase, piece, mb if phase != "U" else -1)
+                where = place_of(self.program, self.pieces[piece]["line"]) or self.pieces[piece]["name"]
+                rank = f" on rank {mb}" if phase == "U" else ""
+                raise Unproved("units", f"{name}, of the piece at {where}, runs {ran} times{rank}, expected {wanted}")
         return sum(expected.values())
 
 
