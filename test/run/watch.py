@@ -154,7 +154,8 @@ tally.check("`x`" in watch.round(), "and said on the terminal")
 tally.check(units(json.loads(ask(port)[1])) == (False, 6), "a browser that comes late sees both, too")
 write(MAIN, program(4))
 state = browsers[0].state()
-tally.check(units(state) == (True, 12) and state["messages"] == "", f"mended: four ranks, no message: {units(state)}, {state['messages']!r}")
+tally.check(units(state) == (True, 12) and state["messages"] == "",
+            f"mended: four ranks, no message: {units(state)}, {state['messages']!r}")
 watch.round()
 
 # Nothing but these four answers, and only for those who ask this machine by its own name.
