@@ -89,10 +89,13 @@ with open(PAGE) as page:
     tally.check('"watched"' not in page.read(), "without --watch a page asks for no script")
 
 # An import that does not exist is waited for.
+LATE = os.path.join(folder, "later.pipe")
+if os.path.exists(LATE):
+    os.remove(LATE)
 write(MAIN, program(2).replace('"schedule.pipe"', '"later.pipe"'))
 watch = Watch("--emit=timeline")
 tally.check("cannot open `later.pipe`" in watch.round(), "there is no such import yet")
-write(os.path.join(folder, "later.pipe"), schedule(2))
+write(LATE, schedule(2))
 tally.check(rows(watch.round()) == [2, 2], "and when there is one, it is compiled")
 watch.close()
 
@@ -151,7 +154,8 @@ tally.check("`x`" in watch.round(), "and said on the terminal")
 tally.check(units(json.loads(ask(port)[1])) == (False, 6), "a browser that comes late sees both, too")
 write(MAIN, program(4))
 state = browsers[0].state()
-tally.check(units(state) == (True, 12) and state["messages"] == "", "mended: four ranks, and no message")
+tally.check(units(state) == (True, 12) and state["messages"] == "",
+            f"mended: four ranks, no message: {units(state)}, {state['messages']!r}")
 watch.round()
 
 # Nothing but these four answers, and only for those who ask this machine by its own name.

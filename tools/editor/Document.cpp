@@ -7,6 +7,7 @@
 #include "frontend/syntax/Parser.h"
 #include "mlir/Pass/PassManager.h"
 #include "passes/Passes.h"
+#include "report/Names.h"
 #include "report/Pictures.h"
 #include "tools/Forms.h"
 #include "llvm/ADT/StringExtras.h"
@@ -311,6 +312,18 @@ std::string Document::hover(unsigned line, unsigned column) const {
   return ("```pipe\n" + said + "\n```\n" + comment).str();
 }
 
+/// How long, why, and for which message.
+void Document::writeWait(const Idle &idle, llvm::raw_ostream &os) const {
+  os << llvm::format(", after %g of waiting (%s)", idle.end - idle.start, stringifyIdleCause(idle.cause).str().c_str());
+  if (idle.flight < 0)
+    return;
+  const Flight &flight = step->flights[idle.flight];
+  os << " for `" << PostOp(flight.posts.front()).getThing().str() << "`";
+  if (flight.kind() == PostKind::send)
+    os << " from rank " << flight.ranks.front();
+  os << ", " << withUnit(flight.bytes);
+}
+
 /// Of the unit that is written there: on which ranks it runs, when, and after what its rank has waited.
 std::string Document::unitsAt(const Token &word) const {
   if (word.kind != Token::UnitLetter || !step)
@@ -333,8 +346,7 @@ std::string Document::unitsAt(const Token &word) const {
          << llvm::format("%g to %g", span.start, span.end);
       for (const Idle &idle : timeline.idles)
         if (idle.end == span.start && idle.end > idle.start)
-          os << llvm::format(", after %g of waiting (%s)", idle.end - idle.start,
-                             stringifyIdleCause(idle.cause).str().c_str());
+          writeWait(idle, os);
       os << "\n";
     }
   }

@@ -84,6 +84,7 @@ private:
   const Token *wordAt(unsigned line, unsigned column) const;
   const DeclaredName *declarationOf(const Token &word) const;
   std::string unitsAt(const Token &word) const;
+  void writeWait(const Idle &idle, llvm::raw_ostream &os) const;
   pipeline::ProgramOp program() const;
 };
 

@@ -86,8 +86,11 @@ public:
       llvm::SmallVector<StringRef> arguments(words.begin(), words.end());
       std::string why;
       std::optional<StringRef> redirects[] = {std::nullopt, std::nullopt, std::nullopt};
-      if (server)
+      if (server) {
+        std::error_code error;
+        llvm::raw_fd_ostream(said, error); // empties it: what a process writes stands over what was there
         redirects[2] = said;
+      }
       int status = llvm::sys::ExecuteAndWait(path, arguments, std::nullopt, redirects, 0, 0, &why);
       if (status == -1 || (status < 0 && !server))
         return exitCode(refuse("--watch: " + why));
