@@ -296,12 +296,6 @@ private:
     if (declared.models[0]->isHeadWrong || declared.isIncomplete)
       return failure();
     model = declared.models[0];
-    auto isLayers = [](const Override &given) { return given.name == "layers" || given.name == "model.layers"; };
-    const Parameter *layers = calleeOf(model).find("layers");
-    if (layers && !layers->value && none_of(overrides, isLayers))
-      return evaluator.fail(commandLine.schedule.isValid() ? commandLine.schedule : schedule->name.at,
-                            "a schedule without a `train` is tried on a small model; `-D layers=..` says how many "
-                            "layers it has, at least one for each stage");
     static const std::pair<const char *, int64_t> sizes[] = {
         {"hidden", 64}, {"heads", 4}, {"ffn", 176}, {"vocab", 256}};
     for (auto [name, size] : sizes)

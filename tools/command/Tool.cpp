@@ -25,7 +25,7 @@ struct Verb {
 };
 const Verb kVerbs[] = {
     {"draw", "draw the step: in the terminal, or into OUT.svg, OUT.html (a page) or OUT.json (a trace)",
-     "--emit=timeline", "emit messages memory costs watch from-hf config-note"},
+     "--emit=timeline", "emit messages memory costs watch serve from-hf config-note"},
     {"prove", "prove the schedule, and print what was proved", "--prove", "from-hf config-note"},
     {"stats", "count the simulated step: makespan, bubble, memory, messages, as JSON", "--emit=stats",
      "watch from-hf config-note"},
@@ -122,12 +122,12 @@ static void showOptionsOf(const Verb &verb, ArrayRef<const char *> words) {
 
 static void printVerbs() {
   llvm::outs() << "OVERVIEW: pp: pipeline-parallel training schedules, drawn, proved, counted and searched\n\n"
-                  "USAGE: pp VERB [options] FILE\n\nverbs:\n\n";
+                  "USAGE: pp VERB [options] FILE\n\n"
+                  "A verb stands for options of pp-compile, which may follow: `pp draw FILE` is `pp FILE "
+                  "--emit=timeline`.\n`pp VERB --help` shows those that have an effect.\n\nverbs:\n\n";
   for (const Verb &verb : kVerbs)
     llvm::outs() << "  " << llvm::left_justify(verb.name, 10) << " - " << verb.what << "\n";
-  llvm::outs() << "\n`pp VERB --help` shows the options of a verb. It stands for options of pp-compile: `pp draw FILE` "
-                  "is `pp FILE --emit=timeline`.\n"
-               << kExitCodes;
+  llvm::outs() << kExitCodes;
 }
 
 /// What a program tells of itself and of its options in --help.
