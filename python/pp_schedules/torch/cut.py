@@ -165,7 +165,7 @@ def owned(model, program, names, known):
                 if first[0] != stage and not program.ties:
                     raise Refused(f"stage {first[0]} and stage {stage} share a weight (`{first[1]}`, `{parameter}`), "
                                   "and the program ties none: its proof of gradients is about another model. A `train` "
-                                  "program with a model that ties its ends, such as the library's gpt2, says so to pp")
+                                  "program says so to pp: its model is `opaque(.., tied = true)`")
     some = {name for wanted in names for name in wanted}
     for name in known:
         parent = name.rpartition(".")[0]
