@@ -59,6 +59,20 @@ def run_of(kind, names, **more):
     return (x - want).abs().max().item()
 
 
+def cast(scale):
+    """A stage whose layer gets its input cast, as FSDP2 casts it; a scale beside the cast is refused."""
+    import torch
+    from pp_schedules.torch import Refused, split
+    program = types.SimpleNamespace(pieces=[{"kind": "stage"}] * STAGES, ties=[])
+    part = split(model_of("llama"), program, names_of(*CUT["llama"]))(1).double()
+    part.model.layers[2].register_forward_pre_hook(lambda _, x: (x[0].double() * scale, *x[1:]), prepend=True)
+    try:
+        part(torch.randn(2, 8, 32))
+    except Refused:
+        return False
+    return True
+
+
 def tied(rank, data, folder):
     """Two steps of a model whose table is its head, on two processes, in f64; ends the process with 0 if they are those
     of one."""
@@ -169,11 +183,14 @@ def main():
             said = str(refused)
         failed += words not in said
         print(f"{kind}: {said}")
+    if not cast(1) or cast(2):
+        failed += 1
+        print("a cast of a stage's input is refused, or a scale is not")
     failed += tied_on_two(arguments.compiler, arguments.folder) > 0
     apart = example(arguments.compiler, arguments.folder)
     failed += not apart <= BOUND
     print(f"examples/fine_tune.py: {apart:.1e} from one process")
-    print(f"{len(CUT) + len(REFUSED) + 2 - failed} passed, {failed} failed")
+    print(f"{len(CUT) + len(REFUSED) + 3 - failed} passed, {failed} failed")
     return 1 if failed else 0
 
 

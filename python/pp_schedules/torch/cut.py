@@ -62,9 +62,12 @@ class Path:
 
 
 def same(x, y):
-    """Whether two tensors are one, or views of all of it."""
-    return isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.shape == y.shape and (
-        x is y or x.data_ptr() == y.data_ptr() and x.stride() == y.stride())
+    """Whether two tensors are one, views of all of it, or one is a cast of the other, such as FSDP2 makes of inputs."""
+    if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor) or x.shape != y.shape:
+        return False
+    if x.dtype != y.dtype:
+        return x.is_meta or torch.equal(x, y.to(x.dtype))
+    return x is y or x.data_ptr() == y.data_ptr() and x.stride() == y.stride()
 
 
 class Elsewhere(torch.nn.Module):
