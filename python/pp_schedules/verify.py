@@ -139,7 +139,8 @@ class Checker:
         """F, B, I, W or R reads what it needs and nothing of other units; B and W add their term to the gradient."""
         self.ran[phase, piece, mb] += 1
         roles, last = [self.programs[self.rank]["values"][v]["role"] for v in makes], piece == len(self.pieces) - 1
-        data = next((label for label in got if label[1] is None and label[2] == mb), ("data", None, mb, None))
+        inputs = [label for label in got if label[1] is None and label[2] == mb and (last or label[0] != "targets")]
+        data = inputs[0] if inputs else ("data", None, mb, None)
         source, kept = ("act", piece - 1, mb, None) if piece else data, self.kept[piece, mb]
         uses = piece in self.weighted and phase != "W" and (reads or makes)
         if phase in "BI":
@@ -153,9 +154,9 @@ class Checker:
             self.fail("values", f"does not read {label}")
         if len(set(got)) < len(got):
             self.fail("values", "reads one thing twice")
-        for what, of, number, *_ in set(got) - needs:
+        for what, of, number, *_ in set(got) - needs - set(inputs):
             skips = what == "act" and of < piece or what == "dact" and of > piece and phase not in "FR"
-            if what != "grad" and (number != mb or not (of is None or skips)):
+            if what != "grad" and (number != mb or not skips):
                 self.fail("values", f"reads {(what, of, number)}, which is another unit's")
         for v, role in zip(makes, roles):
             what = "kept" if (role, variant) == ("stash", "light") else MAKES[phase].get(role)

@@ -33,6 +33,8 @@ BROKEN = [
     ("F of rank 1 is missing", lambda p: actions(p, 1).pop(F1), "values", ["rank 1, B(1, 0) at hand.pipe:5:1"]),
     ("a unit of no microbatch", lambda p: actions(p, 0)[0].__setitem__(4, -1), "values", ["rank 0, F(0)"]),
     ("B reads no stash", lambda p: actions(p, 0)[B0][5].remove(4), "values", ["B(0, 0)", "'stash', 0, 0"]),
+    ("the first piece reads targets", lambda p: p["programs"][0]["values"][2]["bind"].update(kind="targets"), "values",
+     ["rank 0, F(0, 0) at hand.pipe:4:1: does not read ('data', None, 0"]),
     ("a second B", lambda p: actions(p, 0).insert(B0 + 1, actions(p, 0)[B0]), "units",
      ["B(0, 0), of the piece at hand.pipe:3:1, runs 2"]),
     ("U before B", lambda p: actions(p, 0).insert(B0, actions(p, 0).pop()), "values", ["U(0)", "g0", "not there"]),
