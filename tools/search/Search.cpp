@@ -460,6 +460,11 @@ void Searcher::tryAll(const std::vector<Candidate> &all, const SearchSite &site)
   for (const auto &its : found)
     if (its && its->fill <= 1)
       fitting.push_back(*its);
+  judgeBest(std::move(fitting));
+}
+
+/// Judges those that may be the best so far, the shortest first.
+void Searcher::judgeBest(std::vector<SearchProbe> fitting) {
   llvm::stable_sort(fitting, [](const SearchProbe &a, const SearchProbe &b) { return a.estimate < b.estimate; });
   each(fitting.size(), [&](size_t i) {
     if (fitting[i].estimate < kSlack * best() && fitting[i].seconds < left() / 2)
@@ -597,6 +602,7 @@ void Searcher::takeSteps(bool sharesTime) {
     improveKinds(sites);
   tryOn(ArrayRef(sites).drop_front(areKinds ? 0 : 1), tryLibrary);
   until(kOfNearby);
+  judgeBest(fittingProbes()); // of meshes whose turn was over too early
   if (searchesLayouts)
     varyBest();
   until(kOfSlices);
