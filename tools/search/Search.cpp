@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   the library on the program's own mesh -> 1F1B on every mesh, with a few microbatches -> the library on those where
-//   a rank has little work -> the best schedule on meshes near its own -> stages, layers and savings on the best mesh ->
-//   the table. Where devices differ, stages with layers by their speeds come before the library, on every mesh
+//   a rank has little work -> the best schedule on near meshes -> stages, layers and savings on the best mesh -> the
+//   table. Where devices differ, stages with layers by their speeds come before the library, on every mesh
 //
 // A schedule is tried with a few microbatches first. Its estimate is the time of this step and, for each further
 // microbatch, the work of its busiest rank. Only schedules that may be the best so far by their estimate are judged
