@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   the library on the program's own mesh -> 1F1B on every mesh, with a few microbatches -> the library on those where
-//   a rank has little work -> the best schedule on meshes near its own -> stages, layers and savings on the best mesh ->
-//   the table. Where devices differ, stages with layers by their speeds come before the library, on every mesh
+//   a rank has little work -> the best schedule on near meshes -> stages, layers and savings on the best mesh -> the
+//   table. Where devices differ, stages with layers by their speeds come before the library, on every mesh
 //
 // A schedule is tried with a few microbatches first. Its estimate is the time of this step and, for each further
 // microbatch, the work of its busiest rank. Only schedules that may be the best so far by their estimate are judged
@@ -460,6 +460,11 @@ void Searcher::tryAll(const std::vector<Candidate> &all, const SearchSite &site)
   for (const auto &its : found)
     if (its && its->fill <= 1)
       fitting.push_back(*its);
+  judgeBest(std::move(fitting));
+}
+
+/// Judges those that may be the best so far, the shortest first.
+void Searcher::judgeBest(std::vector<SearchProbe> fitting) {
   llvm::stable_sort(fitting, [](const SearchProbe &a, const SearchProbe &b) { return a.estimate < b.estimate; });
   each(fitting.size(), [&](size_t i) {
     if (fitting[i].estimate < kSlack * best() && fitting[i].seconds < left() / 2)
@@ -597,6 +602,7 @@ void Searcher::takeSteps(bool sharesTime) {
     improveKinds(sites);
   tryOn(ArrayRef(sites).drop_front(areKinds ? 0 : 1), tryLibrary);
   until(kOfNearby);
+  judgeBest(fittingProbes()); // of meshes whose turn was over too early
   if (searchesLayouts)
     varyBest();
   until(kOfSlices);

@@ -118,6 +118,7 @@ private:
   void judge(const Candidate &candidate);
   void tryLibrary(const SearchSite &site);
   void tryAll(const std::vector<Candidate> &all, const SearchSite &site);
+  void judgeBest(std::vector<SearchProbe> fitting);
   Candidate withMode(Candidate candidate, size_t mode) const;
   std::optional<SearchProbe> probeModes(const Candidate &candidate, size_t first);
 
