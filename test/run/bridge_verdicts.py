@@ -17,6 +17,8 @@ MORE = [("one_f_one_b", {"model": "gpt2"}), ("zb_v", {"model": "gpt2"}), ("chime
 SCOPE = [
     ("bytes", lambda one: not one["claim"] and (one["proof"] == "memory" or one["proof"] == "slots" and re.search(
         "` overlaps `|of an arena of", one["message"]))),  # where values are, and how large they are
+    # Which of its own data the last piece reads, where it is the first one, too.
+    ("data", lambda one: not one["claim"] and re.search("`data.targets.*where it needs `data.tokens", one["message"])),
 ]
 
 
