@@ -215,9 +215,13 @@ json::Object ProgramLists::messageOf(PostOp post, int64_t rank, Path &path) {
   StringRef kind = post.isHost() ? "host" : post.isCollective() ? stringifyPostKind(post.getKind()) : "p2p";
   if (!post.isCollective())
     ranks.insert(post.getKind() == PostKind::send ? ranks.begin() : ranks.end(), rank);
-  if (path.messages.empty() && !post.isHost())
+  if (path.messages.empty() && !post.isHost()) {
     path.lane = laneOf(post.isCollective() ? json::Object{{"kind", "group"}, {"ranks", json::Array(ranks)}}
                                            : json::Object{{"kind", "edge"}, {"from", ranks[0]}, {"to", ranks[1]}});
+    for (auto &[ends, other] : paths)
+      if (&other != &path && !other.messages.empty() && other.lane == path.lane)
+        unnamed = post;
+  }
   json::Object message{{"kind", kind},
                        {"role", stringifyRole(post.getThing().getRole())},
                        {"piece", pieceOf(coord)},

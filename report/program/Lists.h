@@ -70,8 +70,7 @@ public:
   llvm::json::Array writeTies() const;
 
   llvm::json::Array messages, programs, counts;
-  pipeline::PostOp
-      unnamed; ///< a message on a second channel from one rank to another, if there is one; lanes have none
+  pipeline::PostOp unnamed; ///< on a second channel from one rank to another, for which lanes have no words
 
 private:
   pipeline::ProgramOp program;

@@ -17,8 +17,8 @@ MORE = [("one_f_one_b", {"model": "gpt2"}), ("zb_v", {"model": "gpt2"}), ("chime
 SCOPE = [
     ("bytes", lambda one: not one["claim"] and (one["proof"] == "memory" or one["proof"] == "slots" and re.search(
         "` overlaps `|of an arena of", one["message"]))),  # where values are, and how large they are
-    ("two channels", lambda one: one["mutation"] == "other-channel" and not one["proof"] and (
-        one["claim"] == "channels")),  # from one rank to another: the JSON has one lane
+    # Which of its own data the last piece reads, where it is the first one, too.
+    ("data", lambda one: not one["claim"] and re.search("`data.targets.*where it needs `data.tokens", one["message"])),
 ]
 
 
