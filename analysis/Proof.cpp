@@ -48,6 +48,14 @@ void pp::dropProofs(ModuleOp module) {
     program.removeProofAttr();
 }
 
+SmallVector<int64_t> pp::programRanks(ModuleOp module) {
+  SmallVector<int64_t> ranks;
+  if (ProgramOp program = ProgramOp::trainingOf(module))
+    for (auto rank : program.getOps<RankOp>())
+      ranks.push_back(rank.getRank());
+  return ranks;
+}
+
 FailureOr<ProvedModule> ProvedModule::run(PassManager &manager, ModuleOp module) {
   dropProofs(module); // so that what stands there afterwards was recorded by a proof that ran
   if (failed(manager.run(module)))

@@ -28,6 +28,9 @@ void recordProof(pipeline::ProgramOp program, llvm::StringRef name, llvm::ArrayR
 /// Forgets what a file says was proved of its programs: nobody can know whether it was.
 void dropProofs(mlir::ModuleOp module);
 
+/// The ranks that the module's program has programs for, in order.
+llvm::SmallVector<int64_t> programRanks(mlir::ModuleOp module);
+
 /// A module of rank programs for which every proof ran in this process and holds. Objects and executables are made of
 /// nothing else.
 class ProvedModule {

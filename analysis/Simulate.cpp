@@ -15,6 +15,7 @@
 #include <cmath>
 #include <map>
 #include <queue>
+#include <unordered_map>
 
 using namespace mlir;
 using namespace pp;
@@ -63,11 +64,13 @@ private:
     std::vector<PostOp> late;
     double wire = 0; ///< until when a message takes it
   };
+  /// A message that has not arrived.
   struct Message {
+    Flight flight;
     SmallVector<int64_t, 2> waiting; ///< ranks in its complete
     Route route;
     SmallVector<int64_t, 2> links;
-    bool givesWay = false, arrived = false;
+    bool givesWay = false;
   };
   enum class Kind { resume, release, arrive };
   struct Event {
@@ -89,7 +92,10 @@ private:
   bool hasArrived(int64_t number, int64_t flight);
   bool hasSent(int64_t number);
   Route routeOf(int64_t number, PostOp op, int64_t bytes) const;
-  int64_t flightOf(int64_t number, PostOp op);
+  int64_t &flightOf(int64_t number, PostOp op) {
+    return flights[streams[number].step * numbers.size() + numbers.numberOf(op) - 1];
+  }
+  int64_t begin(int64_t number, PostOp op);
   void startReady();
   bool start(int64_t flight);
   bool isBlocked(int64_t flight, bool oneByOne) const;
@@ -107,15 +113,16 @@ private:
   const CostModel &costs;
   int64_t steps;
   bool overlap, skipsNorm;
+  bool records; ///< what ran when; of several steps only their time is asked
   /// In lockstep: the number of tasks of a `together` that have not ended, by step and number, and the ranks that wait
   /// for them.
   std::map<std::pair<int64_t, int64_t>, int64_t> joints;
   std::vector<int64_t> early;
   Timeline timeline;
   std::vector<Stream> streams;
-  std::vector<Message> messages; ///< of timeline.flights
-  std::vector<int64_t> flights;  ///< by step and number of the message: in timeline.flights, -1 until an end is posted
-  llvm::DenseMap<Operation *, int64_t> posted; ///< post to flight
+  std::unordered_map<int64_t, Message> messages; ///< under way, by their places in timeline.flights
+  std::vector<int64_t> flights; ///< by step and number of the message: in timeline.flights, -1 until an end is posted
+  int64_t begun = 0;            ///< messages
   llvm::StringMap<int64_t> links;
   std::vector<double> freeFrom; ///< by link
   std::vector<int64_t> giving;  ///< by link: the flight there that gives way, or -1
@@ -131,7 +138,7 @@ static std::optional<int64_t> jointOf(LaunchOp op) { return op ? op.getJoint() :
 
 Engine::Engine(ProgramOp program, const Messages &numbers, const CostModel &costs, int64_t steps, Manner manner,
                bool skipsNorm)
-    : numbers(numbers), costs(costs), steps(steps), overlap(manner.overlap), skipsNorm(skipsNorm),
+    : numbers(numbers), costs(costs), steps(steps), overlap(manner.overlap), skipsNorm(skipsNorm), records(steps == 1),
       flights(steps * numbers.size(), -1) {
   timeline.unitTime = costs.isUnitTime();
   timeline.units = costs.str();
@@ -146,6 +153,7 @@ Engine::Engine(ProgramOp program, const Messages &numbers, const CostModel &cost
     push(0, Kind::resume, streams.size() - 1);
   }
   timeline.ranks.resize(streams.size());
+  timeline.flights.resize(records ? numbers.size() : 0);
 }
 
 Timeline Engine::run() {
@@ -159,6 +167,7 @@ Timeline Engine::run() {
       arrive(event.number);
     startReady();
   }
+  timeline.flights.resize(records ? begun : 0);
   for (auto [number, stream] : llvm::enumerate(streams))
     timeline.step = std::max(timeline.step, stream.clock);
   for (auto [number, stream] : llvm::enumerate(streams)) {
@@ -182,7 +191,7 @@ void Engine::advance(int64_t number) {
     double cost = 0;
     if (auto sent = dyn_cast<PostOp>(op)) {
       cost = post(number, sent);
-      idle(number, now, now + cost, IdleCause::communication, posted.lookup(sent));
+      idle(number, now, now + cost, IdleCause::communication, flightOf(number, sent));
     }
     if (auto done = dyn_cast<CompleteOp>(op); done && !complete(number, done.getRequest().getDefiningOp<PostOp>()))
       return;
@@ -194,7 +203,8 @@ void Engine::advance(int64_t number) {
     stream.clock = now + cost;
     size_t passed = task && task.follower() ? 2 : 1;
     stream.next += passed;
-    record.times.insert(record.times.end(), passed, stream.clock);
+    if (records)
+      record.times.insert(record.times.end(), passed, stream.clock);
     if (cost > 0)
       return push(stream.clock, Kind::resume, number);
     end(number);
@@ -250,9 +260,10 @@ double Engine::launch(int64_t number, LaunchOp op) {
       record.last = std::max(record.last, span.end);
       timeline.makespan = std::max(timeline.makespan, span.end);
     }
-    record.spans.push_back(span);
+    if (records)
+      record.spans.push_back(span);
   }
-  if (other && times.begin[1] < times.end[0] && times.begin[0] < times.end[1])
+  if (records && other && times.begin[1] < times.end[0] && times.begin[0] < times.end[1])
     record.spans.end()[-2].lane = 1, record.spans.back().lane = 2;
   return times.length();
 }
@@ -269,16 +280,16 @@ Route Engine::routeOf(int64_t number, PostOp op, int64_t bytes) const {
   return costs.route(PostKind::send, {starts ? number : peer, starts ? peer : number}, bytes);
 }
 
-int64_t Engine::flightOf(int64_t number, PostOp op) {
-  int64_t &index = flights[streams[number].step * numbers.size() + numbers.numberOf(op) - 1];
+/// The message's flight, from its first end on.
+int64_t Engine::begin(int64_t number, PostOp op) {
+  int64_t &index = flightOf(number, op);
   if (index >= 0)
     return index;
-  index = timeline.flights.size();
-  Flight &made = timeline.flights.emplace_back();
-  made.posted = now;
-  made.bytes = bytesOf(op);
-  Message &message = messages.emplace_back();
-  message.route = routeOf(number, op, made.bytes);
+  index = begun++;
+  Message &message = messages[index];
+  message.flight.posted = now;
+  message.flight.bytes = bytesOf(op);
+  message.route = routeOf(number, op, message.flight.bytes);
   message.givesWay = isOverMesh(op);
   for (const std::string &name : message.route.links) {
     auto [link, isNew] = links.insert({name, links.size()});
@@ -289,7 +300,7 @@ int64_t Engine::flightOf(int64_t number, PostOp op) {
     }
     message.links.push_back(link->second);
   }
-  made.link = message.links.empty() ? -1 : message.links.front();
+  message.flight.link = message.links.empty() ? -1 : message.links.front();
   return index;
 }
 
@@ -297,7 +308,7 @@ int64_t Engine::flightOf(int64_t number, PostOp op) {
 double Engine::post(int64_t number, PostOp op) {
   if (isSkipped(op))
     return 0;
-  posted[op] = flightOf(number, op);
+  (void)begin(number, op);
   if (!isLate(op))
     return enter(number, op);
   streams[number].late.push_back(op);
@@ -306,8 +317,9 @@ double Engine::post(int64_t number, PostOp op) {
 
 /// The rank is ready for its end of the message.
 double Engine::enter(int64_t number, PostOp op) {
-  int64_t index = posted.lookup(op);
-  Flight &flight = timeline.flights[index];
+  int64_t index = flightOf(number, op);
+  Flight &flight = messages.at(index).flight;
+  auto [post, lastPost] = std::pair(messages.at(index).route.post, messages.at(index).route.lastPost);
   if (!overlap && op.getKind() != PostKind::receive && !op.isHost())
     streams[number].sent.push_back(index);
   bool first = op.getKind() == PostKind::send; // of a send and its receive; members in ascending order
@@ -317,11 +329,11 @@ double Engine::enter(int64_t number, PostOp op) {
   flight.posts.insert(flight.posts.begin() + place, op);
   flight.ranks.insert(flight.ranks.begin() + place, number);
   if (flight.posts.size() < (op.isCollective() ? op.getPeers().size() : 2))
-    return messages[index].route.post;
+    return post;
   flight.ready = now;
   if (!ready.empty() || !start(index))
     ready.push_back(index);
-  return messages[index].route.lastPost;
+  return lastPost;
 }
 
 void Engine::startReady() {
@@ -329,16 +341,16 @@ void Engine::startReady() {
 }
 
 bool Engine::isBlocked(int64_t index, bool oneByOne) const {
-  const Message &message = messages[index];
+  const Message &message = messages.at(index);
   auto isTaken = [&](int64_t link) { return message.givesWay ? giving[link] >= 0 : freeFrom[link] > now; };
   auto isBusy = [&](int64_t rank) { return oneByOne && streams[rank].wire > now; };
-  return llvm::any_of(message.links, isTaken) || llvm::any_of(timeline.flights[index].ranks, isBusy);
+  return llvm::any_of(message.links, isTaken) || llvm::any_of(message.flight.ranks, isBusy);
 }
 
 /// Its links carry it from now on.
 void Engine::take(int64_t index) {
-  Message &message = messages[index];
-  Flight &flight = timeline.flights[index];
+  Message &message = messages.at(index);
+  Flight &flight = message.flight;
   const Route &route = message.route;
   double behind = 0; // others, for one that gives way
   SmallVector<int64_t, 2> passed;
@@ -361,43 +373,45 @@ void Engine::take(int64_t index) {
   flight.start = now;
   flight.end = now + behind + route.lastPost + route.transfer + route.latency;
   for (int64_t sum : passed)
-    timeline.flights[sum].end += route.transfer;
+    messages.at(sum).flight.end += route.transfer;
 }
 
 /// False where a link is not free.
 bool Engine::start(int64_t index) {
-  Flight &flight = timeline.flights[index];
-  const Route &route = messages[index].route;
+  Flight &flight = messages.at(index).flight;
+  auto [latency, transfer] = std::pair(messages.at(index).route.latency, messages.at(index).route.transfer);
   bool oneByOne = !overlap && !PostOp(flight.posts.front()).isCollective();
   if (isBlocked(index, oneByOne))
     return false;
   for (int64_t rank : oneByOne ? ArrayRef<int64_t>(flight.ranks) : ArrayRef<int64_t>())
-    streams[rank].wire = now + route.transfer;
+    streams[rank].wire = now + transfer;
   take(index);
   if (flight.end == now)
     arrive(index);
   else
     push(flight.end, Kind::arrive, index);
-  if (route.latency > 0 && route.transfer > 0)
-    push(now + route.transfer, Kind::release, index);
+  if (latency > 0 && transfer > 0)
+    push(now + transfer, Kind::release, index);
   return true;
 }
 
 void Engine::arrive(int64_t index) {
-  Message &message = messages[index];
-  if (timeline.flights[index].end > now) // others have passed it
-    return push(timeline.flights[index].end, Kind::arrive, index);
+  Message &message = messages.at(index);
+  if (message.flight.end > now) // others have passed it
+    return push(message.flight.end, Kind::arrive, index);
   for (int64_t link : message.givesWay ? ArrayRef<int64_t>(message.links) : ArrayRef<int64_t>())
     giving[link] = -1;
-  message.arrived = true;
   for (int64_t number : message.waiting)
     wake(number, index);
+  if (records)
+    timeline.flights[index] = std::move(message.flight);
+  messages.erase(index);
 }
 
 bool Engine::complete(int64_t number, PostOp op) {
   if (isSkipped(op))
     return true;
-  int64_t flight = posted.lookup(op);
+  int64_t flight = flightOf(number, op);
   std::vector<PostOp> &late = streams[number].late;
   if (auto it = llvm::find(late, op); it != late.end()) {
     late.erase(it);
@@ -408,16 +422,17 @@ bool Engine::complete(int64_t number, PostOp op) {
 
 /// The rank goes on when it has.
 bool Engine::hasArrived(int64_t number, int64_t flight) {
-  if (!messages[flight].arrived)
-    messages[flight].waiting.push_back(number);
-  return messages[flight].arrived;
+  auto under = messages.find(flight);
+  if (under != messages.end())
+    under->second.waiting.push_back(number);
+  return under == messages.end();
 }
 
 /// While it waits, the other end of what it has posted to receive may send: Megatron posts both together.
 bool Engine::hasSent(int64_t number) {
   Stream &stream = streams[number];
   for (; !stream.sent.empty(); stream.sent.pop_back()) {
-    if (messages[stream.sent.back()].arrived)
+    if (!messages.count(stream.sent.back()))
       continue;
     for (PostOp op : std::exchange(stream.late, {}))
       enter(number, op);
@@ -435,8 +450,8 @@ Operation *Engine::stuck() const {
 }
 
 void Engine::wake(int64_t number, int64_t index) {
-  const Flight &flight = timeline.flights[index];
-  double wake = messages[index].route.wake;
+  const Flight &flight = messages.at(index).flight;
+  double wake = messages.at(index).route.wake;
   double since = streams[number].clock;
   IdleCause early = !streams[number].working ? IdleCause::imbalance : IdleCause::dependency;
   idle(number, since, flight.ready, early, index);
@@ -446,7 +461,7 @@ void Engine::wake(int64_t number, int64_t index) {
 }
 
 void Engine::idle(int64_t number, double from, double to, IdleCause cause, int64_t flight) {
-  if (to > from)
+  if (records && to > from)
     timeline.ranks[number].idles.push_back({from, to, cause, flight});
 }
 

@@ -38,6 +38,8 @@ public:
       return source.error(import.at) << "`" << import.text << "` imports itself, through the files between";
     if (!read.insert(full).second)
       return success();
+    if (options.attempt)
+      options.attempt->files.push_back(full.str().str());
     std::string why;
     unsigned buffer = addFile(full, why);
     declared.isIncomplete |= !buffer;

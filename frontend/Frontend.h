@@ -14,6 +14,15 @@
 
 namespace pp {
 
+/// What is known of a program that was read, right or wrong: for editors, and for those who watch its files.
+struct Attempt {
+  std::vector<std::string> files; ///< that it imports, also those that cannot be opened
+  /// Parameters of the schedule and the model that have no value; `ranks`, `microbatches` and `slices` by these words.
+  std::vector<std::string> missing;
+  /// If not 0: so many layers the stages would share equally. Those of the model they do not.
+  int64_t layers = 0;
+};
+
 struct FrontendOptions {
   /// `-D name=value`, in order; the last of a name counts.
   std::vector<std::pair<std::string, std::string>> defines;
@@ -35,8 +44,12 @@ struct FrontendOptions {
   std::string config;
   /// If not null (for --search), receives the names of those `defines` that belong to the schedule.
   std::vector<std::string> *scheduleDefines = nullptr;
+  /// If not null, receives what is known of the program, after an error, too.
+  Attempt *attempt = nullptr;
   /// For --lsp, if not null: texts that an editor holds, by path; they go before the files.
   const llvm::StringMap<std::string> *openFiles = nullptr;
+  /// For forms that are code: a model with parts that run elsewhere is an error.
+  bool makesCode = false;
   Budget budget;
 };
 

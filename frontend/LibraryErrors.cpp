@@ -1,4 +1,4 @@
-// Follows the calls that led to an error, and then the files that import each other, until one of them is the user's.
+// Follows the calls that led to what is said, then the files that import each other, until one of them is the user's.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/LibraryErrors.h"
 #include "mlir/IR/Location.h"
@@ -38,9 +38,7 @@ mlir::LocationAttr LibraryErrors::userOf(mlir::Location at) const {
 }
 
 std::optional<mlir::Diagnostic> LibraryErrors::forUser(const mlir::Diagnostic &said) const {
-  mlir::LocationAttr user;
-  if (said.getSeverity() == mlir::DiagnosticSeverity::Error)
-    user = userOf(said.getLocation());
+  mlir::LocationAttr user = userOf(said.getLocation());
   if (!user)
     return std::nullopt;
   mlir::Diagnostic moved(mlir::Location(user), said.getSeverity());
@@ -51,7 +49,7 @@ std::optional<mlir::Diagnostic> LibraryErrors::forUser(const mlir::Diagnostic &s
   bool hasNote = false;
   for (const mlir::Diagnostic &note : const_cast<mlir::Diagnostic &>(said).getNotes())
     hasNote |= isIn(note.getLocation(), said.getLocation());
-  if (!hasNote)
+  if (!hasNote && said.getSeverity() != mlir::DiagnosticSeverity::Remark)
     moved.attachNote(said.getLocation()) << "the library says so here";
   for (const mlir::Diagnostic &note : const_cast<mlir::Diagnostic &>(said).getNotes())
     moved.attachNote(note.getLocation()) << note.str();

@@ -1,4 +1,4 @@
-// Tells errors in files of the library where the program asks for what these files declare.
+// Tells what is wrong or worth a remark in files of the library where the program asks for what these files declare.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_FRONTEND_LIBRARYERRORS_H
 #define PP_FRONTEND_LIBRARYERRORS_H
@@ -10,12 +10,13 @@ namespace pp {
 
 class LibraryErrors {
 public:
-  /// Does so for as long as the context lives: passes find errors, too.
+  /// Does so for as long as the context lives: passes have something to say, too.
   static std::shared_ptr<LibraryErrors> watch(mlir::MLIRContext *context);
 
-  /// Errors in this file are told at `user`, which may lie in another file of the library.
+  /// What is said in this file is told at `user`, which may lie in another file of the library.
   void setUser(llvm::StringRef file, mlir::Location user) { users.insert_or_assign(file, user); }
-  /// The same error where the user is to read it, with a note in the library; none if that is where it points already.
+  /// The same where the user is to read it; an error and a warning get a note in the library. None if that is where it
+  /// points already.
   [[nodiscard]] std::optional<mlir::Diagnostic> forUser(const mlir::Diagnostic &said) const;
 
 private:

@@ -21,7 +21,7 @@ LogicalResult MeshClause::checkName(SMLoc at, StringRef name) {
 }
 
 LogicalResult MeshClause::read(ArrayRef<Option> options, ArrayRef<Override> overrides, Scope &scope,
-                               const ModelOutline *model) {
+                               const ModelOutline &model) {
   bool isRead = true;
   for (const Option &option : options)
     if (option.name.text == "mesh")
@@ -110,12 +110,12 @@ LogicalResult MeshClause::setOrder(SMLoc at, StringRef text) {
 
 //===-- Parts ---------------------------------------------------------------------------------------------------===//
 
-LogicalResult MeshClause::readPart(const Option &option, Scope &scope, const ModelOutline *model) {
+LogicalResult MeshClause::readPart(const Option &option, Scope &scope, const ModelOutline &model) {
   SmallVector<StringRef> names;
-  for (const ModelOutline::Part &part : model ? ArrayRef(model->parts) : ArrayRef<ModelOutline::Part>())
+  for (const ModelOutline::Part &part : model.parts)
     names.push_back(part.name);
   for (Name part : option.parts)
-    if (model && !model->isIncomplete && !is_contained(names, part.text))
+    if (!model.isIncomplete && !is_contained(names, part.text))
       return evaluator.fail(part.at,
                             "`mesh of " + part.text + "`: the model has no part `" + part.text + "`" +
                                 didYouMean(part.text, names),

@@ -21,7 +21,7 @@ public:
   mlir::LogicalResult checkName(SMLoc at, StringRef name);
   /// Reads `mesh` and each `mesh of`, and what the command line says in their place.
   mlir::LogicalResult read(llvm::ArrayRef<Option> options, llvm::ArrayRef<Override> overrides, Scope &scope,
-                           const ModelOutline *model);
+                           const ModelOutline &model);
 
   /// The number of devices that run the program of one rank.
   int64_t devicesOfRank() const {
@@ -45,7 +45,7 @@ private:
   mlir::LogicalResult set(Name name, SMLoc at, const Value &value);
   mlir::LogicalResult setOrder(SMLoc at, StringRef words);
   mlir::LogicalResult readAll(const Option &option, Scope &scope);
-  mlir::LogicalResult readPart(const Option &option, Scope &scope, const ModelOutline *model);
+  mlir::LogicalResult readPart(const Option &option, Scope &scope, const ModelOutline &model);
   mlir::LogicalResult setOfPart(llvm::ArrayRef<Name> parts, Name name, SMLoc at, const Value &value);
   mlir::LogicalResult check();
   /// Whether devices gather what a backward may gather again.

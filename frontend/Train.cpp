@@ -63,6 +63,7 @@ public:
     for (const Function *function : declared.functions)
       evaluator.globals.bindings.push_back({function->name, Value(), false, function, {}, function->isWrong});
     evaluator.isIncomplete = declared.isIncomplete;
+    evaluator.attempt = options.attempt;
   }
 
   /// All errors are told, but for those that only follow from another one: of what depends on something that is wrong,
@@ -81,13 +82,11 @@ public:
     if (isRight && !declared.isIncomplete)
       warnOfUnreadParameters();
     setUsers();
-    FailureOr<ModelOutline> outline = bindModel();
-    known.outline = succeeded(outline);
-    known.mesh = succeeded(mesh.read(train ? train->options : ArrayRef<Option>(), overrides, trainScope,
-                                     known.outline ? &*outline : nullptr)) &&
+    ModelOutline outline = bindModel();
+    known.mesh = succeeded(mesh.read(train ? train->options : ArrayRef<Option>(), overrides, trainScope, outline)) &&
                  knows("mesh");
     known.cluster = succeeded(readCluster());
-    evaluator.isUnknown = !known.outline || !known.mesh || !known.cluster;
+    evaluator.isUnknown = outline.isUnknown || !known.mesh || !known.cluster;
     known.sizes = succeeded(bindSchedule());
     for (auto [option, _] : settings.all()) {
       bool isRead = succeeded(readSettings(option));
@@ -98,16 +97,16 @@ public:
     known.precision = succeeded(readPrecisions()) && knows("precision");
     if (options.precision.empty() && isRight && known.precision)
       isRight = succeeded(settings.checkOptimizer(evaluator, precision));
-    isRight &= known.outline && known.mesh && known.cluster && known.sizes && known.data && known.precision;
+    isRight &= known.model && known.mesh && known.cluster && known.sizes && known.data && known.precision;
     if (options.aloneMicrobatches && isRight)
       runAlone();
-    return known.outline ? elaborate(*outline, isRight) : failure();
+    return elaborate(outline, isRight);
   }
 
 private:
   /// What is read without an error.
   struct {
-    bool outline = false, mesh = false, cluster = false, sizes = false, data = true, precision = false;
+    bool model = false, mesh = false, cluster = false, sizes = false, data = true, precision = false;
   } known;
 
   /// Errors in files of the library are told where the program asks for what they declare.
@@ -342,26 +341,31 @@ private:
     evaluator.schedule = schedule;
     evaluator.scope = &scheduleScope;
     FailureOr<std::vector<Override>> given = withSizes();
-    return failed(given)
-               ? failure()
-               : bindParameters(evaluator, calleeOf(schedule), scheduleCall, trainScope, *given, scheduleScope);
+    bool isBound = succeeded(bindParameters(evaluator, calleeOf(schedule), scheduleCall, trainScope,
+                                            failed(given) ? overrides : *given, scheduleScope));
+    return success(succeeded(given) && isBound);
   }
 
-  FailureOr<ModelOutline> bindModel() {
-    if (!model || failed(bindParameters(evaluator, calleeOf(model), modelCall, trainScope, overrides, modelScope)))
-      return failure();
-    noteModelSizes();
-    if (!model->layerVariables.empty()) {
-      if (failed(expandLayers(source, evaluator, *model, modelScope, expanded)))
-        return failure();
-      model = &expanded.model;
+  /// After an error, with all that does not depend on what is wrong.
+  ModelOutline bindModel() {
+    if (!model) {
+      ModelOutline unknown;
+      unknown.isIncomplete = unknown.isUnknown = true;
+      return unknown;
     }
-    SaveAndRestore quiet(evaluator.isQuiet, model->isWrong);
-    FailureOr<ModelOutline> outline = outlineModel(evaluator, *model, modelScope);
-    if (failed(outline))
-      return failure();
-    outline->isIncomplete = model->isWrong;
-    evaluator.layers = outline->layers;
+    known.model = succeeded(bindParameters(evaluator, calleeOf(model), modelCall, trainScope, overrides, modelScope));
+    noteModelSizes();
+    bool isExpanded = model->layerVariables.empty();
+    if (!isExpanded && known.model && succeeded(expandLayers(source, evaluator, *model, modelScope, expanded))) {
+      model = &expanded.model;
+      isExpanded = true;
+    }
+    SaveAndRestore quiet(evaluator.isQuiet, model->isWrong || !isExpanded);
+    ModelOutline outline = outlineModel(evaluator, *model, modelScope);
+    outline.isIncomplete |= model->isWrong;
+    outline.isUnknown |= !isExpanded;
+    known.model &= !outline.isUnknown;
+    evaluator.layers = outline.layers;
     return outline;
   }
 
@@ -661,7 +665,9 @@ private:
         continue;
       for (const Value &length : *bound->value.asList())
         total += lengths.emplace_back(*length.asInt());
-      if (known.data && total != int64_t(settings.data[1].value))
+      bool fits = !known.data || total == int64_t(settings.data[1].value);
+      bound->isWrong = !fits;
+      if (!fits)
         return evaluator.fail(parameter.name.at, "the slices " + bound->value.text() + " hold " + Twine(total) +
                                                      " tokens; a sequence has " +
                                                      Twine(int64_t(settings.data[1].value)));
@@ -685,7 +691,7 @@ private:
     return success();
   }
 
-  /// Where `option name = value` is given, or its value on the command line.
+  /// Where `option name = value` is given, or its value on the command line; and `model`, where it is the library's.
   std::vector<std::pair<std::string, mlir::Location>> placesOfClauses() {
     std::vector<std::pair<std::string, mlir::Location>> places;
     for (const Override &given : reverse(overrides))
@@ -703,25 +709,27 @@ private:
       if (option.name.text == "freeze")
         places.emplace_back("freeze", source.location(option.texts.front().at));
     }
+    if (model && modelCall && source.isOfLibrary(model->name.at))
+      places.emplace_back("model", source.location(modelCall->at));
     return places;
   }
 
   /// Builds the model and runs the schedule, each if what it needs is known; makes the program if all is right.
   LogicalResult elaborate(const ModelOutline &outline, bool isRight) {
+    if (!schedule)
+      return failure();
     builder.setInsertionPointToEnd(module.getBody());
-    FailureOr<SmallVector<int64_t>> lengths = failure();
-    if (known.sizes)
-      lengths = countSlices();
+    FailureOr<SmallVector<int64_t>> lengths = countSlices();
+    isRight &= succeeded(lengths);
     ScheduleSizes sizes = sizesOf();
     if (cluster && known.cluster && known.mesh && known.sizes && known.precision)
       isRight &=
           succeeded(checkRoom(evaluator, clusterOutline, sizes.ranks, mesh.devicesOfRank(), precision, clusterAt));
-    isRight &= succeeded(build(outline));
-    if (failed(lengths))
-      return failure();
+    isRight &= known.model && succeeded(build(outline));
     auto program = builder.create<pipeline::ProgramOp>(
         pipeline::withClauses(source.location(schedule->name.at), placesOfClauses()),
-        train ? train->name.text : schedule->name.text, sizes.ranks, sizes.microbatches, sizes.slices,
+        train ? train->name.text : schedule->name.text, std::max<int64_t>(sizes.ranks, 1),
+        std::max<int64_t>(sizes.microbatches, 1), std::max<int64_t>(sizes.slices, 0),
         isRight ? trainAttr(outline.layers) : mlir::DictionaryAttr());
     if (cluster)
       program.setClusterAttr(clusterOutline.attribute);
@@ -730,12 +738,13 @@ private:
         program.setMeshAttr(made);
         isRight = succeeded(mesh.markParts(module));
       }
-    if (!lengths->empty())
+    if (succeeded(lengths) && !lengths->empty())
       program.setSliceLengths(*lengths);
     Elaborator elaborator(source, options.budget, outline, sizes, &program.getBody().emplaceBlock());
     elaborator.globals.bindings = evaluator.globals.bindings;
     elaborator.isIncomplete = evaluator.isIncomplete || schedule->isWrong || outline.isIncomplete;
     elaborator.knowsNodes = known.mesh && known.cluster;
+    elaborator.attempt = calleeOf(model).find("layers") ? options.attempt : nullptr;
     isRight &= options.aloneMicrobatches || succeeded(recompute(elaborator));
     isRight &= succeeded(elaborator.elaborate(*schedule, scheduleScope));
     if (!isRight || failed(elaborator.emitPieces()) || failed(trained.check(module, model->name.text)))
@@ -751,8 +760,10 @@ private:
   LogicalResult build(const ModelOutline &outline) {
     if (model->isWrong || !known.data)
       return failure();
+    Binding *vocab = modelScope.find(source.intern("vocab"));
     if (intOf(modelScope, "vocab") < 1)
-      return evaluator.fail(model->name.at, "model `" + model->name.text + "` needs a parameter `vocab` of at least 1");
+      return evaluator.fail(vocab && vocab->given.isValid() ? vocab->given : model->name.at,
+                            "model `" + model->name.text + "` needs a parameter `vocab` of at least 1");
     auto element = llvm::StringSwitch<mlir::FloatType>(precision)
                        .Case("f64", builder.getF64Type())
                        .Case("bf16", builder.getBF16Type())
@@ -760,13 +771,23 @@ private:
                        .Default(builder.getF32Type());
     BatchShape shape{int64_t(settings.data[0].value), int64_t(settings.data[1].value), element,
                      settings.data[2].value != 0};
-    return buildModel(source, evaluator, *model, modelScope, shape, outline, builder);
+    if (failed(buildModel(source, evaluator, *model, modelScope, shape, outline, builder)))
+      return failure();
+    bool isElsewhere =
+        options.makesCode && module.walk([](nn::OpaqueOp) { return mlir::WalkResult::interrupt(); }).wasInterrupted();
+    if (!isElsewhere)
+      return success();
+    return evaluator.fail(modelCall ? modelCall->at : model->name.at,
+                          "model `" + model->name.text +
+                              "` says what its parts cost, not what they compute: no "
+                              "executable can be made of it; a driver runs its --emit=json");
   }
 
   ScheduleSizes sizesOf() {
     ScheduleSizes sizes;
-    for (const Parameter &parameter : known.sizes ? schedule->parameters : ArrayRef<Parameter>()) {
-      int64_t count = intOf(scheduleScope, parameter.name.text);
+    for (const Parameter &parameter : schedule->parameters) {
+      Binding *bound = scheduleScope.find(parameter.name.text);
+      int64_t count = bound && !bound->isWrong && bound->value.asInt() ? *bound->value.asInt() : -1;
       if (parameter.role == "ranks")
         sizes.ranks = count;
       else if (parameter.role == "microbatches")

@@ -37,7 +37,14 @@ static std::unique_ptr<llvm::TargetMachine> makeTargetMachine(std::string &error
                                                                           std::nullopt, llvm::CodeGenOptLevel::None));
 }
 
-void pp::emitLlvmText(llvm::Module &module, llvm::raw_ostream &os) { module.print(os, nullptr); }
+LogicalResult pp::writeLlvmText(ModuleOp module, int64_t rank, llvm::raw_ostream &os) {
+  llvm::LLVMContext context;
+  std::unique_ptr<llvm::Module> lowered;
+  if (failed(lowerRank(module, rank, context, lowered)))
+    return failure();
+  lowered->print(os, nullptr);
+  return success();
+}
 
 static LogicalResult writeObject(llvm::Module &module, StringRef path, Location loc) {
   std::string why;

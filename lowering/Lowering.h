@@ -29,9 +29,6 @@ llvm::ArrayRef<llvm::StringLiteral> linkedTargets();
 /// Loads the LLVM dialect and its translation; once for a context, before anything below and from one thread.
 void loadLoweringDialects(mlir::MLIRContext &context);
 
-/// The ranks that the module's program has programs for, in order.
-llvm::SmallVector<int64_t> programRanks(mlir::ModuleOp module);
-
 /// The LLVM module of one rank: its task bodies, `pp_step_<rank>`, and its JSON text `pp_json_<rank>`.
 mlir::LogicalResult lowerRank(mlir::ModuleOp module, int64_t rank, llvm::LLVMContext &context,
                               std::unique_ptr<llvm::Module> &result);
@@ -40,8 +37,8 @@ mlir::LogicalResult lowerRank(mlir::ModuleOp module, int64_t rank, llvm::LLVMCon
 mlir::LogicalResult lowerTable(mlir::ModuleOp module, llvm::ArrayRef<int64_t> ranks, llvm::LLVMContext &context,
                                std::unique_ptr<llvm::Module> &result);
 
-/// Writes `module` as LLVM IR text, for people and tests.
-void emitLlvmText(llvm::Module &module, llvm::raw_ostream &os);
+/// Writes the LLVM module of one rank as text, for people and tests.
+mlir::LogicalResult writeLlvmText(mlir::ModuleOp module, int64_t rank, llvm::raw_ostream &os);
 
 /// Writes the object file of one rank, for this machine's architecture.
 mlir::LogicalResult emitObject(const ProvedModule &proved, int64_t rank, llvm::StringRef path);

@@ -331,14 +331,6 @@ void pp::loadLoweringDialects(MLIRContext &context) {
   context.loadDialect<LLVM::LLVMDialect>();
 }
 
-SmallVector<int64_t> pp::programRanks(ModuleOp module) {
-  SmallVector<int64_t> ranks;
-  if (ProgramOp program = ProgramOp::trainingOf(module))
-    for (auto rank : program.getOps<RankOp>())
-      ranks.push_back(rank.getRank());
-  return ranks;
-}
-
 static LogicalResult translate(ModuleOp module, StringRef name, llvm::LLVMContext &context,
                                std::unique_ptr<llvm::Module> &result) {
   result = translateModuleToLLVMIR(module, context, name);

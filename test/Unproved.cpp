@@ -50,6 +50,9 @@ static LogicalResult writeOne(std::unique_ptr<llvm::MemoryBuffer> buffer, llvm::
 
 int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
+  pp::CodeMaker code = {};
+  code.writeLlvm = pp::writeLlvmText;
+  pp::setCodeMaker(&code);
   cl::ParseCommandLineOptions(argc, argv, "pp-unproved: rank programs as tests want them\n");
   std::string message;
   std::unique_ptr<llvm::MemoryBuffer> buffer = openInputFile(input, &message);

@@ -17,8 +17,10 @@ struct Asked : Effects {
 
   explicit Asked(const Effects &effects) : Effects(effects) {}
 
-  static cl::Option &option(StringRef name) { return *cl::getRegisteredOptions().lookup(name); }
-  static bool isGiven(StringRef name) { return option(name).getNumOccurrences() > 0; }
+  static bool isGiven(StringRef name) {
+    cl::Option *option = cl::getRegisteredOptions().lookup(name); // null: this tool does not have it
+    return option && option->getNumOccurrences() > 0;
+  }
   bool is(std::initializer_list<Form> forms) const { return writesForm() && llvm::is_contained(forms, form); }
   bool writesForm() const { return !proves && !checks; }
   bool plans() const { return isGiven("plan") || isGiven("search"); }
@@ -102,7 +104,16 @@ static const Row kRows[] = {
      [](const Asked &asked) {
        return asked.isOfRanks() || asked.plans() || (asked.ordersMessages() && Asked::isGiven("hoist"));
      }},
-    {"prove", "forms of rank programs", [](const Asked &asked) { return asked.isOfRanks(); }}};
+    {"prove", "forms of rank programs", [](const Asked &asked) { return asked.isOfRanks(); }},
+    {"dialect", "--import-csv", [](const Asked &) { return false; }},
+    {"name", "--import-csv", [](const Asked &) { return false; }},
+    {"comms", "--export-csv", [](const Asked &) { return false; }},
+    {"waits", "--export-csv", [](const Asked &) { return false; }}};
+
+bool pp::isOptionRead(StringRef option, const Effects &effects) {
+  Asked asked(effects);
+  return llvm::any_of(kRows, [&](const Row &row) { return row.option == option && row.isRead(asked); });
+}
 
 llvm::LogicalResult pp::checkEffects(const Effects &effects) {
   Asked asked(effects);

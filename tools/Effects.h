@@ -20,6 +20,9 @@ struct Effects {
 /// Fails, said once, where the command line has an option that nothing reads which it asks for.
 llvm::LogicalResult checkEffects(const Effects &asked);
 
+/// Whether the option has an effect on what the command line asks for.
+bool isOptionRead(llvm::StringRef option, const Effects &asked);
+
 } // namespace pp
 
 #endif // PP_TOOLS_EFFECTS_H

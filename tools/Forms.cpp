@@ -4,7 +4,6 @@
 #include "analysis/Proof.h"
 #include "frontend/csv/Csv.h"
 #include "frontend/evaluate/CommandLine.h"
-#include "lowering/Lowering.h"
 #include "passes/Passes.h"
 #include "report/Compare.h"
 #include "report/Measured.h"
@@ -15,8 +14,6 @@
 #include "tools/FrontendFlags.h"
 #include "llvm/ADT/Sequence.h"
 #include "llvm/ADT/StringExtras.h"
-#include "llvm/IR/LLVMContext.h"
-#include "llvm/IR/Module.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
 #include <sys/ioctl.h>
@@ -94,6 +91,18 @@ cl::opt<std::string> watchedOption("watched", cl::desc("write the names of the f
 cl::opt<std::string> runtimeLibrary("runtime", cl::desc("path of libpp-runtime.a"), cl::cat(codeOptions()));
 } // namespace
 
+static const CodeMaker *maker = nullptr;
+const CodeMaker *pp::codeMaker() { return maker; }
+void pp::setCodeMaker(const CodeMaker *its) {
+  maker = its;
+  if (maker)
+    return;
+  for (const char *ofCode : {"exe", "obj", "llvm"})
+    form.getParser().removeLiteralOption(ofCode);
+  for (cl::Option *ofCode : {(cl::Option *)&rankOption, (cl::Option *)&alsoOption, (cl::Option *)&runtimeLibrary})
+    ofCode->removeArgument();
+}
+
 Form pp::requestedForm() { return form; }
 std::string pp::requestedCosts() { return costsOption; }
 Manner pp::requestedManner() {
@@ -121,6 +130,8 @@ FailureOr<Also> pp::requestedAlso() {
   return also;
 }
 bool pp::isOutputNamed() { return output.getNumOccurrences() > 0; }
+bool pp::isCompared() { return !compareOption.empty(); }
+std::string pp::namedOutput() { return output; }
 std::string pp::watchedList() { return watchedOption; }
 std::string pp::watchScript() { return output + ".watch.js"; }
 bool pp::isFormRequested() { return form.getNumOccurrences() > 0; }
@@ -179,14 +190,8 @@ static LogicalResult writeJson(ModuleOp module, const llvm::SourceMgr &files, ll
 static LogicalResult writeText(ModuleOp module, StringRef source, const llvm::SourceMgr &files, llvm::raw_ostream &os) {
   if (form == Form::Json)
     return writeJson(module, files, os);
-  if (form == Form::Llvm) {
-    llvm::LLVMContext context;
-    std::unique_ptr<llvm::Module> rank;
-    if (failed(lowerRank(module, std::max<int>(rankOption, 0), context, rank)))
-      return failure();
-    emitLlvmText(*rank, os);
-    return success();
-  }
+  if (form == Form::Llvm)
+    return maker->writeLlvm(module, std::max<int>(rankOption, 0), os);
   for (pipeline::ProgramOp program : shownPrograms(module)) {
     bool compares = !compareOption.empty();
     FailureOr<Timeline> timeline = compares || isSimulated() ? timelineOf(program) : Timeline();
@@ -235,7 +240,7 @@ static LogicalResult writeText(ModuleOp module, StringRef source, const llvm::So
 }
 
 LogicalResult pp::writeExecutable(const ProvedModule &proved, StringRef path) {
-  return emitExecutable(proved, runtimeLibrary, path);
+  return maker->writeExecutable(proved, runtimeLibrary, path);
 }
 
 /// The name of what is written: of -o, else of the source.
@@ -284,8 +289,7 @@ LogicalResult pp::checkOutputs(ModuleOp module, StringRef source, ArrayRef<std::
     if (place.kind == Output::Folder)
       return usage("`" + file + "` is a folder; name a file in it with -o");
     if (isBinary && place.kind != Output::File)
-      return usage("`" + file + "` is no file, and --emit=" + formNames().values[static_cast<int>(form.getValue())] +
-                   " writes one; name it with -o");
+      return usage("`" + file + "` is no file, and this form is written into one; name it with -o");
     for (auto [input, why] : inputs)
       if (bool same = false; !input.empty() && !llvm::sys::fs::equivalent(file, input, same) && same)
         return usage("`" + file + "` would be written over: " + why + "; name another file with -o");
@@ -293,23 +297,19 @@ LogicalResult pp::checkOutputs(ModuleOp module, StringRef source, ArrayRef<std::
   return success();
 }
 
-LogicalResult pp::writeProgramText(StringRef text) {
-  if (output.empty()) {
-    llvm::outs() << text;
-    return success();
-  }
+LogicalResult pp::writeProgramText(llvm::function_ref<LogicalResult(llvm::raw_ostream &)> write) {
   std::string why;
-  auto write = [&](llvm::raw_pwrite_stream &os) { return os << text, success(); };
-  return succeeded(writeOutput(output, why, write)) ? success() : refuse("cannot write `" + output + "`: " + why);
+  if (succeeded(writeOutput(output.empty() ? "-" : StringRef(output), why, write)))
+    return success();
+  return why.empty() ? failure()
+                     : refuse("cannot write " + (output.empty() ? "standard output" : "`" + output + "`") + ": " + why);
 }
 
 static LogicalResult writeObjects(const ProvedModule &proved) {
-  if (rankOption < 0) {
-    llvm::SmallVector<std::string> paths;
-    return emitObjects(proved, programRanks(proved.get()), output.empty() ? StringRef(".") : StringRef(output), paths);
-  }
+  if (rankOption < 0)
+    return maker->writeObjects(proved, output.empty() ? StringRef(".") : StringRef(output));
   std::string path = output.empty() ? "rank" + std::to_string(rankOption) + ".o" : std::string(output);
-  return emitObject(proved, rankOption, path);
+  return maker->writeObject(proved, rankOption, path);
 }
 
 LogicalResult pp::writeForm(ModuleOp module, const ProvedModule *proved, StringRef source, const llvm::SourceMgr &files,

@@ -32,6 +32,25 @@ enum class Form {
   Pipe
 };
 
+/// What makes code of proved programs. A tool of schedules alone has none, and no form that is code.
+struct CodeMaker {
+  llvm::ArrayRef<llvm::StringLiteral> (*targets)();
+  void (*loadDialects)(mlir::MLIRContext &context);
+  /// LLVM IR of a rank.
+  llvm::LogicalResult (*writeLlvm)(mlir::ModuleOp module, int64_t rank, llvm::raw_ostream &os);
+  llvm::LogicalResult (*writeObject)(const ProvedModule &proved, int64_t rank, llvm::StringRef path);
+  llvm::LogicalResult (*writeObjects)(const ProvedModule &proved, llvm::StringRef folder);
+  llvm::LogicalResult (*writeExecutable)(const ProvedModule &proved, llvm::StringRef runtime, llvm::StringRef path);
+  /// --check asks for a run; runs it, by executables that `make` makes.
+  bool (*wantsCheck)();
+  llvm::LogicalResult (*check)(llvm::MemoryBufferRef source, const FrontendOptions &options,
+                               llvm::function_ref<llvm::LogicalResult(mlir::ModuleOp, llvm::StringRef)> make,
+                               llvm::raw_ostream &os);
+};
+/// The one of this tool, or null; to be set before its command line is read.
+const CodeMaker *codeMaker();
+void setCodeMaker(const CodeMaker *maker);
+
 /// The headings of pp-compile's options in `--help`: for outputs, for code, and for simulation.
 llvm::cl::OptionCategory &compileOptions();
 llvm::cl::OptionCategory &codeOptions();
@@ -41,8 +60,11 @@ llvm::cl::OptionCategory &simulationOptions();
 Form requestedForm();
 /// True if it says so, and does not leave it at the default.
 bool isFormRequested();
-/// It names the output.
+/// --compare names a run.
+bool isCompared();
+/// It names the output: with -o.
 bool isOutputNamed();
+std::string namedOutput();
 /// Where this process, which one that watches has started, writes the names of the files that it reads; else empty.
 std::string watchedList();
 /// The script beside the named output which says that it was written again.
@@ -81,8 +103,8 @@ mlir::LogicalResult checkOutputs(mlir::ModuleOp module, llvm::StringRef source, 
 llvm::LogicalResult writeForm(mlir::ModuleOp module, const ProvedModule *proved, llvm::StringRef source,
                               const llvm::SourceMgr &files, llvm::raw_ostream &os);
 
-/// Writes a program's own text to -o, else to standard output.
-llvm::LogicalResult writeProgramText(llvm::StringRef text);
+/// Writes a text to -o, else to standard output; nothing of it where `write` fails.
+llvm::LogicalResult writeProgramText(llvm::function_ref<llvm::LogicalResult(llvm::raw_ostream &)> write);
 
 /// An executable of proved rank programs.
 llvm::LogicalResult writeExecutable(const ProvedModule &proved, llvm::StringRef path);

@@ -35,8 +35,12 @@ cl::opt<int64_t> maxMegabytes("max-megabytes", cl::init(pp::Budget().bytes / 1'0
 cl::opt<std::string> stdlibDir("stdlib", cl::desc("folder of the standard library"), cl::cat(pp::frontendFlags()));
 } // namespace
 
+static const char *startedAs = "pp";
+void pp::setTool(const char *path) { startedAs = path; }
+StringRef pp::toolName() { return llvm::sys::path::stem(startedAs); }
+
 static std::string executable() {
-  return llvm::sys::fs::getMainExecutable(nullptr, reinterpret_cast<void *>(&executable));
+  return llvm::sys::fs::getMainExecutable(startedAs, reinterpret_cast<void *>(&executable));
 }
 
 static bool wrongCommandLine = false;
@@ -45,7 +49,7 @@ static std::pair<std::string, std::string> lastDefine; ///< no name: there is no
 void pp::setDefine(StringRef name, StringRef value) { lastDefine = {name.str(), value.str()}; }
 
 LogicalResult pp::refuse(const llvm::Twine &message) {
-  llvm::WithColor::error(llvm::errs(), llvm::sys::path::stem(executable())) << message << "\n";
+  llvm::WithColor::error(llvm::errs(), toolName()) << message << "\n";
   return failure();
 }
 
@@ -92,7 +96,7 @@ static LogicalResult checkWord(StringRef word, ArrayRef<pp::NamedValues> named, 
   return success();
 }
 
-bool pp::readCommandLine(int argc, char **argv, StringRef overview, ArrayRef<const cl::OptionCategory *> shown,
+bool pp::readCommandLine(ArrayRef<const char *> given, StringRef overview, ArrayRef<const cl::OptionCategory *> shown,
                          ArrayRef<NamedValues> named) {
   if (const char *none = getenv("NO_COLOR"); none && *none) // --color counts more
     llvm::WithColor::setAutoDetectFunction([](const llvm::raw_ostream &os) {
@@ -103,7 +107,7 @@ bool pp::readCommandLine(int argc, char **argv, StringRef overview, ArrayRef<con
   for (StringRef hidden : {"help-list"})
     if (cl::Option *option = cl::getRegisteredOptions().lookup(hidden))
       option->setHiddenFlag(cl::Hidden);
-  SmallVector<const char *> words(argv, argv + argc);
+  SmallVector<const char *> words(given);
   bool isValue = false;
   for (const char *&word : MutableArrayRef(words).drop_front()) {
     StringRef text = word;

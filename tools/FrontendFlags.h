@@ -8,6 +8,11 @@
 
 namespace pp {
 
+/// What the tool calls itself: the name by which it was started, as messages begin with it. `path`: argv[0], by which
+/// it finds itself where there is no /proc.
+llvm::StringRef toolName();
+void setTool(const char *path);
+
 /// A request that makes no sense, said once on stderr; the tool ends with 2.
 llvm::LogicalResult usage(const llvm::Twine &message);
 /// Reports once on stderr what the system refused; the tool ends with 1.
@@ -30,7 +35,7 @@ template <typename Option> NamedValues namedValues(Option &option) {
 
 /// Reads the command line: `-h` is --help, LLVM's own options are not shown, NO_COLOR counts. False if it is wrong,
 /// which is said once on stderr.
-bool readCommandLine(int argc, char **argv, llvm::StringRef overview,
+bool readCommandLine(llvm::ArrayRef<const char *> words, llvm::StringRef overview,
                      llvm::ArrayRef<const llvm::cl::OptionCategory *> shown, llvm::ArrayRef<NamedValues> named);
 /// The tool's exit code: 0 done, 1 the program or a file is wrong, 2 the command line is. Flushes stdout.
 int exitCode(llvm::LogicalResult done);

@@ -189,9 +189,9 @@ private:
       return figureOf(kind, option, label, otherwise);
     };
     Value expertWeights = weightsOfExperts(kernel);
-    bool product = expertWeights ||
-                   isa<nn::LinearOp, nn::LinearDxOp, nn::LinearDwOp, nn::LinearGeluOp, nn::LinearAddOp,
-                       nn::LinearDxGeluOp, nn::LinearDwBiasOp, nn::RouterOp, nn::RouterDxOp, nn::RouterDwOp>(kernel);
+    bool product = expertWeights || isa<nn::LinearOp, nn::LinearDxOp, nn::LinearDwOp, nn::LinearGeluOp, nn::LinearAddOp,
+                                        nn::LinearDxGeluOp, nn::LinearDwBiasOp, nn::RouterOp, nn::RouterDxOp,
+                                        nn::RouterDwOp, nn::OpaqueOp, nn::OpaqueDxOp, nn::OpaqueDwOp>(kernel);
     bool attention = isa<nn::AttentionOp, nn::AttentionBwdOp>(kernel);
     std::string type;
     llvm::raw_string_ostream(type) << kernel.elementType();

@@ -117,8 +117,8 @@ def LinearGeluOp : Nn_KernelOp<"linear_gelu", ["flags", "pointers"]> {
 def LinearAddOp : Nn_KernelOp<"linear_add", ["flags", "pointers"]> {
   let summary = "a `linear` plus r, which a residual connection adds; the result of the `linear` itself is not kept";
   let description = [{
-    y never lies in the place of r, not even where nothing reads r afterwards: where two kernels run it, the product is
-    in y when r is added. So its bits do not depend on where the planner puts it.
+    y never takes the memory of r, even if nothing reads r afterwards. If two kernels run the op, y holds the product
+    when r is added. So the bits do not depend on the place that the planner chooses.
   }];
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$w, Optional<Nn_Tensor>:$bias, Nn_Tensor:$r, Nn_Flag:$transposed);
   let results = (outs Nn_Tensor:$y);

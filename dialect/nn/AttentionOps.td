@@ -61,8 +61,8 @@ def AttentionOp : Nn_ForwardOp<"attention", ["params", "flags", "lists", "varyin
 def AttentionMergeOp : Nn_ForwardOp<"attention_merge", ["lists"], [Nn_InPlace]> {
   let summary = "o and log-sum-exp of all keys together from those of parts: o0, lse0, o1, lse1, ..";
   let description = [{
-    lse = log sum e^lse_a and o = sum e^(lse_a - lse) o_a. Parts that are attentions of this function get their
-    gradients here, from the merged lse; parts from elsewhere get them where they were made.
+    lse = log sum e^lse_a and o = sum e^(lse_a - lse) o_a. The parts that this function computes get their gradients
+    here, from the merged lse. The other parts get them in the functions that computed them.
   }];
   let arguments = (ins Variadic<Nn_Tensor>:$parts, I64Attr:$heads);
   let results = (outs Nn_Tensor:$o, Nn_Tensor:$lse);
@@ -104,9 +104,9 @@ def AttentionBwdOp : Nn_KernelOp<"attention_bwd", ["params", "flags", "lists", "
                                   DeclareOpInterfaceMethods<Nn_InPlace, ["getRequiredTies"]>]> {
   let summary = "gradients of an attention or a part of one: dq, and dk, dv of each chunk";
   let description = [{
-    `lse` and `delta` are of all chunks together, these or more: gradients of parts add. dq goes on `into` a sum of its
-    type. `sums`: dk and dv are in the type of sums, and go on `into_kv` sums, if given. `packed`: as the attention has
-    it, and dq is the gradient of all three.
+    `lse` and `delta` are those of all chunks of the query, which may be more than these: gradients of parts add. dq is
+    added to `into`, a sum of its type. `sums`: dk and dv have the type of sums; they are added to `into_kv`, if given.
+    `packed`: as the attention has it, and dq is the gradient of all three.
   }];
   let arguments = (ins Nn_Tensor:$dout, Nn_Tensor:$q, Nn_Tensor:$lse, Nn_Tensor:$delta, Nn_Lists:$lists,
                        Optional<Nn_Tensor>:$acc, Variadic<Nn_Tensor>:$kv_acc, I64Attr:$heads, Nn_Offset:$kv_heads,
@@ -124,8 +124,8 @@ def AttentionBwdOp : Nn_KernelOp<"attention_bwd", ["params", "flags", "lists", "
 def RepeatHeadsOp : Nn_ForwardOp<"repeat_heads"> {
   let summary = "each of `heads` heads of x `times` times, copies side by side";
   let description = [{
-    Where devices exchange heads and there are fewer heads of keys than devices: each device then gets the head that its
-    queries read. The gradient of a head is the sum of those of its copies, `sum_heads`.
+    It is for devices that exchange heads when there are fewer heads of keys than devices. Each device then gets the
+    head that its queries read. The gradient of a head is the sum of the gradients of its copies, `sum_heads`.
   }];
   let arguments = (ins Nn_Tensor:$x, I64Attr:$heads, I64Attr:$times);
   let results = (outs Nn_Tensor:$y);

@@ -17,10 +17,10 @@ def Nn_Dialect : Dialect {
     Activations are [batch, length, width]; `e` is their element type, `acc` the type of sums: f64 for f64, else f32.
     A function of the dialect is a part of a model. Its arguments are values, or data (`nn.data`: tokens, targets or
     source), or weights (`nn.weight`), or statistics of the shards of a loss (`nn.stats`). `nn.adapter`: the weight was
-    added beside one of the model's. `nn.rows`: the value is a run of the rows of all sequences. `nn.per_layer`: it
-    stands for a layer of each piece that names it; where layers are of several kinds, `nn.part` is the name of the part
-    that it is a kind of, and `nn.layers` are its layers. `nn.whole`: every device of the axis `tensor` has all of the
-    part's weights. `nn.again` and `nn.attention`: those of the part, where they are not the mesh's.
+    added beside a weight of the model. `nn.rows`: the value is a run of the rows of all sequences. `nn.per_layer`: the
+    function stands for one layer of each piece that names it. If layers have several kinds, `nn.part` is the name of
+    the part whose kind it is, and `nn.layers` are its layers. `nn.whole`: every device of the axis `tensor` has all of
+    the part's weights. `nn.again` and `nn.attention` are the part's own ones, if they differ from the mesh's.
   }];
   let usePropertiesForAttributes = 0;
   let hasOperationAttrVerify = 1;
@@ -67,8 +67,8 @@ def Nn_SectionsAttr : AttrDef<Nn_Dialect, "Sections"> {
   let mnemonic = "sections";
   let summary = "for whose experts there are rows: a section for each of `devices`, and in it `most` rows of a token";
   let description = [{
-    With `capacity` f a section has no more rows than f times as many as come to it if each is chosen equally often;
-    choices beyond that are dropped. `#nn.sections<4 most 2>`, `#nn.sections<4 most 2 capacity 1.25>`.
+    With `capacity` f a section has at most f times the rows that it gets if all sections are chosen equally often. More
+    choices are dropped. `#nn.sections<4 most 2>`, `#nn.sections<4 most 2 capacity 1.25>`.
   }];
   let parameters = (ins "int64_t":$devices, "int64_t":$most, OptionalParameter<"::mlir::FloatAttr">:$capacity);
   let hasCustomAssemblyFormat = 1;
@@ -85,8 +85,8 @@ def Nn_CutAttr : AttrDef<Nn_Dialect, "Cut"> {
   let mnemonic = "cut";
   let summary = "how a weight is cut over the devices of the axis `tensor`";
   let description = [{
-    Of the `whole` tensor dimension `dim` is cut in equal pieces; the last ones may go beyond its end, and what is there
-    is 0 for ever. `runs`: the dimension is so many equal runs, each cut for itself, and a device has its piece of each.
+    Dimension `dim` of the `whole` tensor is cut in equal pieces. The last pieces may go beyond its end; they hold 0
+    there for ever. `runs`: the dimension has so many equal runs. Each run is cut, and a device has its piece of each.
     `copies`: so many neighbours have the same piece. `#nn.cut<[64, 192] dim 1 runs 3>`, `#nn.cut<[64, 16] dim 1 copies
     2>`.
   }];

@@ -52,6 +52,19 @@ LogicalResult LinearOp::differentiate(Gradients &gradients) {
   return success();
 }
 
+LogicalResult OpaqueOp::differentiate(Gradients &gradients) {
+  Value dy = gradients.get(getY());
+  if (!dy)
+    return success();
+  OpBuilder &builder = gradients.builder;
+  auto count = cast<RankedTensorType>(getW().getType()).getNumElements();
+  gradients.set(getW(), builder.create<OpaqueDwOp>(getLoc(), dy, getKept(), gradients.get(getW()), getFlopsAttr(),
+                                                   builder.getI64IntegerAttr(count)));
+  gradients.set(getX(),
+                builder.create<OpaqueDxOp>(getLoc(), dy, getW(), getKept(), gradients.get(getX()), getFlopsAttr()));
+  return success();
+}
+
 bool LayernormOp::isCheap() { return true; }
 
 Operation *LayernormOp::rebuild(OpBuilder &builder) {

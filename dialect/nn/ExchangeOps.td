@@ -11,7 +11,7 @@ class Nn_ExchangeOp<string mnemonic, list<Trait> traits = [], list<string> also 
 }
 
 def SpreadOp : Nn_Op<"spread", [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>, Nn_View]> {
-  let summary = "x, of which each device along the axes computes its share of what follows; its gradient is a share";
+  let summary = "x for devices along the axes that each compute a share of what follows; its gradient is a share";
   let description = [{
     Every device has all of x already: nothing moves. `neighbours`: each so many devices have the same piece of a
     weight.
@@ -22,10 +22,10 @@ def SpreadOp : Nn_Op<"spread", [DeclareOpInterfaceMethods<Nn_Differentiable, ["i
 }
 
 def AllReduceOp : Nn_ExchangeOp<"all_reduce", [Nn_InPlace]> {
-  let summary = "the sum of what the devices along the axes have, for each of them";
+  let summary = "each device along the axes gets the sum over these devices";
   let description = [{
-    Terms are added in the order of the devices, so that all have the same bits. `neighbours`: each so many devices that
-    lie beside each other sum for themselves.
+    Terms are added in the order of the devices, so all devices have the same bits. `neighbours`: so many devices that
+    lie beside each other form a group, and each group has a sum of its own.
   }];
   let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, OptionalAttr<I64Attr>:$neighbours);
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration # [{
@@ -34,11 +34,11 @@ def AllReduceOp : Nn_ExchangeOp<"all_reduce", [Nn_InPlace]> {
 }
 
 def AllGatherOp : Nn_ExchangeOp<"all_gather"> {
-  let summary = "what the devices along the axes have, one behind the other along dimension `dim`, for each of them";
+  let summary = "each device along the axes gets the tensors of all, one behind the other along dimension `dim`";
   let description = [{
-    `members`: how many devices there are; the result is so many times as long. Statistics of a loss are gathered, whose
-    gradients the loss makes, and columns for what every device computes alike, whose gradient is `take_columns` of all.
-    Rows of activations: `gather_rows`.
+    `members` is the number of devices; the result is so many times as long. It gathers statistics of a loss, which
+    makes their gradients itself, and columns for a computation that is the same on every device. The gradient of these
+    columns is `take_columns`. Rows of activations have `gather_rows`.
   }];
   let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$dim, I64Attr:$members);
 }
@@ -56,7 +56,7 @@ def GatherRowsOp : Nn_ExchangeOp<"gather_rows", [], ["isCheap"]> {
 }
 
 def ScatterRowsOp : Nn_ExchangeOp<"scatter_rows"> {
-  let summary = "the sum of what the devices along the axes have: to each its run of the rows";
+  let summary = "each device along the axes gets its run of the rows of the sum over these devices";
   let description = [{
     Runs are those of `gather_rows`; terms are added in the order of the devices. `kept` is that of the gradient, which
     is gathered.
@@ -65,14 +65,14 @@ def ScatterRowsOp : Nn_ExchangeOp<"scatter_rows"> {
 }
 
 def TakeRowsOp : Nn_ForwardOp<"take_rows", ["kernelName", "moved"]> {
-  let summary = "of rows that every device has its own run, as in `gather_rows`; nothing moves between devices";
+  let summary = "the device's own run of rows that every device has, as in `gather_rows`; nothing moves";
   let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$members, UnitAttr:$kept);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x `over` $axes attr-dict `:` functional-type(operands, results)";
 }
 
 def TakeColumnsOp : Nn_ForwardOp<"take_columns", ["kernelName", "moved"]> {
-  let summary = "of the last dimension of what every device has its own one of `members` equal runs; nothing moves";
+  let summary = "the device's own of `members` equal runs of the last dimension, which every device has; nothing moves";
   let description = [{
     The way into a part that is cut, out of one that every device computes alike. Its derivative, `all_gather`, is the
     way back.
@@ -83,7 +83,7 @@ def TakeColumnsOp : Nn_ForwardOp<"take_columns", ["kernelName", "moved"]> {
 }
 
 def GatherRunsOp : Nn_ExchangeOp<"gather_runs", [], ["isCheap"]> {
-  let summary = "whole sequences, of which each device along the axes has two runs, for each of them";
+  let summary = "each device along the axes gets whole sequences, from the two runs that each device has";
   let description = [{
     x is [batch, length / members, width]: of every sequence the k-th device has run k and run 2 members - 1 - k of
     2 members equal runs. What follows is each device's share, so the gradient is the sum of what they get:
@@ -94,7 +94,7 @@ def GatherRunsOp : Nn_ExchangeOp<"gather_runs", [], ["isCheap"]> {
 }
 
 def ScatterRunsOp : Nn_ExchangeOp<"scatter_runs"> {
-  let summary = "the sum of what the devices along the axes have: to each its two runs of every sequence";
+  let summary = "each device along the axes gets its two runs of every sequence of the sum over these devices";
   let description = [{
     Runs are those of `gather_runs`, of which it is the derivative; terms are added in the order of the devices.
   }];
@@ -104,9 +104,10 @@ def ScatterRunsOp : Nn_ExchangeOp<"scatter_runs"> {
 def RunsToHeadsOp : Nn_ExchangeOp<"runs_to_heads"> {
   let summary = "whole sequences of the own heads, from two runs of every sequence with all heads";
   let description = [{
-    x is [batch, length / members, width], with the runs of `gather_runs`; y is [batch, length, width / members], rows
-    in the order of their positions, and of the columns the k-th device has the k-th of equal pieces (Jacobs et al.
-    2023, DeepSpeed-Ulysses, 3.2). Nothing is added: bits stay. The derivative is `heads_to_runs`.
+    x is [batch, length / members, width], with the runs of `gather_runs`; y is [batch, length, width / members]. The
+    rows of y are in the order of their positions. The columns are cut in equal pieces, and the k-th device has the k-th
+    piece (Jacobs et al. 2023, DeepSpeed-Ulysses, 3.2). Nothing is added, so bits stay. The derivative is
+    `heads_to_runs`.
   }];
   let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$members);
 }
@@ -121,7 +122,7 @@ def HeadsToRunsOp : Nn_ExchangeOp<"heads_to_runs", [], ["isCheap"]> {
 }
 
 def ExchangeSectionsOp : Nn_ExchangeOp<"exchange_sections", [], ["isCheap"]> {
-  let summary = "of equal sections of x, one behind the other, the k-th goes to the k-th device along the axes";
+  let summary = "the k-th of equal sections of x, one behind the other, goes to the k-th device along the axes";
   let description = [{
     y has the sections that came, in the order of the devices they are from; so the derivative is the same exchange.
     x has `members` sections, along its first dimension that is longer than 1: rows of experts, [1, rows, width], or a
@@ -133,7 +134,7 @@ def ExchangeSectionsOp : Nn_ExchangeOp<"exchange_sections", [], ["isCheap"]> {
 }
 
 def TakePieceOp : Nn_ForwardOp<"take_piece", ["kernelName", "varying"]> {
-  let summary = "of a vector that every device along the axes has, its own of `members` equal pieces";
+  let summary = "the device's own of `members` equal pieces of a vector that every device along the axes has";
   let description = [{
     Nothing moves between devices. The gradient of the vector is the sum of what they get: each has its own piece of
     it, and zeros elsewhere (`place_piece`).

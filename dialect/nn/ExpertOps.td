@@ -37,7 +37,7 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
     axes, and the derivative adds up how often they chose each expert. With `sections` the experts are in as many equal
     runs, the rows of a run are a section, and `counts` are [sections, experts of a section]. A section takes choices
     until it is full, first choices of all tokens first; a choice that is dropped has no row, so `places` is -1. What it
-    chose is never computed again: a tie that flips would be another function.
+    chose is never computed again: if a tie were broken in another way, the function would be another one.
 
     `rows` [b, l] is negative where a row holds no token. Such a row chooses nothing and counts nowhere: `sel` and
     `places` are -1, and w, p and lse are 0. The room that `capacity` gives is that of the tokens which are there.
@@ -81,11 +81,11 @@ def ChoiceCountsOp : Nn_KernelOp<"choice_counts", ["elementType"]> {
 def RouteBwdOp : Nn_KernelOp<"route_bwd", ["params", "flags", "pointers"], [AttrSizedOperandSegments]> {
   let summary = "gradient of the logits of a `route`, from that of its weights and from its losses";
   let description = [{
-    Of the `group` rows one behind the other, of which this is one, the share of choices of each expert, times
-    `balance` experts / top, is added to the gradient of p, and 2 `z` lse p to that of the logits. Both are divided by
-    the tokens of the update, and multiplied by the run's loss scale. With `sigmoid` the balance is that of p divided by
-    its sum. `often`, where devices share a group, are the `choice_counts` of all of them; the run's report of the
-    balance then has this device's share. A row that chose nothing has no gradient.
+    A group has `group` rows, one behind the other. Each expert has a share of the choices of the row's group. This
+    share times `balance` experts / top is added to the gradient of p, and 2 `z` lse p to the gradient of the logits.
+    Both are divided by the tokens of the update, and multiplied by the run's loss scale. With `sigmoid` the balance is
+    that of p divided by its sum. If devices share a group, `often` are the `choice_counts` of all of them, and the
+    run's report of the balance has this device's share. A row that chose nothing has no gradient.
   }];
   let arguments = (ins Nn_Tensor:$dw, Nn_Tensor:$w, Nn_Integers:$sel, Nn_Tensor:$p, Optional<Nn_Tensor>:$lse,
                        Optional<Nn_Tensor>:$often, Nn_Flag:$renormalise, Nn_One:$scale, Nn_Number:$balance,
@@ -96,7 +96,7 @@ def RouteBwdOp : Nn_KernelOp<"route_bwd", ["params", "flags", "pointers"], [Attr
 }
 
 def ExpertLoadOp : Nn_AccOp<"expert_load", ["flags", "elementType"], [Nn_WeightGradient]> {
-  let summary = "of each expert's choices, how far they are above the mean, times experts / gcd(experts, top)";
+  let summary = "how far each expert's number of choices is above the mean, times experts / gcd(experts, top)";
   let description = [{
     What stands for the gradient of a router's bias: integers, whose sum over all microbatches has the sign by which
     `steer` changes the bias.
@@ -119,7 +119,7 @@ def DispatchOp : Nn_KernelOp<"dispatch", [], [DeclareOpInterfaceMethods<Nn_Diffe
 }
 
 def CombineOp : Nn_AccOp<"combine", ["flags"], [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
-  let summary = "the sum of the rows of a token's choices, in the order of these; the derivative of `dispatch`";
+  let summary = "the sum of the rows of a token's choices, in the order of the choices; the derivative of `dispatch`";
   let description = "With `sections` the rows are those that `dispatch` makes with them.";
   let arguments = (ins Nn_Tensor:$rows, Nn_Integers:$places, Optional<Nn_Tensor>:$acc,
                        OptionalAttr<Nn_SectionsAttr>:$sections);

@@ -166,6 +166,50 @@ INFER(BiasDwOp) {
   return check.into(a.getAcc(), types[0]);
 }
 
+//===-- Stand-ins -----------------------------------------------------------------------------------------------===//
+
+INFER(OpaqueOp) {
+  Check check{"opaque", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(check.numbers("x", a.getX())) || failed(check.rank("w", a.getW(), 1)) ||
+      failed(check.sameElements("x", a.getX(), "w", a.getW())))
+    return failure();
+  const auto keeps = static_cast<int64_t>(a.getKeeps());
+  if (double flops = a.getFlops().convertToDouble(); !(flops >= 0 && flops < 1e30) || keeps < 1)
+    return emitOptionalError(loc, "`opaque` expects `flops` of at least 0 and `keeps` of at least 1, got ", flops,
+                             " and ", keeps);
+  types.push_back(a.getX().getType());
+  types.push_back(inSums(a.getX(), {keeps}));
+  return success();
+}
+
+INFER(OpaqueDxOp) {
+  Check check{"opaque_dx", loc};
+  if (failed(check.operands(a, 3, 4)) || failed(check.numbers("dy", a.getDy())) ||
+      failed(check.sameElements("dy", a.getDy(), "w", a.getW())))
+    return failure();
+  types.push_back(a.getDy().getType());
+  return check.into(a.getAcc(), types[0]);
+}
+
+INFER(OpaqueDwOp) {
+  Check check{"opaque_dw", loc};
+  if (failed(check.operands(a, 2, 3)) || failed(check.numbers("dy", a.getDy())))
+    return failure();
+  types.push_back(inSums(a.getDy(), {static_cast<int64_t>(a.getCount())}));
+  return check.into(a.getAcc(), types[0]);
+}
+
+Dims OpaqueOp::dims() { return {elementsOf(getX()), elementsOf(getW()), elementsOf(getKept())}; }
+double OpaqueOp::flops() { return getFlops().convertToDouble(); }
+Dims OpaqueDxOp::dims() { return {elementsOf(getDx()), elementsOf(getW()), elementsOf(getKept())}; }
+Flags OpaqueDxOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
+double OpaqueDxOp::flops() { return getFlops().convertToDouble(); }
+Dims OpaqueDwOp::dims() { return {elementsOf(getDy()), elementsOf(getDw()), elementsOf(getKept())}; }
+Flags OpaqueDwOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
+double OpaqueDwOp::flops() { return getFlops().convertToDouble(); }
+
+//===-- Products ------------------------------------------------------------------------------------------------===//
+
 /// 2 for each multiplication and addition of a product of [T, K] and [K, N].
 static double gemm(ArrayRef<int64_t> dims) { return 2.0 * dims[0] * dims[1] * dims[2]; }
 

@@ -7,12 +7,12 @@ def CrossEntropyOp : Nn_Op<"cross_entropy", [DeclareOpInterfaceMethods<Nn_Differ
   let summary = "`scale` times the sum over tokens of lse(z) - z[target]; runs as `cross_entropy_bwd`, which makes dz "
                 "too";
   let description = [{
-    `scale` is the weight of this loss in that of the model, which may be a sum of several. `counted`: the sum is
-    divided by how many targets of the step count, which is known when it runs; if each place has the target `ahead`
-    places on in its document, by how many of those. A `softcap` of c above 0 makes
-    c tanh(z / c) of the logits first. A `z_loss` of w above 0 adds w lse(z)^2 of each token to what is trained; their
-    sum, times `scale` and divided as the loss, is the loss's second element. One that is `further` adds to the
-    gradients and is told apart from the others.
+    `scale` is the weight of this loss in the model's loss, which may be a sum of several losses. `counted`: the sum is
+    divided by the number of the step's targets that count, which is known when the step runs. If each place has the
+    target `ahead` places later in its document, it is the number of those targets. A `softcap` of c above 0 first makes
+    c tanh(z / c) of the logits. A `z_loss` of w above 0 adds w lse(z)^2 of each token to the loss that is trained. The
+    sum of these, times `scale` and divided as the loss, is the second element of the loss. A loss that is `further`
+    adds to the gradients and is reported apart from the others.
   }];
   let signature = "cross_entropy(z, targets, softcap = 0.0, z_loss = 0.0)";
   let formula = "loss = sum over tokens of log(sum(e^z)) - z[target]";

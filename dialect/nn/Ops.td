@@ -139,9 +139,9 @@ def EmbeddingOp : Nn_ForwardOp<"embedding", ["varying"]> {
   let formula = "x[b, t] = table[tokens[b, t]]";
   let note = "the row of the token `pad` takes no gradient from here; -1: every row takes one";
   let description = [{
-    Of a table that is cut by the vocabulary: it has rows from `first` on of `whole`; tokens of other rows give zeros.
-    `first_by`: each device along these axes begins behind the rows of the one before it, and rows beyond `whole` are
-    nobody's.
+    A table that is cut by the vocabulary has the rows from `first` on of `whole` rows. Tokens of other rows give zeros.
+    `first_by`: each device along these axes begins behind the rows of the device before it. Rows beyond `whole` belong
+    to no token.
   }];
   let arguments = (ins Nn_Integers:$tokens, Nn_Tensor:$table, OptionalAttr<I64Attr>:$first,
                        OptionalAttr<I64Attr>:$whole, DefaultValuedAttr<I64Attr, "-1">:$pad,
@@ -179,6 +179,17 @@ def TransposeOp : Nn_Op<"transpose"> {
   let arguments = (ins Nn_Tensor:$w);
   let results = (outs Nn_Tensor:$result);
   let assemblyFormat = "$w attr-dict `:` functional-type(operands, results)";
+}
+
+def OpaqueOp : Nn_ForwardOp<"opaque"> {
+  let summary = "a stand-in for a module that runs elsewhere: what it costs, without what it computes";
+  let signature = "opaque(x, w, flops = .., keeps = ..)";
+  let formula = "y = what a driver computes of x and w";
+  let note = "a forward takes `flops` operations, and so does the gradient of x, and that of w; y is like x, and "
+             "`keeps` numbers of the type of sums stay for the backward; no executable can be made of it";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$w, F64Attr:$flops, I64Attr:$keeps);
+  let results = (outs Nn_Tensor:$y, Nn_Tensor:$kept);
+  let assemblyFormat = "$x `,` $w attr-dict `:` functional-type(operands, results)";
 }
 
 def LayernormOp : Nn_KernelOp<"layernorm", ["params"],
@@ -308,6 +319,22 @@ def LinearDwOp : Nn_AccOp<"linear_dw", ["flags"], [Nn_WeightGradient]> {
   let assemblyFormat = "$x `,` $dy (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
+def OpaqueDxOp : Nn_AccOp<"opaque_dx", ["flags"]> {
+  let summary = "gradient of the input of an `opaque`";
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$w, Nn_Tensor:$kept, Optional<Nn_Tensor>:$acc, F64Attr:$flops);
+  let results = (outs Nn_Tensor:$dx);
+  let assemblyFormat = [{
+    $dy `,` $w `,` $kept (`into` $acc^)? attr-dict `:` functional-type(operands, results)
+  }];
+}
+
+def OpaqueDwOp : Nn_AccOp<"opaque_dw", ["flags"], [Nn_WeightGradient]> {
+  let summary = "gradient of the weight of an `opaque`, which holds `count` numbers";
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$kept, Optional<Nn_Tensor>:$acc, F64Attr:$flops, I64Attr:$count);
+  let results = (outs Nn_Tensor:$dw);
+  let assemblyFormat = "$dy `,` $kept (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
+}
+
 def BiasDwOp : Nn_AccOp<"bias_dw", ["flags"], [Nn_WeightGradient]> {
   let summary = "gradient of a linear's bias: column sums";
   let arguments = (ins Nn_Tensor:$dy, Optional<Nn_Tensor>:$acc);
@@ -432,8 +459,8 @@ def RoundOp : Nn_KernelOp<"round", ["elementType"]> {
 def SumSquaresOp : Nn_AccOp<"sum_squares", ["flags", "varying", "moved"]> {
   let summary = "sum of squares, one f64";
   let description = [{
-    `once`: of each `copies` neighbours along these axes, of all of them if absent, the first one counts the tensor, for
-    the others have the same. `flat`: a device along `data` counts what its shard has, as in `adamw`.
+    `once`: so many `copies` neighbours along these axes have the same tensor (all devices, if absent), and only the
+    first of them counts it. `flat`: a device along `data` counts what its shard has, as in `adamw`.
   }];
   let arguments = (ins Nn_Tensor:$grad, Optional<Nn_Tensor>:$acc, OptionalAttr<Nn_AxesAttr>:$once,
                        OptionalAttr<I64Attr>:$copies, OptionalAttr<DenseI64ArrayAttr>:$flat);

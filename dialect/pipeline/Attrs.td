@@ -143,8 +143,8 @@ def Pipeline_PlaceAttr : Pipeline_Attr<"Place", "place"> {
 def Pipeline_WeightAttr : Pipeline_Attr<"Weight", "weight"> {
   let summary = "one weight tensor of a piece: its name in checkpoints, its type here, and how the model declares it";
   let description = [{
-    `tied`: another piece owns and updates this tensor, this piece holds a copy and hands its gradient share over.
-    `frozen`: nothing updates it; of a piece's weights those stand last.
+    `tied`: another piece owns and updates this tensor; this piece holds a copy and sends its share of the gradient.
+    `frozen`: nothing updates the weight. Frozen weights are the last ones of a piece.
     `#pipeline.weight<"h.0.w" : tensor<4x4xf32> tied declared <"w" as "h.{l}.w" normal 2.0e-2>>`.
   }];
   let parameters = (ins "::mlir::StringAttr":$name, "::mlir::RankedTensorType":$type, "bool":$tied,
@@ -157,8 +157,8 @@ def Pipeline_WeightArrayAttr : TypedArrayAttrBase<Pipeline_WeightAttr, "weights 
 def Pipeline_VocabularyAttr : Pipeline_Attr<"Vocabulary", "vocabulary"> {
   let summary = "which shard of a part that is cut by the vocabulary a piece is";
   let description = [{
-    One of `shards`; its rows or columns of the weight that is cut, which has the type `whole`, begin with number
-    `first`: `#pipeline.vocabulary<first 128 of tensor<256x64xf32> in 2 shards>`.
+    There are `shards` of them. The weight that is cut has the type `whole`. The shard has its rows or columns from
+    number `first` on: `#pipeline.vocabulary<first 128 of tensor<256x64xf32> in 2 shards>`.
   }];
   let parameters = (ins "int64_t":$first, "::mlir::RankedTensorType":$whole, "int64_t":$shards);
   let assemblyFormat = "`<` `first` $first `of` $whole `in` $shards `shards` `>`";
@@ -168,11 +168,12 @@ def Pipeline_VocabularyAttr : Pipeline_Attr<"Vocabulary", "vocabulary"> {
 def Pipeline_BindingAttr : Pipeline_Attr<"Binding", "binding"> {
   let summary = "what the trainer finds in a slot before or after the step";
   let description = [{
-    Of a piece: its weights (`save`: this copy goes into checkpoints), weights of earlier steps (`back` versions ago),
-    the optimizer state, gradients; `shard` is the number of the shard that lies here, if the piece is cut over ranks.
-    Of a microbatch: tokens, targets, the source of an encoder, the loss; with slices also the slice and its first
-    token, and `ahead`: of each token or target that of so many places on. The norm of all gradients. `<weight @s0
-    shard 1 save>`, `<previous @s0 back 2>`, `<tokens mb 3 slice 1 first 64>`, `<targets mb 3 ahead 1>`, `<norm>`.
+    A piece has weights (`save`: this copy goes into checkpoints), weights of earlier steps (`back` versions ago),
+    optimizer state and gradients. If the piece is cut over ranks, `shard` is the number of the shard in the slot.
+    A microbatch has tokens, targets, the source of an encoder, and a loss. With slices, the slice and its first token
+    are given, too. `ahead`: each place holds the token or target that stands so many places later. `norm` is the norm
+    of all gradients. `<weight @s0 shard 1 save>`, `<previous @s0 back 2>`, `<tokens mb 3 slice 1 first 64>`, `<targets
+    mb 3 ahead 1>`, `<norm>`.
   }];
   let parameters = (ins "::pp::pipeline::BindingKind":$kind,
                         OptionalParameter<"::mlir::FlatSymbolRefAttr">:$piece,
@@ -234,7 +235,8 @@ def Pipeline_CutAttr : Pipeline_Attr<"Cut", "cut"> {
     | `part` | of the attention | the one entry that this body attends |
     | `rest` | of the attention | what others attend; this body attends the keys that are left |
 
-    A unit whose other keys were attended ahead of it is one step. `next`: a part adds to what an earlier part gave.
+    A unit whose other keys were attended before it runs has one step. `next`: a part adds to the result of an earlier
+    part.
     Printed as `#pipeline.cut<step 1 of 2 keys [0, 1], [2, 3] home>`, `#pipeline.cut<part 0 keys [2] next>`.
   }];
   let parameters = (ins "::pp::pipeline::CutKind":$kind, "int64_t":$number, "int64_t":$steps,
@@ -250,15 +252,15 @@ def Pipeline_BodyAttr : Pipeline_Attr<"Body", "body"> {
     function by it and ask it what the function does. The function's name is a label for people, and nothing reads it.
 
     `pieces` is the class of pieces that share the function: the `bodies` of their `pipeline.piece`.
-    `variant`: F is `light` where R makes its stash again. R with `act` makes its activation too. B and W are `first`
-    where no earlier gradient is added to. Of U the `plain` one is the update itself; `norm`, `zero`, `sum`, `tie_in`
-    and the others are the steps around it. Where devices have the sum of a shard alone, `sum` adds to it what they have
-    of one gradient, and `first` begins it. `merge` sums what devices along `tensor` have as terms.
+    `variant`: F is `light` if R makes its stash again. R with `act` makes its activation, too. B and W are `first` if
+    they begin a gradient and do not add to an earlier one. The `plain` variant of U is the update itself; `norm`,
+    `zero`, `sum`, `tie_in` and the others are the steps around it. If devices have only the sum of a shard, `first`
+    begins this sum and `sum` adds a device's gradient to it. `merge` sums the terms of the devices along `tensor`.
     `slice` is -1 for units of whole sequences. `cut` is absent for a body that computes all of its unit.
-    `sharer`: of `tie_in` and `tie_fresh`, which of the pieces that use the same weights. `shard`: of a piece whose
-    updates are cut over ranks, which shard; -1 for all of it.
-    A new axis, such as a layout on a mesh, becomes one more optional parameter here; who does not ask for it need not
-    know of it.
+    `sharer` is for `tie_in` and `tie_fresh`: which of the pieces that use the same weights. `shard` is for a piece
+    whose updates are cut over ranks: which shard; -1 for all of it.
+    A new axis, such as a layout on a mesh, becomes one more optional parameter here. Code that does not need the axis
+    does not see it.
 
     ```mlir
     #pipeline.body<"s0" B first slice 2>
@@ -297,12 +299,11 @@ def Pipeline_BodyAttr : Pipeline_Attr<"Body", "body"> {
 def Pipeline_GroupAttr : Pipeline_Attr<"Group", "group"> {
   let summary = "tensors of a task function that travel as one payload";
   let description = [{
-    `number` is the slice whose keys these are (`kv`, `dkv`, `dterm`), the value that skips parts (`act`, `dact`), how
-    many places the data lie ahead (`tokens`, `targets`), or, of a unit that is cut at its attentions, the cut that
-    makes them; -1 for all others. `attention` is the attention of the piece
-    that reads these keys; -1 for all attentions.
-    `tensors`: how many there are. Printed as `#pipeline.group<act x 1>`, `#pipeline.group<stash[1] x 3>`,
-    `#pipeline.group<kv[2, 0] x 2>`.
+    The meaning of `number` depends on the kind. For `kv`, `dkv` and `dterm` it is the slice that has the keys. For
+    `act` and `dact` it is the value that skips parts. For `tokens` and `targets` it is how many places ahead the data
+    lie. In a unit that is cut at its attentions it is the cut that makes the tensors. Else it is -1. `attention` is the
+    attention of the piece that reads these keys; -1 for all attentions. `tensors` is the number of tensors. Printed as
+    `#pipeline.group<act x 1>`, `#pipeline.group<stash[1] x 3>`, `#pipeline.group<kv[2, 0] x 2>`.
   }];
   let parameters = (ins "::pp::pipeline::GroupKind":$kind, "int64_t":$number, "int64_t":$attention,
                         "int64_t":$tensors);

@@ -30,6 +30,21 @@ inline mlir::Location clauseLoc(ProgramOp program, llvm::StringRef clause) {
   return clauseLoc(program, clause, program.getLoc());
 }
 
+/// Refuses what a clause asks for, at its place, because of a size of the model, which a note points at. Where no place
+/// is known, the error stands at the size.
+inline mlir::InFlightDiagnostic refuseClause(mlir::ModuleOp module, llvm::StringRef clause, mlir::Location size,
+                                             const llvm::Twine &message) {
+  mlir::Location at = size, model = size;
+  for (auto program : module.getOps<ProgramOp>()) {
+    at = clauseLoc(program, clause, at);
+    model = clauseLoc(program, "model", model);
+  }
+  mlir::InFlightDiagnostic error = mlir::emitError(at) << message;
+  if (at != size)
+    error.attachNote(model) << "the size comes from here";
+  return error;
+}
+
 } // namespace pp::pipeline
 
 #endif // PP_DIALECT_PIPELINE_CLAUSES_H

@@ -34,11 +34,11 @@ def ProgramOp : Pipeline_Op<"program", [IsolatedFromAbove, NoTerminator, SingleB
     absent) or `cuda`. `cluster` describes the machines: numbers, and dictionaries of numbers for `device`, `inside`,
     `between` and others. Where devices differ, `memory` and what is in `device`, `efficiency` and `host` may be an
     array: device d has entry d, modulo its length. `costs` has the time of each part of the model. `proof` has what was
-    proved, a dictionary for each proof. `forward`: it has the units F of another program of the module alone, for
-    evaluation; nothing is trained, and what that one keeps from step to step lies here where it does there. `redo`: it
-    is the training program of a step that finds at its judges that the update before it was wrong (docs/barrier.md).
-    `mesh`: each rank is several devices, which run its program on data of their own; absent, each is one. All ops of
-    the program are of one level, and each names only ranks, microbatches, slices and pieces that it has.
+    proved, a dictionary for each proof. `forward`: the program evaluates. It has only the units F of the training
+    program of this module, trains nothing, and has everything that lives from step to step at the same places. `redo`:
+    the program is that of a step whose judges find that the update before it was wrong (docs/barrier.md). `mesh`: each
+    rank is several devices, which run its program on data of their own; without it a rank is one device. All ops of a
+    program have one level. They name only ranks, microbatches, slices and pieces that the program has.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, I64Attr:$ranks, I64Attr:$microbatches, I64Attr:$slices,
                        DictionaryAttr:$train, OptionalAttr<I64Attr>:$updates,
@@ -85,9 +85,9 @@ def PieceOp : Pipeline_Op<"piece", [HasParent<"ProgramOp">, Symbol]> {
     that are not trained.
     `weights` and `bodies` are filled in by derive-tasks. Pieces with equal `bodies` are of one class and share their
     functions: those whose `#pipeline.body` names that class. `vocabulary`: it is a shard of a part that is cut by the
-    vocabulary; the shards are pieces next to each other, numbered by their coordinates. All
-    of them read what the piece before makes; what they make is added up for who reads it. `sums_whole`: with
-    `mesh zero 2` the sum of its gradient is whole all the same, for it moves or another rank reads it.
+    vocabulary. The shards are neighbouring pieces, which their coordinates number. All shards read the result of the
+    piece before them, and the piece behind them reads the sum of their results. `sums_whole`: the sum of this piece's
+    gradient stays whole under `mesh zero 2`, because the gradient moves or another rank reads it.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, Pipeline_CoordAttr:$coord, ArrayAttr:$parts,
                        OptionalAttr<Pipeline_PlaceAttr>:$at, OptionalAttr<Pipeline_PlaceAttr>:$homes,
@@ -111,9 +111,10 @@ def PieceOp : Pipeline_Op<"piece", [HasParent<"ProgramOp">, Symbol]> {
 def UnitOp : Pipeline_ActionOp<"unit"> {
   let summary = "a unit of work, emitted by the schedule";
   let description = [{
-    Anchored on the ranks it runs on: units and transfers anchored on one rank keep their order. `version` is that of
-    the weights it reads: 0 is there when the step begins, each update makes the next, those below 0 are of earlier
-    steps. If absent, all updates before its own are in it.
+    A unit is anchored on the ranks that run it. Units and transfers with one anchor keep their order. `version` is the
+    version of the weights that the unit reads. Version 0 is there when the step begins, each update makes the next one,
+    and negative versions come from earlier steps. If `version` is absent, the weights have all updates before the
+    unit's own one.
   }];
   let arguments = (ins Pipeline_UnitAttr:$unit, DenseI64ArrayAttr:$ranks, OptionalAttr<I64Attr>:$version);
   let assemblyFormat = "$unit `on` $ranks (`version` $version^)? attr-dict";
@@ -126,7 +127,7 @@ def UnitOp : Pipeline_ActionOp<"unit"> {
 def TransferOp : Pipeline_ActionOp<"transfer"> {
   let summary = "a thing changes place, emitted by the schedule";
   let description = [{
-    `from` absent: all ranks that hold a share (grad). `anchors` are the ranks in whose order this action stands.
+    Without `from` all ranks send that hold a share of a gradient. `anchors` are the ranks whose order has this action.
   }];
   let arguments = (ins Pipeline_ThingAttr:$thing, OptionalAttr<Pipeline_PlaceAttr>:$from, Pipeline_PlaceAttr:$to,
                        DenseI64ArrayAttr:$anchors);
@@ -141,10 +142,10 @@ def TogetherOp : Pipeline_ActionOp<"together", [HasParent<"ProgramOp">, NoTermin
 }
 
 def AttendOp : Pipeline_ActionOp<"attend"> {
-  let summary = "in the attentions of a unit, these slices of keys are attended on this rank";
+  let summary = "this rank attends these slices of keys for a unit";
   let description = [{
-    Inside a `together` another rank than that of the unit attends them, while the unit runs; the unit stands in the
-    same `together`. Outside, the unit's own rank attends them ahead of the unit, which stands later.
+    Inside a `together` another rank attends the keys while the unit runs. The unit stands in the same `together`.
+    Outside of one, the unit's own rank attends the keys before the unit runs. The unit then stands later.
   }];
   let arguments = (ins Pipeline_UnitAttr:$unit, DenseI64ArrayAttr:$slices, I64Attr:$rank);
   let assemblyFormat = "$unit `over` $slices `on` $rank attr-dict";
@@ -183,10 +184,10 @@ def TaskOp : Pipeline_StepOp<"task", [Named]> {
   let summary = "one unit: calls its body on values that live on its ranks";
   let description = [{
     `callee` is a function whose `pipeline.inputs` and `pipeline.results` group its tensors into the payloads of the
-    operands and results. `ties[i]` is the operand whose slot result i takes over (in place), -1 for none. `version`: of
-    the weights it reads, as that of `unit`. `joint`: the number of the `together` in which its unit stands. `share`:
-    the part of its unit that this task does, if it does not do all of it. `beside`: the next task of its rank runs
-    interleaved with it, and stands right behind it.
+    operands and results. `ties[i]` is the operand whose slot result i takes over (in place), -1 for none. `version` is
+    as in `unit`. `joint` is the number of the `together` that has the unit. `share` is the part of the unit that this
+    task does, if it does not do all of it. `beside`: the task behind this one is the next of the rank and runs
+    interleaved with it.
   }];
   let arguments = (ins FlatSymbolRefAttr:$callee, Pipeline_UnitAttr:$unit, DenseI64ArrayAttr:$ranks,
                        DenseI64ArrayAttr:$ties, Variadic<Pipeline_ValType>:$inputs, OptionalAttr<I64Attr>:$version,
@@ -203,9 +204,9 @@ def MoveOp : Pipeline_StepOp<"move", [Named]> {
   let summary = "a value changes its placement; the verb is read off the two types";
   let description = [{
     Posts the message; the value is there after `wait`. `group` numbers the moves of one `together`. `over`: the value
-    stays on its rank; the devices of the rank along these axes sum what they have, of the value's first `tensors`.
-    `cut`: each of them has a shard of these tensors, as `cutFlat` cuts them; of a gradient it gets the sum of its
-    shard alone, and of weights it gives its shard to the others.
+    stays on its rank, and the rank's devices along these axes sum the first `tensors` of it. `cut`: each device has a
+    shard of these tensors, which `cutFlat` defines. For a gradient a device gets the sum of its shard only. For weights
+    it gives its shard to the other devices.
   }];
   let arguments = (ins Pipeline_ThingAttr:$thing, Pipeline_ValType:$value, OptionalAttr<I64Attr>:$group,
                        OptionalAttr<Pipeline_AxesAttr>:$axes, OptionalAttr<I64Attr>:$tensors, UnitAttr:$cut);
@@ -228,10 +229,10 @@ def MoveOp : Pipeline_StepOp<"move", [Named]> {
 }
 
 def WaitOp : Pipeline_StepOp<"wait", [Named]> {
-  let summary = "the value of a move, there from here on";
+  let summary = "the value of a move, which has arrived";
   let description = [{
-    Of what comes to several ranks each may wait for its own copy, or its own shard: the value then is on that rank
-    alone.
+    If a value comes to several ranks, each rank may wait for its own copy or shard. The result then is on that rank
+    only.
   }];
   let arguments = (ins Pipeline_FutureType:$future);
   let results = (outs Pipeline_ValType:$value);
@@ -296,13 +297,13 @@ def LaunchOp : Pipeline_RankOp<"launch", [AttrSizedOperandSegments]> {
   let summary = "runs a task body on slots";
   let description = [{
     `inputs` are the slots of the body's input groups, `results` those of its result groups that are not tied to an
-    input; `scratch` is memory for this launch alone, of the body's `pipeline.scratch_bytes`. `version`, `joint` and
-    `share` are those of its `task`. `handed` is the body's `pipeline.handed`: tensors of results that lie where tensors
-    of inputs lay, which are gone with this launch; four numbers for each: slot and tensor of the one, slot and tensor
-    of the other, slots counted over inputs and results. `beside`: the launch right behind this one runs interleaved
-    with it: so many ops of this body, so many of that one, and so on in turn; empty until interleave-units has chosen.
-    What an op of one body exchanges is on its way while the other computes. `judges`: behind it the trainer judges the
-    update of the step before, by the norm that the launch reads.
+    input; `scratch` is memory for this launch only, of the body's `pipeline.scratch_bytes`. `version`, `joint` and
+    `share` are those of its `task`. `handed` is the body's `pipeline.handed`. It lists tensors of results that take the
+    memory of tensors of inputs; these inputs end with this launch. Each entry has four numbers: slot and tensor of the
+    result, slot and tensor of the input. Slots are counted over inputs and results. `beside`: the launch right behind
+    this one runs interleaved with it. The numbers say how many ops of this body and of the other one run in turn; there
+    are none until interleave-units has chosen. A message of one body travels while the other body computes. `judges`:
+    after this launch the trainer judges the update of the step before, by the norm that the launch reads.
   }];
   let arguments = (ins FlatSymbolRefAttr:$callee, Pipeline_UnitAttr:$unit, Variadic<Pipeline_SlotType>:$inputs,
                        Variadic<Pipeline_SlotType>:$results, Optional<Pipeline_SlotType>:$scratch,
@@ -335,8 +336,8 @@ def PostOp : Pipeline_RankOp<"post"> {
     `cuts[k + 1]` of it for the k-th of n members, then `cuts[n + k]` to `cuts[n + k + 1]` where tensors are cut for
     themselves, and so on. all_gather: every slot gets what the members' `shard`s hold, each in its place.
     reduce_scatter: every `shard` gets its range of the slots' sum. `over`: the members are the devices of the ranks
-    `peers` along these axes of the mesh. `tensors`: of the slot it has only so many, the first ones. all_gather and
-    reduce_scatter over axes have no shard beside the whole: each member's lies where it belongs, in the slot.
+    `peers` along these axes of the mesh. `tensors`: the message has only so many tensors, the first ones of the slot.
+    all_gather and reduce_scatter over axes have no `shard`: each member's shard lies at its place in the slot.
   }];
   let arguments = (ins Pipeline_PostKind:$kind, Pipeline_ThingAttr:$thing, Pipeline_SlotType:$slot,
                        Optional<Pipeline_SlotType>:$shard, DenseI64ArrayAttr:$peers, OptionalAttr<I64Attr>:$root,

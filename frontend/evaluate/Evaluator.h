@@ -12,6 +12,8 @@
 
 namespace pp {
 
+struct Attempt;
+
 /// A name and what it stands for: a value, or a function with the scope around its declaration.
 struct Binding {
   Name name;
@@ -50,6 +52,8 @@ public:
   bool isIncomplete = false;
   /// No error is told.
   bool isQuiet = false;
+  /// If not null, receives what the program lacks.
+  Attempt *attempt = nullptr;
 
   /// Says `message` at `at` with the calls and loop values that led there; once at each place. Always failure.
   mlir::LogicalResult fail(SMLoc at, const llvm::Twine &message, SMLoc noteAt = {}, const llvm::Twine &note = "");

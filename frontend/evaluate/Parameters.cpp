@@ -63,12 +63,14 @@ public:
   LogicalResult bind() {
     bool isRight = true;
     for (auto [parameter, argument] : zip(callee.parameters, arguments)) {
-      if (into.find(parameter.name.text))
-        return evaluator.fail(parameter.name.at, "`" + parameter.name.text + "` is defined twice");
+      if (into.find(parameter.name.text)) {
+        isRight = succeeded(evaluator.fail(parameter.name.at, "`" + parameter.name.text + "` is defined twice"));
+        continue;
+      }
       SMLoc at = parameter.name.at;
       FailureOr<Value> value = valueOf(parameter, argument, at);
       if (failed(value) || failed(check(parameter, *value, at))) {
-        into.bindings.push_back({parameter.name, Value(), false, nullptr, {}, /*isWrong=*/true});
+        bindWrong(parameter);
         isRight = false;
         continue;
       }
@@ -77,6 +79,11 @@ public:
         into.bindings.back().given = at;
     }
     return success(isRight);
+  }
+
+  /// Nothing is said of what a parameter is for whose value is wrong, or not known.
+  void bindWrong(const Parameter &parameter) {
+    into.bindings.push_back({parameter.name, Value(), false, nullptr, {}, /*isWrong=*/true});
   }
 
 private:
@@ -93,6 +100,8 @@ private:
     if (parameter.value)
       return evaluator.evaluate(parameter.value, into);
     StringRef shown = parameter.role.empty() ? parameter.name.text : parameter.role;
+    if (evaluator.attempt)
+      evaluator.attempt->missing.push_back(shown.str());
     return evaluator.fail(at, "parameter `" + shown + "` of `" + callee.name.text + "` has no value; `-D " + shown +
                                   "=..` gives it one");
   }
@@ -135,9 +144,11 @@ private:
 LogicalResult pp::bindParameters(Evaluator &evaluator, const Callee &callee, const Expr *call, Scope &around,
                                  ArrayRef<Override> overrides, Scope &into) {
   ArgumentBinder binder(evaluator, callee, around, overrides, into);
-  if (failed(binder.assign(call)))
-    return failure();
-  return binder.bind();
+  if (succeeded(binder.assign(call)))
+    return binder.bind();
+  for (const Parameter &parameter : callee.parameters)
+    binder.bindWrong(parameter);
+  return failure();
 }
 
 //===-- What nothing reads --------------------------------------------------------------------------------------===//

@@ -34,8 +34,8 @@ mlir::LogicalResult expandLayers(Source &source, Evaluator &evaluator, const Mod
                                  ExpandedModel &expanded);
 void enterPart(const Model &model, const ModelPart &part, Scope &parameters);
 
-/// Part names, the number of layers and the kind of each, for the schedule.
-mlir::FailureOr<ModelOutline> outlineModel(Evaluator &evaluator, const Model &model, Scope &parameters);
+/// Part names, the number of layers and the kind of each, for the schedule. After an error, what is known of them.
+ModelOutline outlineModel(Evaluator &evaluator, const Model &model, Scope &parameters);
 
 /// A hash of what the parts of the module's model compute: their ops and attributes, but no sizes, which weights have.
 /// Two models with equal weights and unlike heads, rotary bases or activations differ in it.

@@ -48,10 +48,13 @@ public:
       : evaluator(evaluator), model(model), parameters(parameters),
         outline{model.name.text, model.name.at, {}, {}, {}} {}
 
-  FailureOr<ModelOutline> read() {
-    if (failed(readKinds()) || failed(readParts()) || failed(readLayers()) || failed(readKindOf()) ||
-        failed(checkBetween()))
-      return failure();
+  ModelOutline read() {
+    outline.isIncomplete = failed(readKinds()) || failed(readParts());
+    outline.isUnknown = outline.isIncomplete || failed(readLayers()) || failed(readKindOf()) || failed(checkBetween());
+    if (outline.isUnknown) {
+      outline.layers = 0;
+      outline.kindOf.clear();
+    }
     return outline;
   }
 
@@ -101,11 +104,13 @@ private:
     if (model.kinds.empty() || !bound)
       return evaluator.fail(model.name.at, "model `" + model.name.text + "` needs " +
                                                (model.kinds.empty() ? "a `layer { .. }`" : "a parameter `layers`"));
+    if (layers->isWrong)
+      return failure();
+    SMLoc at = layers->given.isValid() ? layers->given : layers->name.at;
     if (!layers->value.asInt() || *layers->value.asInt() < 1)
-      return evaluator.fail(layers->given.isValid() ? layers->given : layers->name.at,
-                            "`layers` must be an int of at least 1, got " + layers->value.text());
+      return evaluator.fail(at, "`layers` must be an int of at least 1, got " + layers->value.text());
     outline.layers = *layers->value.asInt();
-    return evaluator.checkCount(layers->name.at, "layers", outline.layers);
+    return evaluator.checkCount(at, "layers", outline.layers);
   }
 
   LogicalResult readKindOf() {
@@ -184,6 +189,6 @@ private:
 };
 } // namespace
 
-FailureOr<ModelOutline> pp::outlineModel(Evaluator &evaluator, const Model &model, Scope &parameters) {
+ModelOutline pp::outlineModel(Evaluator &evaluator, const Model &model, Scope &parameters) {
   return OutlineReader(evaluator, model, parameters).read();
 }

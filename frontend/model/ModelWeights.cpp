@@ -1,6 +1,7 @@
 // Finds the weights that the parts of a model have, and what each is called and starts from.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/model/ModelWeights.h"
+#include "frontend/evaluate/CommandLine.h"
 #include "llvm/Support/MathExtras.h"
 #include <cmath>
 
@@ -120,9 +121,11 @@ FailureOr<mlir::RankedTensorType> ModelWeights::typeOf(const WeightDeclaration &
     FailureOr<int64_t> size = evaluator.evaluateInt(expr, parameters, "as a dimension");
     if (failed(size))
       return failure();
+    SMLoc at = originOf(expr, parameters);
     if (*size < 1)
-      return evaluator.fail(expr->at, "dimension `" + expr->text + "` of `" + weight.name.text +
-                                          "` must be at least 1, got " + Twine(*size));
+      return evaluator.fail(
+          at, "dimension `" + expr->text + "` of `" + weight.name.text + "` must be at least 1, got " + Twine(*size),
+          at == expr->at ? SMLoc() : expr->at, "the weight is declared here");
     dimensions.push_back(*size);
   }
   if (std::string tooLarge = saysTooLarge(dimensions); !tooLarge.empty())

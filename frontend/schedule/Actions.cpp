@@ -20,8 +20,9 @@ Elaborator::Elaborator(Source &source, Budget budget, const ModelOutline &model,
 LogicalResult Elaborator::elaborate(const Schedule &schedule, Scope &parameters) {
   Scope scope(&parameters);
   goesOn = true;
-  bool isRun = succeeded(run(schedule.body, scope)) && told.empty() && !schedule.isWrong && !model.isIncomplete;
-  return success(isRun && succeeded(checkCoverage(schedule)));
+  bool isKnown = !schedule.isWrong && !model.isIncomplete && !model.isUnknown;
+  bool isRun = succeeded(run(schedule.body, scope)) && told.empty() && isKnown;
+  return success(isRun && wrongCuts.empty() && succeeded(checkCoverage(schedule)));
 }
 
 LogicalResult Elaborator::act(const Statement *statement, Scope &scope) {
@@ -368,7 +369,7 @@ LogicalResult Elaborator::updates(const UpdatesStatement *statement, Scope &scop
   FailureOr<int64_t> count = evaluateInt(statement->count, scope, "after `updates`");
   if (failed(count))
     return failure();
-  if (*count < 1 || sizes.microbatches % *count != 0)
+  if (*count < 1 || (sizes.microbatches >= 0 && sizes.microbatches % *count != 0))
     return fail(statement->count->at, "expected a divisor of the " + Twine(sizes.microbatches) +
                                           " microbatches after `updates`, got " + Twine(*count));
   updatesAt = statement->at;
@@ -393,6 +394,8 @@ FailureOr<IntegerAttr> Elaborator::versionOf(const UnitStatement *statement, Pha
     return fail(at, "`" + Twine(statement->phase) + "` reads no older weights; `with` belongs to F, B, I and R");
   if (*named != &piece)
     return fail(at, "expected the weights of " + str(piece) + " after `with`, got those of " + str(**named));
+  if (sizes.microbatches < 0)
+    return IntegerAttr();
   int64_t update = coord.getMicrobatch() / (sizes.microbatches / updateCount);
   if (*version <= update && *version >= -kMostVersions)
     return builder.getI64IntegerAttr(*version);

@@ -32,6 +32,7 @@ struct ModelOutline {
   int64_t layers = 0;
   int64_t furtherTokens = 0; ///< that it predicts: parameters `from targets + k`
   bool isIncomplete = false; ///< something of the model could not be read
+  bool isUnknown = false;    ///< the layers, because what says them is wrong; nothing is said of what depends on them
 
   bool isIn(unsigned part, int64_t layer) const { return parts[part].kind == kindOf[layer]; }
   /// The number of layers that stand before a part that exists once.
@@ -43,7 +44,7 @@ struct ModelOutline {
 };
 
 struct ScheduleSizes {
-  int64_t ranks = 1, microbatches = 1, slices = 0;
+  int64_t ranks = 1, microbatches = 1, slices = 0; ///< -1 where what says it is wrong
   std::optional<int64_t> ranksPerNode = 0; ///< 0: all on one; nothing: devices of a rank do not share or fill nodes
 };
 
@@ -122,7 +123,7 @@ private:
   Piece &addPiece(PieceName name, mlir::Location location);
   mlir::LogicalResult placePiece(const CutStatement *statement, Piece &piece, Scope &scope);
   mlir::LogicalResult readLayers(const Clause &clause, Piece &piece, Scope &scope);
-  mlir::LogicalResult checkLayers(const CutStatement *statement, const Family &family, bool given);
+  void checkLayers(const CutStatement *statement, const Family &family, bool given);
   bool isBehind(unsigned part);
   std::optional<unsigned> stageBehind(unsigned part);
   mlir::LogicalResult checkBehind();

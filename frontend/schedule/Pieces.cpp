@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "dialect/nn/Nn.h"
 #include "frontend/Cluster.h"
+#include "frontend/Frontend.h"
 #include "frontend/schedule/Elaborator.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/Support/MathExtras.h"
@@ -19,7 +20,8 @@ std::string Elaborator::Family::str(int64_t index) const {
 //===-- Names ---------------------------------------------------------------------------------------------------===//
 
 std::optional<FailureOr<Value>> Elaborator::predefined(StringRef name, SMLoc at) {
-  if (is_contained(wrongCuts, name))
+  bool isOfModel = name == "layers" || name == "kinds";
+  if (is_contained(wrongCuts, name) || (isOfModel && model.isUnknown))
     return failure();
   if (name == "ranks" || name == "microbatches" || name == "kinds" || (name == "slices" && sizes.slices))
     return listOnce(name, at);
@@ -43,6 +45,8 @@ FailureOr<Value> Elaborator::listOnce(StringRef name, SMLoc at) {
                    .Case("slices", sizes.slices)
                    .Case("kinds", int64_t(model.kindOf.size()))
                    .Default(sizes.ranks);
+  if (count < 0)
+    return failure();
   FailureOr<Value> made = countUp(at, 0, count);
   if (name == "nodes" && !sizes.ranksPerNode)
     return noNodes(*this, at);
@@ -87,8 +91,10 @@ std::optional<FailureOr<Value>> Elaborator::pieceCall(const Expr *call, Scope &s
 
 LogicalResult Elaborator::checkExists(SMLoc at, StringRef what, int64_t index, int64_t count, SMLoc noteAt,
                                       const Twine &note) {
-  if (0 <= index && index < count)
+  if (0 <= index && (index < count || count < 0))
     return success();
+  if (count < 0)
+    return failure();
   std::string plural = what == "microbatch" ? "microbatches" : (what + "s").str();
   StringRef whose = what == "layer" ? "the model" : "this schedule";
   return fail(at,
@@ -248,7 +254,8 @@ LogicalResult Elaborator::declarePieces(const CutStatement *statement, Scope &sc
 // Every microbatch and slice of every piece is a unit; where the budget has no room for so many, that is said before
 // they are counted one by one.
 LogicalResult Elaborator::checkUnits(SMLoc at, int64_t count) {
-  uint64_t slices = std::max<int64_t>(sizes.slices, 1), each = SaturatingMultiply<uint64_t>(sizes.microbatches, slices);
+  uint64_t slices = std::max<int64_t>(sizes.slices, 1),
+           each = SaturatingMultiply<uint64_t>(std::max<int64_t>(sizes.microbatches, 1), slices);
   if (SaturatingMultiply<uint64_t>(count, each) <= uint64_t(budget.actions))
     return success();
   std::string times = Twine(count).str() + (count == 1 ? " piece" : " pieces") + " times " +
@@ -307,9 +314,12 @@ LogicalResult Elaborator::cutStages(const CutStatement *statement, Scope &scope)
     return fail(statement->count->at, "the model is cut into at least 1 stage, got " + Twine(*count));
   bool given = any_of(statement->clauses, [](const Clause &clause) { return clause.layers; });
   int64_t least = model.layers / *count, more = model.layers % *count;
-  if (!given && least == 0)
-    return fail(statement->at, Twine(*count) + " stages need a layer each, and the model has " + Twine(model.layers) +
-                                   "; `layers` says how many each stage holds, 0 too");
+  if (!given && more > 0 && attempt)
+    attempt->layers = *count;
+  // Where the numbers of layers do not fit, the stages are declared all the same: errors of units are told, too.
+  if (!given && least == 0 && !model.isUnknown)
+    (void)fail(statement->at, Twine(*count) + " stages need a layer each, and the model has " + Twine(model.layers) +
+                                  "; `layers` says how many each stage holds, 0 too");
   if (failed(checkUnits(statement->at, *count)))
     return failure();
   Family family{"", statement->at, /*indexed=*/true, unsigned(pieces.size()), unsigned(*count), {}};
@@ -323,9 +333,8 @@ LogicalResult Elaborator::cutStages(const CutStatement *statement, Scope &scope)
     if (failed(placePiece(statement, piece, scope)))
       return failure();
   }
-  if (failed(checkLayers(statement, family, given)))
-    return failure();
-  if (!given && more > 0)
+  checkLayers(statement, family, given);
+  if (!given && least > 0 && more > 0)
     mlir::emitRemark(location(statement->at))
         << model.layers << " layers in " << *count << " stages: the first "
         << (more == 1 ? "holds " : std::to_string(more) + " hold ") << least + 1 << ", the others " << least;
@@ -333,19 +342,21 @@ LogicalResult Elaborator::cutStages(const CutStatement *statement, Scope &scope)
   return success();
 }
 
-LogicalResult Elaborator::checkLayers(const CutStatement *statement, const Family &family, bool given) {
+void Elaborator::checkLayers(const CutStatement *statement, const Family &family, bool given) {
   int64_t layers = 0;
   for (Piece &piece : MutableArrayRef(pieces).slice(family.first, family.count)) {
     piece.firstLayer = layers;
     layers += piece.layers;
   }
-  if (given && layers != model.layers)
-    return fail(statement->at, "the stages hold " + Twine(layers) + " layers; the model has " + Twine(model.layers));
+  if (given && layers != model.layers && !model.isUnknown)
+    (void)fail(statement->at, "the stages hold " + Twine(layers) + " layers; the model has " + Twine(model.layers));
+  if (given && layers != model.layers) // of those that the model does not have nothing is known
+    for (Piece &piece : MutableArrayRef(pieces).slice(family.first, family.count))
+      piece.firstLayer = piece.layers = piece.behind = 0;
   for (Piece &piece : MutableArrayRef(pieces).slice(family.first, family.count))
     if (piece.behind > 0 && piece.firstLayer + piece.layers < layers)
-      return fail(statement->at, str(piece) + " holds a part behind all layers, and layer " +
-                                     Twine(piece.firstLayer + piece.layers) + " stands in a later stage");
-  return success();
+      (void)fail(statement->at, str(piece) + " holds a part behind all layers, and layer " +
+                                    Twine(piece.firstLayer + piece.layers) + " stands in a later stage");
 }
 
 /// Whether the part stands behind all layers and is no piece of its own.
@@ -387,6 +398,8 @@ LogicalResult Elaborator::cutPart(const CutStatement *statement, Scope &scope) {
     if (clause.layers)
       return fail(clause.word.at, "`layers` belongs to stages; a part holds its own layer");
   bool indexed = !statement->index.text.empty();
+  if (indexed && model.isUnknown)
+    return failure();
   Family family{
       statement->name.text, statement->at, indexed, unsigned(pieces.size()), unsigned(indexed ? model.layers : 1), {}};
   if (failed(checkUnits(statement->at, family.count)) || failed(joinParts(statement, family)))

@@ -31,9 +31,14 @@ mlir::Location Source::location(llvm::SMLoc at) {
 
 void Source::setUser(llvm::SMLoc inside, llvm::SMLoc user) {
   unsigned buffer = manager.FindBufferContainingLoc(inside);
-  llvm::StringRef file = manager.getMemoryBuffer(buffer)->getBufferIdentifier();
-  if (buffer != manager.getMainFileID() && !libraryFolder.empty() && file.starts_with(libraryFolder))
-    library->setUser(file, location(user));
+  if (isOfLibrary(inside))
+    library->setUser(manager.getMemoryBuffer(buffer)->getBufferIdentifier(), location(user));
+}
+
+bool Source::isOfLibrary(llvm::SMLoc at) const {
+  unsigned buffer = manager.FindBufferContainingLoc(at);
+  return buffer != manager.getMainFileID() && !libraryFolder.empty() &&
+         manager.getMemoryBuffer(buffer)->getBufferIdentifier().starts_with(libraryFolder);
 }
 
 unsigned Source::addFile(llvm::StringRef path, std::string &why) {

@@ -37,9 +37,11 @@ public:
     return whole;
   }
 
-  /// From now on errors in the file around `inside`, if that is one of the library, are told at `user`, who asks for
-  /// what it declares. The main file is always the user's.
+  /// From now on what is said in the file around `inside`, if that is one of the library, is told at `user`, who asks
+  /// for what it declares. The main file is always the user's.
   void setUser(llvm::SMLoc inside, llvm::SMLoc user);
+  /// Whether it is not the user's.
+  bool isOfLibrary(llvm::SMLoc at) const;
 
   llvm::SourceMgr &manager;
   mlir::MLIRContext *const context;

@@ -126,12 +126,18 @@ static LogicalResult readReplicas(ProgramOp program, PieceOp op, PieceModel &mod
   model.replicas = mesh.sumMembers();
   model.sumsShards = mesh.getZero() > 1 && !op.getSumsWhole();
   std::string name = op.getCoord().isStage() ? "stage " + op.getCoord().str() : "`" + op.getCoord().str() + "`";
+  auto refuse = [&](const Twine &why) -> LogicalResult {
+    Location clause = clauseLoc(program, "mesh.zero", op.getLoc());
+    InFlightDiagnostic error = emitError(clause) << "`zero = " << mesh.getZero() << "` " << why;
+    if (clause != op.getLoc())
+      error.attachNote(op.getLoc()) << name << " is declared here";
+    return error;
+  };
   if (model.shards > 0)
-    return emitError(op.getLoc()) << "`zero = " << mesh.getZero() << "` and `opt at shard(..)` of " << name
-                                  << " both cut the optimizer state; leave one away";
+    return refuse("and `opt at shard(..)` of " + name + " both cut the optimizer state; leave one away");
   if (op.getVocabularyAttr())
-    return emitError(op.getLoc()) << "`zero = " << mesh.getZero() << "` cuts the optimizer state of " << name
-                                  << ", which is a shard of the vocabulary; that is not built yet";
+    return refuse("cuts the optimizer state of " + name +
+                  ", which is a shard of the vocabulary; that is not built yet");
   return success();
 }
 

@@ -15,6 +15,7 @@
 //             copies what it changes and its gradient to `undo` and reads no norm, and norms are those of `undo`
 //   @p.redo   weight, opt, undo, norm -> weight, opt   the update once more, from the copies, by the norm
 //   @p.tie.*  a secondary piece hands its tied gradients out, the owner adds them, and sends the new values back
+#include "dialect/pipeline/Clauses.h"
 #include "passes/derive/DeriveTasks.h"
 #include "passes/derive/WeightUpdate.h"
 
@@ -48,7 +49,8 @@ private:
   void cutOverReplicas();
   DenseI64ArrayAttr flatOf(size_t weight, bool packed = false);
   bool sumsShards() const { return flat && piece.sumsShards; }
-  int64_t zero() const { return (*ModuleOp(module).getOps<ProgramOp>().begin()).getMeshAttr().getZero(); }
+  int64_t zero() const { return program().getMeshAttr().getZero(); }
+  ProgramOp program() const { return *ModuleOp(module).getOps<ProgramOp>().begin(); }
   Value addTo(Value grad, Value share);
   Value sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> gradients, Value before);
   LogicalResult write(BodyVariant variant, ArrayRef<Group> inputs, ArrayRef<Group> results, int64_t shard = -1,
@@ -521,14 +523,14 @@ LogicalResult Updates::checkFlat() {
       own.push_back(weight.attr);
   for (WeightAttr weight : own) {
     if (optimizer.ruleFor(weight) == Optimizer::Rule::muon)
-      return emitError(piece.loc) << "`muon` needs whole matrices, and " << weight.getName() << " is cut over "
-                                  << piece.replicas << " replicas (`zero = " << zero()
-                                  << "`); `adamw` and `sgd` can cut it";
+      return emitError(clauseLoc(program(), "mesh.zero", piece.loc))
+             << "`muon` needs whole matrices, and " << weight.getName() << " is cut over " << piece.replicas
+             << " replicas (`zero = " << zero() << "`); `adamw` and `sgd` can cut it";
     if (optimizer.stateOf(weight) != optimizer.stateOf(own.front()) ||
         weight.getType().getElementType() != own.front().getType().getElementType())
-      return emitError(piece.loc) << weight.getName() << " and " << own.front().getName()
-                                  << " have optimizer states of different kinds or types; `zero = " << zero()
-                                  << "` cuts those of one";
+      return emitError(clauseLoc(program(), "mesh.zero", piece.loc))
+             << weight.getName() << " and " << own.front().getName()
+             << " have optimizer states of different kinds or types; `zero = " << zero() << "` cuts those of one";
   }
   return success();
 }

@@ -476,8 +476,9 @@ FailureOr<LayoutChoice> Chooser::run() {
 
 LogicalResult pp::checkHeads(nn::AttentionOp attention, int64_t devices) {
   auto fail = [&](const Twine &why) {
-    return attention.emitError() << "`attention` in part `" << attention->getParentOfType<func::FuncOp>().getName()
-                                 << "` has " << why;
+    return refuseClause(attention->getParentOfType<ModuleOp>(), "mesh.tensor", attention.getLoc(),
+                        "`attention` in part `" + attention->getParentOfType<func::FuncOp>().getName() + "` has " +
+                            why);
   };
   int64_t heads = attention.getHeads(), keys = nn::kvHeadsOf(attention);
   if (heads % devices != 0)

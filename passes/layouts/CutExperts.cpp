@@ -15,6 +15,7 @@
 // A section of the rows is for one device, and has room for all that could come to its experts: min(top, experts of a
 // device) rows of each token, or with `capacity` for some more than the mean. So sizes are known before the run.
 #include "dialect/nn/Nn.h"
+#include "dialect/pipeline/Clauses.h"
 #include "dialect/pipeline/Pipeline.h"
 #include "passes/Passes.h"
 #include "passes/layouts/ChooseLayouts.h"
@@ -83,8 +84,9 @@ LogicalResult ExpertCutter::write(Operation &op) {
     auto logits = cast<RankedTensorType>(route.getLogits().getType());
     int64_t experts = logits.getShape().back(), top = static_cast<int64_t>(route.getTop());
     if (experts % devices != 0)
-      return op.emitError() << "`experts` in part `" << part.getName() << "` has " << experts
-                            << " experts; `expert = " << devices << "` does not divide them";
+      return refuseClause(op.getParentOfType<ModuleOp>(), "mesh.expert", loc,
+                          "`experts` in part `" + part.getName() + "` has " + Twine(experts) +
+                              " experts; `expert = " + Twine(devices) + "` does not divide them");
     choices = top;
     double capacity = route.getCapacity().convertToDouble();
     sections = nn::SectionsAttr::get(part.getContext(), devices, std::min(top, experts / devices),

@@ -47,6 +47,7 @@ private:
   LogicalResult checkSlices();
   LogicalResult checkPart(func::FuncOp part);
   LogicalResult cut(func::FuncOp part);
+  LogicalResult refuse(nn::AttentionOp attention, const Twine &message);
   LogicalResult checkHeads(nn::AttentionOp attention);
   /// Of the whole part's heads those of a device of the tensor axis, which has one of keys at least.
   int64_t ownHeads(nn::AttentionOp attention, int64_t heads);
@@ -101,18 +102,21 @@ int64_t SequenceCutter::copiesOfKeys(nn::AttentionOp attention) {
   return std::max<int64_t>(devices / ownHeads(attention, nn::kvHeadsOf(attention)), 1);
 }
 
+LogicalResult SequenceCutter::refuse(nn::AttentionOp attention, const Twine &message) {
+  return refuseClause(program->getParentOfType<ModuleOp>(), "mesh.context", attention.getLoc(), message);
+}
+
 /// Of the heads of a device of the tensor axis each device of this one has as many, and of keys as many, or one.
 LogicalResult SequenceCutter::checkHeads(nn::AttentionOp attention) {
   if (!isWhole(attention) && failed(pp::checkHeads(attention, program.sizeOf(Axis::tensor))))
     return failure();
   int64_t heads = ownHeads(attention, attention.getHeads()), keys = ownHeads(attention, nn::kvHeadsOf(attention));
   if (heads % devices != 0)
-    return attention.emitError() << "`attention = \"heads\"`: a device has " << heads
-                                 << " heads; `context = " << devices << "` does not divide them";
+    return refuse(attention, "`attention = \"heads\"`: a device has " + Twine(heads) +
+                                 " heads; `context = " + Twine(devices) + "` does not divide them");
   if (keys % devices != 0 && devices % keys != 0)
-    return attention.emitError() << "`attention = \"heads\"`: a device has " << keys
-                                 << " heads of keys; `context = " << devices
-                                 << "` neither divides them nor is a multiple of them";
+    return refuse(attention, "`attention = \"heads\"`: a device has " + Twine(keys) + " heads of keys; `context = " +
+                                 Twine(devices) + "` neither divides them nor is a multiple of them");
   return success();
 }
 
@@ -120,8 +124,8 @@ LogicalResult SequenceCutter::checkPart(func::FuncOp part) {
   for (Operation &op : part.front()) {
     auto attention = dyn_cast<nn::AttentionOp>(op);
     if (attention && !attention.getCausal())
-      return op.emitError() << "`context = " << devices
-                            << "`: an `attention` that is not causal cannot be cut over context yet";
+      return refuse(attention, "`context = " + Twine(devices) +
+                                   "`: an `attention` that is not causal cannot be cut over context yet");
     if (attention && byHeads(attention) && failed(checkHeads(attention)))
       return failure();
   }

@@ -116,11 +116,13 @@ LogicalResult PartSplitter::cutWeight(BlockArgument argument, const DeviceLayout
     what = layout.dim == 1 ? "rows" : "columns";
   if (isVocabulary(argument, layout)) {
     if (share(whole, layout) * (devices - 1) >= whole)
-      return emitError(part.getLoc()) << "`" << name << "` has " << whole << " " << what
-                                      << "; cut over `tensor = " << devices << "` a device would have none";
+      return refuseClause(part->getParentOfType<ModuleOp>(), "mesh.tensor", part.getLoc(),
+                          "`" + name + "` has " + Twine(whole) + " " + what + "; cut over `tensor = " + Twine(devices) +
+                              "` a device would have none");
   } else if (whole % (pieces * layout.runs) != 0) {
-    return emitError(part.getLoc()) << "`" << name << "` in part `" << part.getName() << "` has " << whole << " "
-                                    << what << "; `tensor = " << devices << "` does not divide them";
+    return refuseClause(part->getParentOfType<ModuleOp>(), "mesh.tensor", part.getLoc(),
+                        "`" + name + "` in part `" + part.getName() + "` has " + Twine(whole) + " " + what +
+                            "; `tensor = " + Twine(devices) + "` does not divide them");
   }
   SmallVector<int64_t> shape(type.getShape());
   auto cut = nn::CutAttr::get(part.getContext(), shape, layout.dim, layout.runs, layout.copies);
@@ -404,9 +406,9 @@ LogicalResult Splitting::checkShards() {
       for (auto stats : part.getOps<nn::CrossEntropyStatsOp>())
         rows = cast<RankedTensorType>(stats.getZ().getType()).getShape().back();
       if (rows % devices != 0 && !part->hasAttr(nn::kWholeAttr))
-        return emitError(piece.getLoc()) << "`" << piece.getCoord().str() << "` has " << rows
-                                         << " rows of the vocabulary; `tensor = " << devices
-                                         << "` does not divide them";
+        return refuseClause(module, "mesh.tensor", piece.getLoc(),
+                            "`" + piece.getCoord().str() + "` has " + Twine(rows) +
+                                " rows of the vocabulary; `tensor = " + Twine(devices) + "` does not divide them");
     }
   return success();
 }

@@ -29,6 +29,8 @@ struct Trial {
   double makespan = 0, step = 0, bubble = 0;
   double period = 0;  ///< without a barrier; else 0
   double busiest = 0; ///< how long the rank works that works longest
+  double shared = 0;  ///< and how long each rank works if they share the work by their speeds
+  bool hasPairs = false;
   bool isUnitTime = true;
   std::vector<int64_t> arenas; ///< by rank
   int64_t scratch = 0;         ///< of the rank that needs most
@@ -135,8 +137,16 @@ FailureOr<Trial> PlanRun::tryOut(OwningOpRef<ModuleOp> module, bool fuse) const 
   trial.period = hasBarrier ? 0 : timeline->period;
   trial.bubble = timeline->bubble();
   trial.isUnitTime = timeline->unitTime;
-  for (const RankTimeline &rank : timeline->ranks)
-    trial.busiest = std::max(trial.busiest, workOf(rank));
+  for (const RankTimeline &rank : timeline->ranks) {
+    double work = workOf(rank);
+    trial.busiest = std::max(trial.busiest, work);
+    trial.shared += 1 / work; // ranks with equal shares of the work: their speeds add up
+    double apart = 0;
+    for (const Span &span : rank.spans)
+      apart += span.isWork() ? span.end - span.start : 0;
+    trial.hasPairs |= apart > work * (1 + 1e-9);
+  }
+  trial.shared = static_cast<double>(timeline->ranks.size()) / trial.shared;
   for (auto rank : compiled.getOps<RankOp>())
     trial.arenas.push_back(static_cast<int64_t>(rank.getArenaBytes().value_or(0)));
   for (auto rank : compiled.getOps<RankOp>())
@@ -339,7 +349,7 @@ FailureOr<PlanOutcome> pp::outcomeAsWritten(ModuleOp module, const PlanRequest &
   std::vector<int64_t> limits = memoryLimitsOf(programOf(module), request.proofs.memoryLimit);
   PlanOutcome outcome = {
       trial->makespan, trial->step, trial->bubble, trial->busiest, trial->peak() + trial->scratch, trial->isUnitTime,
-      "as written",    {}};
+      "as written",    {},          trial->shared, trial->hasPairs};
   if (limits.front() >= 0)
     outcome.fill = trial->fullest(limits, trial->scratch).second;
   return outcome;

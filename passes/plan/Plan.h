@@ -29,6 +29,8 @@ struct PlanOutcome {
   bool isUnitTime = true;
   std::string seed;         ///< where the order comes from
   std::vector<double> work; ///< by stage: of a microbatch
+  double shared = 0;        ///< as written: the work of each rank if they share all work by their speeds
+  bool hasPairs = false;    ///< as written: units run side by side
   double fill = 0;          ///< as written: of its limit, what the rank needs that needs the largest share of its own
 };
 

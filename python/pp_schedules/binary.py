@@ -1,33 +1,38 @@
 """Finds the compiler and runs it: what it refuses is an exception with its diagnostics."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+from __future__ import annotations
+
 import os, shutil, subprocess
+from typing import Mapping, Optional, Sequence, Union
 from .refused import Refused
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+INSIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "pp")
+Parameter = Union[bool, int, float, str]
 
 
-def find(pp=None):
-    """The path of the compiler: `pp`, the environment's PP, the one in this package, or `pp-compile` on PATH."""
-    inside = os.path.join(HERE, "bin", "pp")
-    found = pp or os.environ.get("PP") or (inside if os.path.exists(inside) else shutil.which("pp-compile"))
+def find(pp: Optional[str] = None) -> str:
+    """The path of the compiler: `pp`, the environment's PP, the one in this package, or `pp-compile` on PATH.
+
+    Raises `Refused` where there is none.
+    """
+    found = pp or os.environ.get("PP") or (INSIDE if os.path.exists(INSIDE) else shutil.which("pp-compile"))
     if not found:
         raise Refused("there is no compiler: this package was built without `bin/pp`, PP is not set, and `pp-compile` "
                       "is not on PATH")
     return found
 
 
-def library():
-    """The option that names the library of this package; none where the compiler finds its own."""
-    folder = os.path.join(HERE, "stdlib")
-    return [f"--stdlib={folder}"] if os.path.isdir(folder) else []
+def run(file: Union[str, os.PathLike[str]], name: Optional[str], parameters: Mapping[str, Parameter],
+        options: Sequence[str], pp: Optional[str] = None) -> str:
+    """Runs the compiler on a file and returns its standard output.
 
-
-def run(file, name, parameters, options, pp=None):
-    """Standard output of the compiler as text; raises `Refused` where it does not end with 0."""
-    command = [find(pp), os.fspath(file), *([f"--schedule={name}"] if name else []), *library()]
+    `name` is a schedule of the file, or None. `parameters` are values of -D: `model__layers` stands for
+    `model.layers`. Raises `Refused`, with what the compiler says, where it does not end with 0 or cannot be run.
+    """
+    command = [find(pp), os.fspath(file), *([f"--schedule={name}"] if name else [])]
     for key, value in parameters.items():
-        value = str(value).lower() if isinstance(value, bool) else value
-        command += ["-D", f"{key.replace('__', '.')}={value}"]
+        text = str(value).lower() if isinstance(value, bool) else value
+        command += ["-D", f"{key.replace('__', '.')}={text}"]
     try:
         done = subprocess.run([*command, *options], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     except OSError as error:

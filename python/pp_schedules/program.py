@@ -1,13 +1,9 @@
 """What pp proved, as plain data: the program of every rank in the format pp.program/1."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import hashlib, json, os
-from . import binary
+from . import binary, form
 from .refused import Refused
 from .verify import verify
-
-FORMAT = "pp.program/1"
-NEEDS = ("halves", "recompute", "host", "stash moves", "weight moves", "grad moves", "shards", "replicas", "ties",
-         "parts", "skips", "together", "updates", "versions", "slices", "cuts", "vocabulary", "redo")
 
 
 def fingerprint(data):
@@ -39,20 +35,18 @@ class Program:
     @classmethod
     def load(cls, path):
         """Reads a file of the format; raises `Refused` if it is another format, or was changed."""
+        def refuse(word):
+            raise ValueError(f"`{word}` is no number of JSON")
         try:
             with open(path, encoding="utf-8") as file:
-                return cls.of(json.load(file))
-        except ValueError as error:
+                data = json.load(file, parse_constant=refuse)
+        except (ValueError, RecursionError) as error:
             raise Refused(f"`{os.fspath(path)}` is no JSON: {error}") from error
+        return cls.of(data)
 
     def _take(self, data):
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            got = data.get("format") if isinstance(data, dict) else type(data).__name__
-            raise Refused(f"expected the format `{FORMAT}`, got `{got}`")
-        unknown = sorted(set(data["needs"]) - set(NEEDS))
-        if unknown:
-            raise Refused(f"the program needs `{unknown[0]}`, which this version of pp-schedules does not know")
-        if data["fingerprint"] != fingerprint(data):
+        form.check(data)
+        if data.get("fingerprint") != fingerprint(data):
             raise Refused("the fingerprint is not that of the program: the text was changed after pp proved it")
         self.data = data
 
@@ -83,33 +77,11 @@ class Program:
 
     def place(self, line):
         """`mine.pipe:5:32` of a line in the JSON, or an empty text."""
-        if not line:
-            return ""
-        file, row, column = line[:3]
-        return f"{os.path.basename(self.data['files'][file]['path'])}:{row}:{column}"
-
-    def unit_name(self, phase, piece, mb):
-        """Such as `F(1, 0)`."""
-        of = self.pieces[piece]
-        name = f"{of['part']} {of['index']}" if of["part"] else of["index"]
-        return f"{phase}({name}, {mb})" if mb >= 0 else f"{phase}({name})"
-
-    def thing_name(self, message):
-        """Such as `act(1, 0)`."""
-        if message["piece"] is None:
-            return f"{message['role']}(norm)"
-        return self.unit_name(message["role"], message["piece"], message["mb"])
+        return form.place_of(self.data, line)
 
     def story(self, action, messages):
         """What an action of a rank is, in words with its place in the .pipe file."""
-        if action[0] == "run":
-            text, line = self.unit_name(action[1], action[3], action[4]), action[7]
-        else:
-            message = messages[action[1]]
-            text = f"{action[0]} of {self.thing_name(message)} ({action[2]})"
-            line = action[5 if action[0] == "post" else 3]
-        place = self.place(line)
-        return f"{text} at {place}" if place else text
+        return form.story(self.data, messages, action)
 
     def __repr__(self):
         sizes = f"{self.ranks} ranks, {self.microbatches} microbatches, {len(self.pieces)} pieces"

@@ -9,7 +9,8 @@ class Refused(Exception):
 class Unproved(Refused):
     """A program does not hold what it claims.
 
-    `claim` is the name of what is broken: form, units, values, gradients, channels, progress, lives or counts.
+    `claim` is the name of what is broken: form, channels, progress, values, gradients, units, lives,
+    counts or time.
     """
 
     def __init__(self, claim, text):

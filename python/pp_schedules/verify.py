@@ -5,320 +5,250 @@ what each value holds, which terms a gradient has, and where each rank stands wh
 """
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import collections, gc
+from .form import ENDS, UNCHECKED, check, name_of, place_of, story
+from .progress import LANES, MAPS, progress
 from .refused import Unproved
+from .stated import lives, saves, times
 
-MAPS = ("edge", "pair", "direction", "rank", "serial")
-HOLDS = ("weight", "grad", "act", "dact")
-MAKES = {"F": ("act", "stash", "stat"), "R": ("stash",), "B": ("dact", "grad", "stat"), "I": ("dact", "stash", "stat"),
-         "W": ("grad",)}
-# Of the end of a message, or of the root and the other members of a group: does it give a value, does it get one.
-BOTH = ("gives gets", "gives gets")
-GROUPS = {"all_reduce": BOTH, "all_gather": BOTH, "reduce_scatter": BOTH, "broadcast": ("gives", "gets"),
-          "reduce": ("gives gets", "gives")}
-ENDS = {"send": ("gives", "gives"), "receive": ("gets", "gets"), **GROUPS}
+# What a unit makes, by the role of the value: a `stat` is a loss. What messages carry, if not their role.
+MAKES = {"F": {"act": "act", "stash": "stash", "stat": "loss"}, "R": {"act": "act", "stash": "stash"}, "W": {},
+         "B": {"dact": "dact", "stat": "loss"}, "I": {"dact": "dact", "stash": "pending", "stat": "loss"}}
+CARRIES = {"stash": ("stash", "kept", "pending"), "stat": ("norm", "loss")}
 
 
 class Checker:
     """One of the two programs of a file: the training step, or the forward program.
 
-    Labels: ("act" or "dact", piece, microbatch), ("stash", piece, microbatch, what is in it), ("weight" or "opt",
-    piece, version, shard or None), ("grad" or "stat", piece, tie or "all", shard or None, terms that are added).
+    A label is (what, piece, number, shard). The number is the microbatch of what belongs to a unit, and of weights and
+    states how often the step has updated them. A sum's label also has the set of its terms. Pieces with a tie exchange
+    a `share` of a gradient and `fresh` weights.
     """
 
     def __init__(self, program, forward):
-        side, self.every = program["forward"] if forward else program, range(program["microbatches"])
-        self.forward, self.pieces, self.ties, self.lanes = forward, program["pieces"], program["ties"], program["lanes"]
-        self.messages, self.programs = side["messages"], side["programs"]
-        self.trained = [not forward and not piece["frozen"] for piece in self.pieces]
-        self.whole = [{(i, mb) for mb in self.every} for i in range(len(self.pieces))]
-        for tie in self.ties:
-            self.whole[tie["owner"]] |= {(sharer, mb) for sharer in tie["sharers"] for mb in self.every}
-        self.norm = {(i, shard) for i, piece in enumerate(self.pieces) if self.trained[i] for shard in (
-            range(len(piece["owner"]["ranks"])) if piece["owner"]["layout"] == "shard" else [None])}
-        self.rank, self.action = 0, None           # what is looked at, for an error
-
-    def thing(self, role, piece, mb=-1):
-        name = "norm" if piece is None else self.pieces[piece]["part"] or self.pieces[piece]["index"]
-        return f"{role}({name}, {mb})" if mb >= 0 else f"{role}({name})"
-
-    def story(self, action):
-        if action[0] == "run":
-            return self.thing(action[1], action[3], action[4])
-        message = self.messages[action[1]]
-        return f"{action[0]} of {self.thing(message['role'], message['piece'], message['mb'])} ({action[2]})"
+        side = program["forward"] if forward else program
+        self.program, self.messages, self.programs = program, side["messages"], side["programs"]
+        self.pieces, self.ties, self.every = program["pieces"], program["ties"], range(program["microbatches"])
+        self.rank, self.action, self.steps = 0, None, []  # what is looked at, for an error; posts and waits of ranks
+        self.binds = [[value["bind"] or {} for value in rank["values"]] for rank in self.programs]
+        self.weighted = {bind["piece"] for binds in self.binds for bind in binds if bind.get("kind") == "weight"}
+        self.trained, self.shards, self.whole, self.kept = [], [], [], collections.defaultdict(set)
+        for i, piece in enumerate(self.pieces):
+            self.trained.append(i in self.weighted and not forward and not piece["frozen"] and bool(piece["owner"]))
+            cut = piece["owner"] and piece["owner"]["layout"] == "shard"
+            self.shards.append(sorted(piece["owner"]["ranks"]) if cut else [None])
+            users = {i}.union(*(tie["sharers"] for tie in self.ties if tie["owner"] == i))
+            self.whole.append(frozenset((user, mb) for user in users for mb in self.every))
+        self.norm = frozenset((i, s) for i in self.weighted if self.trained[i] for s in range(len(self.shards[i])))
+        for rank in self.programs:
+            self.steps.append([(place, *a[:3]) for place, a in enumerate(rank["actions"]) if a[0] != "run"])
+            for a in rank["actions"]:
+                if a[0] == "run" and a[1] in "FR" and any(rank["values"][v]["role"] == "stash" for v in a[6]):
+                    self.kept[a[3], a[4]].add(("kept" if a[2] == "light" else "stash", a[3], a[4], None))
 
     def fail(self, claim, text):
-        where = f", {self.story(self.action)}" if self.action else ""
-        raise Unproved(claim, f"rank {self.rank}{where}: {text}")
+        at = f", {story(self.program, self.messages, self.action)}" if self.action else ""
+        raise Unproved(claim, f"rank {self.rank}{at}: {text}")
 
     def channels(self):
-        """Every message fits its lane. Both ends post it, once and in the lane's order, and wait for it once."""
-        posts = collections.Counter()
-        for message in self.messages:
-            lane, ranks, kind = self.lanes[message["lane"] or 0], message["ranks"], message["kind"]
-            if kind == "host" and len(ranks) == 2 and ranks[0] == ranks[1]:
-                continue
-            ends = lane["ranks"] if kind in GROUPS else [lane["from"], lane["to"]]
-            if ranks != ends or ranks != sorted(set(ranks)) and len(set(ranks)) < 2 or kind not in (*GROUPS, "p2p"):
-                raise Unproved("form", f"a message does not fit its lane: {message}")
+        """Every end posts its messages once, in the order of their lane, and waits for each once, behind its post."""
+        left, self.ends = {}, {}                   # by rank, message and end: what it has to do, and what it touches
+        for number, message in enumerate(self.messages):
+            ends = ("send", "receive") if message["kind"] in ("p2p", "host") else ["member"] * len(message["ranks"])
+            left.update(((rank, number, end), "post") for rank, end in zip(message["ranks"], ends))
         for self.rank, program in enumerate(self.programs):
-            places, state = collections.Counter(), {}
+            places = collections.Counter()
             for self.action in program["actions"]:
                 word, number, end = self.action[:3]
-                if word not in ("run", "post", "wait") or min(self.action[3] if word == "run" else number, 0) < 0:
-                    raise Unproved("form", f"rank {self.rank}: an unknown action, {self.action}")
                 if word == "run":
                     continue
-                message, before = self.messages[number], {"post": None, "wait": "post"}[word]
-                here = {"send": message["ranks"][0], "receive": message["ranks"][-1]}.get(end, self.rank)
-                if (end == "member") != (message["kind"] in GROUPS) or here != self.rank or self.rank not in \
-                        message["ranks"] or state.get((number, end)) != before:
-                    self.fail("channels", "this rank has not that end of the message, or not at this place")
-                state[number, end] = word
+                if left.get((self.rank, number, end)) != word:
+                    self.fail("channels", "this rank has no such end of the message, or none is left at this place")
+                left[self.rank, number, end] = "wait" if word == "post" else None
                 if word == "post":
-                    lane = *message["ranks"], end  # not the number: two numbers may name one lane
-                    if message["kind"] != "host" and message["place"] != places[lane]:
-                        self.fail("channels", f"expected place {places[lane]} of its lane")
-                    places[lane] += 1
-                    posts[number] += 1
-            self.action = None
-            for number, end in [key for key, word in state.items() if word == "post"]:
-                self.fail("channels", f"nobody waits for the {self.story(['post', number, end])}")
-        for number, message in enumerate(self.messages):
-            if posts[number] != len(message["ranks"]):
-                raise Unproved("channels", f"an end is missing: {self.story(['post', number, posts[number]])}")
-
-    def lane(self, which, number, end):
-        """The lane of a message at this rank, if lanes are made by the map `which`."""
-        message = self.messages[number]
-        if message["kind"] == "host":
-            return "host", number, end
-        if which in ("rank", "serial"):
-            return 0
-        if which == "direction":
-            return message["role"] in ("dact", "grad")
-        if which == "pair" and message["kind"] not in GROUPS:
-            return sum(message["ranks"]) - self.rank
-        return *message["ranks"], message["kind"] in GROUPS
+                    message, lane = self.messages[number], LANES["edge"](self.messages[number])
+                    if message["place"] not in (None, places[lane]):
+                        self.fail("channels", f"expected message {places[lane]} of its lane, got {message['place']}")
+                    places[lane] += message["place"] is not None
+                    kind = message["kind"] + " root" * (message["root"] == self.rank) if end == "member" else end
+                    self.ends[self.rank, number, end] = [[self.action[i] for i in part] for part in ENDS[kind]]
+        for (self.rank, number, end), word in left.items():
+            self.action = [word, number, end, None, None, None]
+            if word:
+                self.fail("channels", "this rank never does it")
 
     def progress(self, which):
-        """A post blocks nothing, but with `serial` all behind it. A message goes when its ends have posted it and what
-        is before it on its lanes has gone. A wait blocks until the message has gone, with those of its `together`."""
-        needs, after = [len(message["ranks"]) for message in self.messages], [[] for _ in self.messages]
-        lists, elements = [], [[] for _ in self.messages]
-        for self.rank, program in enumerate(self.programs):
-            lanes, mine, steps = {}, {}, []        # an element of a lane: messages not gone, rank, all, those before it
-            for word, number, end, *_ in program["actions"]:
-                if word == "post":
-                    lane, together = self.lane(which, number, end), self.messages[number]["together"]
-                    last = lanes.get(lane, [0, self.rank, [], []])
-                    if last[2] and (which == "edge" or together is None or
-                                    together != self.messages[last[2][0]]["together"]):
-                        steps += [(None, last)] if which == "serial" and lane == 0 else []
-                        last = [0, self.rank, [], last[2]]
-                    lanes[lane] = mine[number, end] = last
-                    needs[number] += len(last[3])
-                    for other in last[3]:
-                        after[other].append(number)
-                    last[2].append(number)
-                    elements[number].append(last)
-                    steps.append((number, last))
-                elif word == "wait":
-                    steps.append((None, mine[number, end]))
-            lists.append(steps + [(None, lanes[0])] if which == "serial" and 0 in lanes else steps)
-        at, blocked, todo = [0] * len(lists), [None] * len(lists), list(range(len(lists)))
-        while todo:
-            rank = todo.pop()
-            blocked[rank] = None
-            for place in range(at[rank], len(lists[rank])):
-                number, element = lists[rank][place]
-                if number is None and element[0]:
-                    blocked[rank], at[rank] = element, place
-                    break
-                if number is not None:
-                    element[0] += 1
-                    needs[number] -= 1
-                    for gone in (going := [] if needs[number] else [number]):
-                        for element in elements[gone]:
-                            element[0] -= 1
-                            if not element[0] and blocked[element[1]] is element:
-                                todo.append(element[1])
-                        for other in after[gone]:
-                            needs[other] -= 1
-                            going += [] if needs[other] else [other]
-        stuck = [f"rank {rank} at {self.story(['wait', element[2][0], 'its end'])}"
-                 for rank, element in enumerate(blocked) if element]
+        """Every rank comes to its end with lanes by the map `which`; returns an order of the places where it waits."""
+        order, stuck = progress(which, self.messages, self.steps)
         if stuck:
-            raise Unproved("progress", f"with lanes by `{which}` nothing can go on: " + ", ".join(stuck))
+            raise Unproved("progress", f"with lanes by `{which}` nothing can go on: " + ", ".join(
+                f"rank {rank} at the {story(self.program, self.messages, self.programs[rank]['actions'][place])}"
+                for rank, place in sorted(stuck.items())))
+        return order
 
-    def values(self):
-        """Executes the programs with labels; `progress` says that this ends."""
-        self.held, self.flying, self.ends = [], [collections.Counter() for _ in self.programs], {}
-        self.ran, self.sent, self.arrived = collections.Counter(), collections.defaultdict(list), {}
-        self.posts, self.at, waiting, todo = [0] * len(self.messages), [0] * len(self.programs), {}, [*self.programs]
-        self.stashed = {(a[3], a[4]) for r in self.programs for a in r["actions"] if a[0] == "run" and any(
-            r["values"][v]["role"] == "stash" for v in a[6])}
-        for program in self.programs:
-            binds = [value["bind"] or {"kind": None} for value in program["values"]]
-            self.held.append([(b["kind"], b["piece"], 0, b.get("shard")) if b["kind"] in ("weight", "opt") else (
-                b["kind"], None, b["mb"]) if b["kind"] in ("tokens", "targets") else None for b in binds])
-        self.tied = {(rank, a[3]): self.messages[a[1]]["of"] for rank, program in enumerate(self.programs)
-                     for a in program["actions"] if a[0] == "post" and self.messages[a[1]]["of"] != "all"}
-        while todo:
-            self.rank = todo.pop()["rank"]
+    def values(self, order):
+        """Executes the programs with labels, in an order in which messages go before they are waited for."""
+        self.held = [[self.bound(bind, False) for bind in binds] for binds in self.binds]
+        self.flying = [collections.Counter() for _ in self.programs]  # by value: sends that read it; -1: it arrives
+        self.ran, self.sent, at = collections.Counter(), collections.defaultdict(list), [0] * len(self.programs)
+        for self.rank, place in [(rank, -1) for rank in range(len(at))] + order:
             actions = self.programs[self.rank]["actions"]
-            for place in range(self.at[self.rank], len(actions)):
-                self.action = action = actions[place]
-                if action[0] == "run":
-                    got = [self.read(v) for v in action[5]]
-                    (self.update if action[1] == "U" else self.unit)(*action[1:7], got)
-                elif action[0] == "post":
-                    todo += waiting.pop(action[1], []) if self.post(*action[1:5]) else []
-                elif self.posts[action[1]] == len(self.messages[action[1]]["ranks"]):
-                    self.wait(*action[1:3])
+            while at[self.rank] < len(actions) and (at[self.rank] <= place or actions[at[self.rank]][0] != "wait"):
+                self.action = actions[at[self.rank]]
+                at[self.rank] += 1
+                if self.action[0] == "run":
+                    run = self.update if self.action[1] == "U" else self.unit
+                    run(*self.action[1:7], [self.read(v) for v in self.action[5]])
                 else:
-                    waiting.setdefault(action[1], []).append(self.programs[self.rank])
-                    self.at[self.rank] = place
-                    break
+                    (self.post if self.action[0] == "post" else self.wait)(*self.action[1:3])
         self.action = None
-        for self.rank, held in enumerate(self.held):
-            for value, label in zip(self.programs[self.rank]["values"], held):
-                kind, piece = (value["bind"] or {"kind": None})["kind"], (value["bind"] or {}).get("piece")
-                if kind in ("weight", "opt") and label != (
-                        kind, piece, int(self.trained[piece]), value["bind"].get("shard")):
-                    self.fail("values", f"{value['label']} ends the step as {label}")
+        for self.rank, binds in enumerate(self.binds):
+            for bind, value, label in zip(binds, self.programs[self.rank]["values"], self.held[self.rank]):
+                wanted = self.bound(bind, True)
+                if wanted and label != wanted:
+                    self.fail("values", f"{value['label']} ends the step as {label}, expected {wanted}")
 
-    def read(self, value):
-        label, host = self.held[self.rank][value], self.programs[self.rank]["values"][value]["host"]
-        if value < 0 or label is None or self.flying[self.rank].get(value, 0) < 0 or host and self.action[0] == "run":
-            self.fail("values", f"reads {self.programs[self.rank]['values'][value]['label']}, which is not there")
+    def bound(self, bind, after):
+        """The label of a value that the trainer fills before the step, or reads after it; else None."""
+        if not bind:
+            return None
+        kind, piece, mb, shard = (bind.get(key) for key in ("kind", "piece", "mb", "shard"))
+        if kind in ("weight", "opt"):
+            return kind, piece, int(after and self.trained[piece]), shard
+        results = {"grad": ("grad", piece, None, shard, self.whole[piece or 0]),
+                   "norm": ("norm", None, None, None, self.norm), "loss": ("loss", len(self.pieces) - 1, mb, None)}
+        return results.get(kind) if after else None if kind in results else (kind, None, mb, None)
+
+    def read(self, v):
+        value, label = self.programs[self.rank]["values"][v], self.held[self.rank][v]
+        if label is None or self.flying[self.rank][v] < 0 or value["host"] and self.action[0] == "run":
+            self.fail("values", f"reads {value['label']}, which is not there")
         return label
 
-    def write(self, value, label):
-        if value < 0 or self.flying[self.rank].get(value) or self.programs[self.rank]["values"][value]["host"]:
-            self.fail("values", f"writes {self.programs[self.rank]['values'][value]['label']}, which is not free")
-        self.held[self.rank][value] = label
+    def write(self, v, label):
+        value = self.programs[self.rank]["values"][v]
+        if self.flying[self.rank][v] or value["host"]:
+            self.fail("values", f"writes {value['label']}, which is not free")
+        self.held[self.rank][v] = label
+
+    def add(self, v, label, terms):
+        if label[4] & terms:
+            self.fail("gradients", f"adds {sorted(label[4] & terms)[0]} to {label[:2]} a second time")
+        self.write(v, (*label[:4], label[4] | terms))
 
     def unit(self, phase, variant, piece, mb, reads, makes, got):
-        last, values = piece == len(self.pieces) - 1, self.programs[self.rank]["values"]
+        """F, B, I, W or R reads what it needs and nothing of other units; B and W add their term to the gradient."""
         self.ran[phase, piece, mb] += 1
-        if phase not in MAKES or mb not in self.every:
-            self.fail("units", "is no unit")
-        source = ("act", piece - 1, mb) if piece else ("tokens", None, mb)
-        stash = ("stash", piece, mb, "pending" if phase == "W" else "saved")
-        needed = {("weight", piece, 0, None)} if self.pieces[piece]["homes"] and phase != "W" else set()
-        if phase in "FR":
-            needed = needed | {source} if reads or makes or not last else set()
+        roles, last = [self.programs[self.rank]["values"][v]["role"] for v in makes], piece == len(self.pieces) - 1
+        inputs = [label for label in got if label[1] is None and label[2] == mb and (last or label[0] != "targets")]
+        data = inputs[0] if inputs else ("data", None, mb, None)
+        source, kept = ("act", piece - 1, mb, None) if piece else data, self.kept[piece, mb]
+        uses = piece in self.weighted and phase != "W" and (reads or makes)
+        if phase in "BI":
+            needs = (kept or {source} if uses else kept) | ({("dact", piece + 1, mb, None)} if not last else set())
+            uses = uses and (piece or self.pieces[piece]["layers"])  # else it is an embedding alone
         else:
-            needed.add(stash if phase == "W" or (piece, mb) in self.stashed else source)
-            needed |= {("dact", piece + 1, mb)} if not last and phase != "W" else set()
-        for label in needed.difference(got):
+            needs = {"F": {source}, "R": {one for one in kept if one[0] == "kept"} or {source},
+                     "W": {("pending", piece, mb, None)}}[phase] if reads or makes else set()
+        needs = needs | ({("weight", piece, 0, None)} if uses else set())
+        for label in needs.difference(got):
             self.fail("values", f"does not read {label}")
-        for label in got:
-            ahead = label[0] == "dact" and label[1] >= piece and phase not in "FR"
-            if label not in needed and label[0] != "grad" and label not in (source, ("targets", None, mb)) and not (
-                    label[2] == mb and (ahead or label[0] == "act" and label[1] < piece)):
-                self.fail("values", f"reads {label}, which is another unit's")
-        for v in makes:
-            role = values[v]["role"]
-            if role not in MAKES[phase]:
-                self.fail("values", f"makes {values[v]['label']}")
+        if len(set(got)) < len(got):
+            self.fail("values", "reads one thing twice")
+        for what, of, number, *_ in set(got) - needs - set(inputs):
+            skips = what == "act" and of < piece or what == "dact" and of > piece and phase not in "FR"
+            if what != "grad" and (number != mb or not skips):
+                self.fail("values", f"reads {(what, of, number)}, which is another unit's")
+        for v, role in zip(makes, roles):
+            what = "kept" if (role, variant) == ("stash", "light") else MAKES[phase].get(role)
             if role != "grad":
-                kept = () if role != "stash" else ("pending",) if phase == "I" else ("saved",)
-                self.write(v, (role, piece, mb, *kept))
+                self.write(v, (what, piece, mb, None) if what else self.fail("values", f"makes a `{role}`"))
+        made, adds = [v for v, role in zip(makes, roles) if role == "grad"], phase in "BW" and self.trained[piece]
         sums = [v for v, label in zip(reads, got) if label[0] == "grad"]
-        made = [v for v in makes if values[v]["role"] == "grad"]
-        term, empty = {(piece, mb)}, ("grad", piece, "all", None, frozenset())
-        if (len(made), len(sums)) != ((0, 0) if phase not in "BW" or not self.trained[piece] else (1, 0) if variant ==
-                                      "first" else (0, 1)) or sums and self.read(sums[0])[:4] != empty[:4]:
-            self.fail("gradients", "expected to add to the gradient of its piece, and to no other")
+        if (len(made), len(sums)) != (adds and variant == "first", adds and variant != "first"):
+            self.fail("gradients", "expected to begin a gradient, or to add to one, as the variant says")
         for v in made + sums:
-            self.add(v, empty if made else self.read(v), term)
-
-    def add(self, value, label, terms):
-        if label[4] & terms:
-            self.fail("gradients", f"adds {sorted(label[4] & terms, key=str)[0]} a second time")
-        self.write(value, (*label[:4], label[4] | terms))
+            label = self.held[self.rank][v] if sums else ("grad", piece, None, None, frozenset())
+            if label[:4] != ("grad", piece, None, None):
+                self.fail("gradients", f"adds to {label[:4]}, which is not the gradient of its piece")
+            self.add(v, label, {(piece, mb)})
 
     def update(self, phase, variant, piece, mb, reads, makes, got):
-        owner, sharers = self.pieces[piece]["owner"], {t: tie["sharers"] for t, tie in enumerate(self.ties)}
-        shared = [t for t in sharers if piece in sharers[t]]
-        owned = [t for t in sharers if piece == self.ties[t]["owner"]]
-        cut = owner["layout"] == "shard" and self.rank in owner["ranks"]
-        shard = sorted(owner["ranks"]).index(self.rank) if cut else None
-        whole, grad, stat = ("grad", piece, "all", None), ("grad", piece, "all", shard), ("stat", None, "all", None)
-        old, new = [("weight", piece, version, None) for version in (0, 1)]
-        plain = [("weight", piece, 0, shard), grad, ("opt", piece, 0, shard)], [("tied", t, 1) for t in shared]
-        known = {"zero": [[]], "sum": [[grad] * 2, [whole] * 2], "tie_out": [[whole]] * len(shared), "tie_in": [
-            [whole, ("grad", sharer, t, None)] for t in owned for sharer in sharers[t]],
-            "tie_fresh": [[new]] * len(owned), "copy": [[old], [new]], "cut": [[old], [new]], "norm_first": [[grad]],
-            "norm": [[grad, stat]],
-            "plain": [plain[0] + plain[1], plain[0] + [stat] + plain[1]] if self.rank in owner["ranks"] else []}
-        if [label[:4] for label in got] not in known.get(variant, []) or not self.trained[piece]:
+        """What is done around an update reads exactly these things; sums are complete where they are used."""
+        if not self.trained[piece]:
+            self.fail("units", "its piece is not trained")
+        owners, shards = self.pieces[piece]["owner"]["ranks"], self.shards[piece]
+        shard = shards.index(self.rank) if self.rank in shards else None
+        whole, grad, norm = ("grad", piece, None, None), ("grad", piece, None, shard), ("norm", None, None, None)
+        old, new = ("weight", piece, 0, None), ("weight", piece, 1, None)
+        plain = [("weight", piece, 0, shard), grad, ("opt", piece, 0, shard)]
+        fresh = [("fresh", tie["owner"], 1, None) for tie in self.ties if piece in tie["sharers"]]
+        shares = [("share", i, None, None) for tie in self.ties if tie["owner"] == piece for i in tie["sharers"]]
+        known = {"zero": [[]], "sum": [[grad, grad], [whole, whole]], "tie_out": [[whole]] * len(fresh),
+                 "tie_in": [[whole, share] for share in shares], "tie_fresh": [[new]] * len(shares),
+                 "copy": [[old], [new]], "cut": [[old], [new]], "norm_first": [[grad]], "norm": [[grad, norm]],
+                 "plain": [plain + fresh, plain + [norm] + fresh] if self.rank in owners else []}
+        if [label[:4] for label in got] not in known.get(variant, []):
             self.fail("values", f"reads {[label[:4] for label in got]}, which is not what `{variant}` reads")
-        tie = self.tied.get((self.rank, *makes[:1]), (shared if variant == "tie_out" else owned or [None])[0] if (
-            variant in ("tie_out", "tie_fresh")) else None)
-        made = {"zero": lambda: (*whole, frozenset()), "tie_out": lambda: ("grad", piece, tie, None, got[0][4]),
-                "tie_fresh": lambda: ("tied", tie, 1), "copy": lambda: got[0], "cut": lambda: (*got[0][:3], shard),
-                "norm_first": lambda: (*stat, frozenset([(piece, shard)]))}.get(variant)
+        complete = {grad} if variant in ("norm", "norm_first") else {grad, norm} if variant == "plain" else set()
+        for label in got:
+            lacks = label[:4] in complete and label[4] ^ (self.norm if label[0] == "norm" else self.whole[piece])
+            if lacks:
+                self.fail("gradients", f"reads {label[:2]}, whose terms lack or double {sorted(lacks)[0]}")
+        first = got[0] if got else whole
+        made = {"zero": (*whole, frozenset()), "tie_out": ("share", piece, None, None, *first[4:]), "copy": first,
+                "cut": (*first[:3], shard), "tie_fresh": ("fresh", piece, 1, None),
+                "norm_first": (*norm, frozenset([(piece, shard or 0)]))}.get(variant)
         if len(makes) != (made is not None):
             self.fail("values", f"makes {len(makes)} values")
-        for label in got if variant in ("plain", "norm", "norm_first") else ():
-            missing = label[4] ^ (self.whole[piece] if label[0] == "grad" else self.norm) if label[:4] == grad or (
-                    label[:4] == stat and variant == "plain") else ()
-            if missing:
-                self.fail("gradients", f"reads {label[:2]}, whose terms lack or double {sorted(missing, key=str)[0]}")
-        if variant == "plain":
+        if variant == "norm":
+            self.add(reads[1], got[1], {(piece, shard or 0)})
+        elif variant in ("sum", "tie_in"):
+            self.add(reads[0], first, got[1][4])
+        elif variant == "plain":
             self.ran["U", piece, self.rank] += 1
-            for v, label in zip(reads, got):
-                if label[0] in ("weight", "opt"):
-                    self.write(v, (*label[:2], 1, shard))
-        elif variant in ("sum", "tie_in", "norm"):
-            self.add(*((reads[1], got[1], {(piece, shard)}) if variant == "norm" else (reads[0], got[0], got[1][4])))
+            for v, what in zip(reads[::2], ("weight", "opt")):
+                self.write(v, (what, piece, 1, shard))
         for v in makes:
-            self.write(v, made())
+            self.write(v, made)
 
-    def post(self, number, end, value, shard):
-        message, flying, ranks = self.messages[number], self.flying[self.rank], self.messages[number]["ranks"]
-        kind, role, piece, mb, tie = (message[key] for key in ("kind", "role", "piece", "mb", "of"))
-        does = ENDS[kind if end == "member" else end][message["root"] not in (None, self.rank)]
-        gives = [shard if kind == "all_gather" else value] if "gives" in does else []
-        gets = [value] + [shard] * (kind == "reduce_scatter") if "gets" in does else []
-        if (shard is None) == (kind in ("all_gather", "reduce_scatter")):
-            self.fail("form", "a shard where the message has none, or none where it has one")
-        for label in map(self.read, gives):
-            if role in ("grad", "stat"):
-                good = (label[0], label[2]) == (role, tie) and (label[1] == piece or tie != "all")
+    def post(self, number, end):
+        message, flying = self.messages[number], self.flying[self.rank]
+        role, ranks, piece, mb = message["role"], message["ranks"], message["piece"], message["mb"]
+        tie = self.ties[message["of"]] if message["of"] != "all" else None
+        reads, writes = self.ends[self.rank, number, end]
+        for v in reads:
+            what, of, count, *_ = label = self.read(v)
+            if tie:
+                fits = (what, of) == ("fresh", tie["owner"]) or what == "share" and of in tie["sharers"]
             else:
-                good = label[:2] == ((role, piece) if tie == "all" else ("tied", tie)) and (
-                    role == "weight" or label[2] == mb)
-            if not good or kind == "all_gather" and label[3] != ranks.index(self.rank):
-                self.fail("channels", f"sends {label} in place of it")
+                fits = what in CARRIES.get(role, (role,)) and of == piece and (count == mb or mb < 0)
+            cuts = message["kind"] in ("all_gather", "reduce_scatter") and ranks != self.shards[of or 0]
+            if not fits or cuts or message["kind"] == "all_gather" and label[3] != ranks.index(self.rank):
+                self.fail("channels", f"sends {label[:4]} in place of it")
             self.sent[number].append(label)
-        for v in {*gets, *gives}:
-            if flying[v] < 0 or flying[v] and v in gets:
-                self.fail("values", "its value is in a message already")
-            flying[v] = -1 if v in gets else flying[v] + 1
-        self.ends[number, end, self.rank] = value, shard, gives, gets
-        self.posts[number] += 1
-        return self.posts[number] == len(ranks)
+        if any(flying[v] for v in writes):
+            self.fail("values", "its value is in a message already")
+        for v in reads:
+            flying[v] += 1
+        for v in writes:
+            flying[v] = -1
 
     def wait(self, number, end):
-        value, shard, gives, gets = self.ends[number, end, self.rank]
-        kind, flying, held = self.messages[number]["kind"], self.flying[self.rank], self.held[self.rank]
-        if number not in self.arrived:
-            label, *rest = self.sent[number]
-            for other in rest:
-                if label[:3] != other[:3] or kind != "all_gather" and label[4] & other[4]:
-                    self.fail("gradients", f"joins {label} and {other}")
-                label = (*label[:3], None) if kind == "all_gather" else (*label[:4], label[4] | other[4])
-            self.arrived[number] = label
-        label = self.arrived[number]
-        for v in {*gets, *gives}:
-            flying[v] = 0 if v in gets else flying[v] - 1
-        for v in gets:
-            held[v] = label if kind != "reduce_scatter" else None if v == value else (
-                *label[:3], self.messages[number]["ranks"].index(self.rank), label[4])
+        message, flying, held = self.messages[number], self.flying[self.rank], self.held[self.rank]
+        reads, writes = self.ends[self.rank, number, end]
+        label, *rest = self.sent[number]
+        for other in rest:
+            gathers = message["kind"] == "all_gather"
+            if label[:3] != other[:3] or not gathers and (len(label) < 5 or label[4] & other[4]):
+                self.fail("gradients", f"joins {label} and {other}")
+            label = (*label[:3], None) if gathers else (*label[:4], label[4] | other[4])
+        self.sent[number] = [label]
+        for v in {*reads, *writes}:
+            flying[v] = 0 if v in writes else flying[v] - 1
+        for v in writes:
+            held[v] = label
+        if message["kind"] == "reduce_scatter":
+            held[writes[0]], held[writes[1]] = None, (*label[:3], message["ranks"].index(self.rank), label[4])
 
     def units(self):
         """Every unit ran, and every update where the owners are; returns how many."""
@@ -330,96 +260,39 @@ class Checker:
                                 [("W", i, mb)] * (halves and self.trained[i]))
             expected.update(("U", i, rank) for rank in (piece["owner"]["ranks"] if self.trained[i] else ()))
         for phase, piece, mb in {**expected, **self.ran}:
-            if expected[phase, piece, mb] != self.ran[phase, piece, mb] and phase != "R":
-                raise Unproved("units", f"{self.thing(phase, piece, mb)} runs {self.ran[phase, piece, mb]} times")
+            wanted, ran = expected[phase, piece, mb], self.ran[phase, piece, mb]
+            if wanted != ran and phase != "R":
+                name = name_of(self.program, phase, piece, mb if phase != "U" else -1)
+                where = place_of(self.program, self.pieces[piece]["line"]) or self.pieces[piece]["name"]
+                rank = f" on rank {mb}" if phase == "U" else ""
+                raise Unproved("units", f"{name}, of the piece at {where}, runs {ran} times{rank}, expected {wanted}")
         return sum(expected.values())
-
-    def lives(self, counts):
-        """Values die behind their last use before they are written anew, and what is alive at once is as stated."""
-        for self.rank, program in enumerate(self.programs):
-            values, posted, uses = program["values"], {}, []
-            kept = [(value["bind"] or {"kind": None})["kind"] not in (None, "tokens", "targets") for value in values]
-            for a in program["actions"]:           # what an action uses, and what of it is written anew
-                if a[0] == "post":
-                    gives, gets = self.ends[a[1], a[2], self.rank][2:]
-                    posted[a[1], a[2]] = {v for v in a[3:5] if v is not None}
-                    uses.append((posted[a[1], a[2]], {*gets}.difference(gives)))
-                else:
-                    uses.append(({*a[5], *a[6]}, a[6]) if a[0] == "run" else (posted[a[1], a[2]], ()))
-            needed = {v for v, keep in enumerate(kept) if keep}
-            for self.action, (used, made) in zip(reversed(program["actions"]), reversed(uses)):
-                if sorted(used - needed) != sorted(self.action[-1]):
-                    self.fail("lives", f"{[values[v]['label'] for v in self.action[-1]]} are said to be dead, not "
-                              f"{[values[v]['label'] for v in used - needed]}")
-                needed |= used
-                needed.difference_update(made)
-            if not self.forward:
-                self.count(program, uses, needed, counts[self.rank])
-
-    def count(self, program, uses, alive, stated):
-        """The most things of a kind that are alive at one action; `alive` when the step begins."""
-        values, actions = program["values"], program["actions"]
-        now, peaks = collections.Counter(), collections.Counter()
-        read = {v for a in actions if a[0] == "run" for v in a[5] + a[6]}
-        shards = {v for a in actions if a[0] == "post" or a[1:3] == ["U", "cut"] for v in (
-            a[4:5] if a[0] == "post" else a[6])}
-        kinds = [[] for _ in values]               # stashes count by units, and a shard is no thing of its own
-        for v, value in enumerate(values):
-            role, unit = value["role"], (value["piece"], value["mb"])
-            if value["host"]:
-                kinds[v] = [("host_stashes", v)]
-            elif role == "stash":
-                kinds[v] = [("stashes", unit)] + [("guests", v)] * (v not in read)
-            elif role in HOLDS and v not in shards and (value["bind"] or {}).get("shard") is None:
-                kinds[v] = [(role + "s", v)]
-        held, flying = collections.Counter(), 0
-
-        def step(v, by):
-            for what, thing in kinds[v]:
-                held[what, thing] += by
-                if held[what, thing] == (by > 0):
-                    now[what] += by
-                    peaks[what] = max(peaks[what], now[what])
-
-        for v in alive:
-            step(v, 1)
-        for action, (used, _) in zip(actions, uses):
-            flying += {"post": 1, "wait": -1}.get(action[0], 0)
-            peaks["messages"] = max(peaks["messages"], flying)
-            for v in used - alive:
-                step(v, 1)
-            alive |= used
-            for v in action[-1]:
-                step(v, -1)
-            alive.difference_update(action[-1])
-        for what, number in stated.items():
-            if peaks[what] > number or peaks[what] < number and what != "stashes":
-                raise Unproved("counts", f"rank {self.rank} holds up to {peaks[what]} {what}, stated are {number}")
 
 
 def verify(program, maps=MAPS):
     """Checks a program (a dictionary of the format pp.program/1, or a `Program`) and returns what was counted.
 
-    Checked: every unit once, and on inputs that are there; every gradient complete when it is read; channels in one
-    order on both ends; no deadlock with lanes by each of `maps`; lives and counts as stated. Raises `Unproved`, which
-    names the claim that is broken and the place.
+    Every unit runs once, on inputs that are there; gradients are complete where they are read; ends agree in the order
+    of messages; there is no deadlock with lanes by each of `maps`; lives, counts and starts are as stated. Raises
+    `Unproved`, which names the claim that is broken, the rank, the action and its line.
     """
-    program, facts, collects = getattr(program, "data", program), {"maps": list(maps)}, gc.isenabled()
+    data, facts, collects = getattr(program, "data", program), {"maps": list(maps)}, gc.isenabled()
     gc.disable()                                   # nothing here is a cycle, and the many labels cost collections
     try:
-        for forward in (False, True) if program["forward"] else (False,):
-            checker = Checker(program, forward)
-            if [rank["rank"] for rank in checker.programs] != list(range(program["ranks"])) or program["slices"]:
-                raise Unproved("form", f"expected the ranks 0 to {program['ranks'] - 1} in order, and no slices")
+        check(data)
+        for need in data["needs"] + ["slices"] * (data["slices"] != 0) + ["updates"] * (data["updates"] != 1):
+            if need in UNCHECKED:
+                raise Unproved("form", f"the program needs `{need}`, which is not checked")
+        for forward in (False, True) if data["forward"] else (False,):
+            checker = Checker(data, forward)
             checker.channels()
-            for which in maps:
-                checker.progress(which)
-            checker.values()
+            orders = [checker.progress(which) for which in maps or MAPS[:1]]
+            checker.values(orders[0])
             facts["forward units" if forward else "units"] = checker.units()
             facts["forward messages" if forward else "messages"] = len(checker.messages)
-            checker.lives(program["counts"])
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise Unproved("form", f"not of the format pp.program/1 ({type(error).__name__}: {error})") from error
+            saves(checker)
+            lives(checker, None if forward else data["counts"])
+            times(checker, None if forward else data.get("time"))
     finally:
         if collects:
             gc.enable()

@@ -1,8 +1,8 @@
 // Writes the lists of a program: which posts are one message, what each action reads and makes, and what it ends.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "report/program/Lists.h"
-#include "analysis/lives/RankLives.h"
 #include "report/program/Canonical.h"
+#include "llvm/ADT/MapVector.h"
 
 using namespace mlir;
 using namespace pp;
@@ -215,9 +215,13 @@ json::Object ProgramLists::messageOf(PostOp post, int64_t rank, Path &path) {
   StringRef kind = post.isHost() ? "host" : post.isCollective() ? stringifyPostKind(post.getKind()) : "p2p";
   if (!post.isCollective())
     ranks.insert(post.getKind() == PostKind::send ? ranks.begin() : ranks.end(), rank);
-  if (path.messages.empty() && !post.isHost())
+  if (path.messages.empty() && !post.isHost()) {
     path.lane = laneOf(post.isCollective() ? json::Object{{"kind", "group"}, {"ranks", json::Array(ranks)}}
                                            : json::Object{{"kind", "edge"}, {"from", ranks[0]}, {"to", ranks[1]}});
+    for (auto &[ends, other] : paths)
+      if (&other != &path && !other.messages.empty() && other.lane == path.lane)
+        unnamed = post;
+  }
   json::Object message{{"kind", kind},
                        {"role", stringifyRole(post.getThing().getRole())},
                        {"piece", pieceOf(coord)},
@@ -256,11 +260,7 @@ json::Object ProgramLists::bindingOf(BindingAttr binding) const {
 }
 
 /// The coordinates of what a slot holds are those of the message that carries it, else those of the unit that makes it.
-json::Object ProgramLists::valueOf(SlotOp slot) const {
-  json::Value piece = nullptr;
-  int64_t microbatch = -1;
-  json::Object value{
-      {"role", stringifyRole(slot.getRole())}, {"label", slot.getLabel()}, {"host", slot.getHost()}, {"bind", nullptr}};
+static CoordAttr coordOf(SlotOp slot) {
   CoordAttr coord;
   for (Operation *user : slot.getSlot().getUsers())
     if (auto post = dyn_cast<PostOp>(user))
@@ -269,6 +269,15 @@ json::Object ProgramLists::valueOf(SlotOp slot) const {
     if (auto launch = dyn_cast<LaunchOp>(user);
         launch && !coord && llvm::is_contained(launch.getResults(), slot.getSlot()))
       coord = launch.getUnit().getCoord();
+  return coord;
+}
+
+json::Object ProgramLists::valueOf(SlotOp slot) const {
+  json::Value piece = nullptr;
+  int64_t microbatch = -1;
+  json::Object value{
+      {"role", stringifyRole(slot.getRole())}, {"label", slot.getLabel()}, {"host", slot.getHost()}, {"bind", nullptr}};
+  CoordAttr coord = coordOf(slot);
   bool isSum = slot.getRole() == Role::weight || slot.getRole() == Role::grad || slot.getRole() == Role::opt;
   if (coord)
     piece = pieceOf(coord), microbatch = isSum ? -1 : coord.getMicrobatch();
@@ -317,8 +326,27 @@ json::Array ProgramLists::actionOf(Operation *op, const RankActions &actions, js
   return action;
 }
 
+/// The most units with a stash on the device: several slots of one unit count once.
+static int64_t mostStashes(ArrayRef<ValueLife> lives) {
+  llvm::MapVector<CoordAttr, SmallVector<Segment>> units;
+  for (auto [slot, segment] : lives)
+    if (SlotOp(slot).getRole() == Role::stash && !SlotOp(slot).getHost() && segment.last >= segment.first)
+      units[coordOf(slot)].push_back(segment);
+  SmallVector<Segment> alive;
+  for (auto &[coord, segments] : units) {
+    llvm::sort(segments, [](Segment a, Segment b) { return a.first < b.first; });
+    alive.push_back(segments.front());
+    for (Segment segment : llvm::drop_begin(segments))
+      if (segment.first > alive.back().last)
+        alive.push_back(segment);
+      else
+        alive.back().last = std::max(alive.back().last, segment.last);
+  }
+  return mostAlive(alive);
+}
+
 /// The most things of a kind that are alive at one action.
-json::Object ProgramLists::countsOf(RankOp rank, const RankActions &actions) const {
+json::Object ProgramLists::countsOf(const RankActions &actions) const {
   auto most = [&](llvm::function_ref<bool(SlotOp)> counts) {
     SmallVector<Segment> alive;
     for (const ValueLife &life : actions.lives)
@@ -354,7 +382,7 @@ json::Object ProgramLists::countsOf(RankOp rank, const RankActions &actions) con
     if (auto complete = dyn_cast<CompleteOp>(op))
       flights.push_back({posted.lookup(complete.getRequest().getDefiningOp()), static_cast<int64_t>(position)});
   }
-  return json::Object{{"stashes", RankLives(rank, bodies).mostStashes()},
+  return json::Object{{"stashes", mostStashes(actions.lives)},
                       {"weights", ofRole(Role::weight)},
                       {"grads", ofRole(Role::grad)},
                       {"acts", ofRole(Role::act)},
@@ -384,7 +412,7 @@ void ProgramLists::writeRank(RankOp rank) {
     llvm::sort(gone);
     list.push_back(actionOf(op, actions, json::Array(gone)));
   }
-  counts.push_back(countsOf(rank, actions));
+  counts.push_back(countsOf(actions));
   programs.push_back(
       json::Object{{"rank", rank.getRank()}, {"values", std::move(values)}, {"actions", std::move(list)}});
 }

@@ -50,7 +50,11 @@ struct RankActions {
 private:
   llvm::DenseMap<mlir::Value, size_t> open; ///< by slot the life that it is in
 
-  void touch(mlir::Value slot, int64_t position) { lives[open.lookup(slot)].segment.last = position; }
+  /// Of a slot that nothing has written there is no life; a program that has such a slot is not proved.
+  void touch(mlir::Value slot, int64_t position) {
+    if (auto life = open.find(slot); life != open.end())
+      lives[life->second].segment.last = position;
+  }
   void write(mlir::Value slot, int64_t position) {
     open[slot] = lives.size();
     lives.push_back({slot.getDefiningOp<pipeline::SlotOp>(), {position, position}});
@@ -66,6 +70,7 @@ public:
   llvm::json::Array writeTies() const;
 
   llvm::json::Array messages, programs, counts;
+  pipeline::PostOp unnamed; ///< on a second channel from one rank to another, for which lanes have no words
 
 private:
   pipeline::ProgramOp program;
@@ -100,7 +105,7 @@ private:
   llvm::json::Object bindingOf(pipeline::BindingAttr binding) const;
   llvm::json::Object valueOf(pipeline::SlotOp slot) const;
   llvm::json::Array actionOf(mlir::Operation *op, const RankActions &actions, llvm::json::Array dead);
-  llvm::json::Object countsOf(pipeline::RankOp rank, const RankActions &actions) const;
+  llvm::json::Object countsOf(const RankActions &actions) const;
   void writeRank(pipeline::RankOp rank);
 };
 

@@ -147,6 +147,9 @@ LogicalResult pp::writeProgram(ModuleOp module, const Timeline &timeline, const 
   json::Array lanes;
   std::set<StringRef> needs;
   ProgramLists lists(program, lines, lanes, needs);
+  if (PostOp post = lists.unnamed)
+    return emitError(post.getLoc()) << "`--emit=json` has one lane for all messages from one rank to another, and `"
+                                    << post.getThing().str() << "` goes on a second channel" << withLoops(post);
   json::Object root{{"format", "pp.program/1"}, {"name", program.getSymName()}};
   root["pieces"] = lists.writePieces();
   root["ties"] = lists.writeTies();

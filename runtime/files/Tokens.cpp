@@ -1,6 +1,7 @@
 // Maps a text or a token file, with every size, every document and every token checked before the first step.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/files/Tokens.h"
+#include "runtime/files/Checksum.h"
 #include "runtime/files/Random.h"
 #include "runtime/files/SafeTensors.h"
 #include <algorithm>
@@ -282,21 +283,33 @@ float Tokens::weightOf(int64_t position) const {
   return weight;
 }
 
+/// The bytes that the program reads: the tokens, and with documents their begins and which tokens count.
+std::vector<std::string_view> Tokens::contents(bool withDocuments) const {
+  std::vector<std::string_view> all = {{first, size_t(tokens * width)}};
+  if (withDocuments && !begins.empty())
+    all.emplace_back(reinterpret_cast<const char *>(begins.data()), begins.size() * sizeof(int64_t));
+  if (withDocuments && counts)
+    all.emplace_back(counts, size_t(tokens) * (weighted ? sizeof(float) : 1));
+  return all;
+}
+
+std::string Tokens::checksum(bool withDocuments) const {
+  if (random)
+    return "random";
+  Checksum sum;
+  for (std::string_view bytes : contents(withDocuments))
+    sum.add(bytes.data(), bytes.size());
+  return sum.text();
+}
+
 std::string Tokens::fingerprint(bool withDocuments) const {
   if (random)
     return "random";
   auto hash = uint64_t(tokens);
-  auto addEnds = [&](const void *data, size_t bytes) {
-    const char *begin = static_cast<const char *>(data);
-    const size_t sample = std::min(bytes, sampleBytes);
-    hash = keyOf(hash, {begin, sample});
-    hash = keyOf(hash, {begin + bytes - sample, sample});
-  };
-  addEnds(first, size_t(tokens * width));
-  if (withDocuments && !begins.empty())
-    addEnds(begins.data(), begins.size() * sizeof(int64_t));
-  if (withDocuments && counts)
-    addEnds(counts, size_t(tokens) * (weighted ? sizeof(float) : 1));
+  for (std::string_view bytes : contents(withDocuments)) {
+    hash = keyOf(hash, bytes.substr(0, sampleBytes));
+    hash = keyOf(hash, bytes.substr(bytes.size() - std::min(bytes.size(), sampleBytes)));
+  }
   char out[64];
   snprintf(out, sizeof out, "%lld tokens, %016llx", static_cast<long long>(tokens),
            static_cast<unsigned long long>(hash));

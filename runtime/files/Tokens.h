@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace pp {
@@ -31,6 +32,8 @@ public:
   /// A text that identifies these tokens: their number, and a hash of the first and last ones. If the program reads
   /// documents, the hash has the first and last begins of documents, too, and which tokens count.
   [[nodiscard]] std::string fingerprint(bool withDocuments) const;
+  /// A checksum of all that the fingerprint samples.
+  [[nodiscard]] std::string checksum(bool withDocuments) const;
 
   [[nodiscard]] int64_t count() const { return tokens; }
   [[nodiscard]] bool isRandom() const { return random; }
@@ -55,6 +58,7 @@ private:
   Status readCounted(const std::string &path);
   Status checkTokens(const std::string &path) const;
   [[nodiscard]] int64_t stored(int64_t position) const;
+  [[nodiscard]] std::vector<std::string_view> contents(bool withDocuments) const;
 
   int64_t vocab = 1, tokens = 0;
   uint64_t seed = 0;

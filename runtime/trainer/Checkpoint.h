@@ -42,7 +42,7 @@ struct RunState {
   bool asksPacking = false;               ///< the command line has said so, of --eval, too
   ShapeBegin began;                       ///< the steps of this shape
   std::optional<StepShape> was;           ///< of the steps of the checkpoint that was read, if they had another
-  std::string data;                       ///< its fingerprint
+  std::string data, dataChecksum;         ///< its fingerprint; the checksum, on the rank that speaks
   std::string origin;                     ///< the folder whose weights the run began with, if there was one
   int64_t shardBytes = defaultShardBytes; ///< of --shard-size
 };

@@ -206,6 +206,13 @@ std::string Mixture::fingerprint(bool withDocuments) const {
   return out;
 }
 
+std::string Mixture::checksum(bool withDocuments) const {
+  std::string out;
+  for (const Source &its : sources)
+    out += text(out.empty() ? "" : " ", its.tokens.checksum(withDocuments));
+  return out;
+}
+
 std::string Mixture::shareOf(size_t source) const {
   std::string out;
   for (const Stage &its : stages)

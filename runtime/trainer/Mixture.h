@@ -45,6 +45,8 @@ public:
   /// Whether all files have documents; some do and some do not: false, and an error where `isAsked`.
   Status findDocuments(bool isAsked, bool &all) const;
   [[nodiscard]] std::string fingerprint(bool withDocuments) const;
+  /// Of all files, as of Tokens.
+  [[nodiscard]] std::string checksum(bool withDocuments) const;
   /// A line for each file and stage: its tokens, its share of the rows, and after how many steps it has been read once.
   [[nodiscard]] std::string describe(int64_t rowsPerStep);
 

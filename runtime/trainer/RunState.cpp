@@ -118,6 +118,7 @@ void readShape(const nlohmann::json &root, const Program &program, RunState &sta
 
 void readData(const nlohmann::json &root, RunState &state) {
   state.data = root.value("/data/fingerprint"_json_pointer, std::string());
+  state.dataChecksum = root.value("/data/checksum"_json_pointer, std::string());
   state.shuffle = root.value("/data/shuffle"_json_pointer, false);
   state.asksPacking = root.value("/data/pack_asked"_json_pointer, false);
   const auto packing = root.value("/data/pack"_json_pointer, std::string());
@@ -157,6 +158,8 @@ std::string stateText(const Program &program, const RunState &state, const std::
     root["made_by"]["mesh"] = program.mesh.describe();
   if (state.epochs)
     root["epochs"] = state.epochs;
+  if (!state.dataChecksum.empty())
+    root["data"]["checksum"] = state.dataChecksum;
   if (program.documents && state.packing)
     root["data"]["pack"] = nameOf(*state.packing);
   if (state.asksPacking)

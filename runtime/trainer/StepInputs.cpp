@@ -239,4 +239,8 @@ std::string StepInputs::fingerprint() const {
   return data.fingerprint(whole.documents) + (hasSource ? "; source " + source.fingerprint(false) : "");
 }
 
+std::string StepInputs::checksum() const {
+  return data.checksum(whole.documents) + (hasSource ? " " + source.checksum(false) : "");
+}
+
 } // namespace pp

@@ -76,6 +76,8 @@ public:
   Status write(const std::string &path, int64_t done, int64_t last);
 
   [[nodiscard]] std::string fingerprint() const;
+  /// Of all that is read: it takes as long as to read all of it.
+  [[nodiscard]] std::string checksum() const;
   [[nodiscard]] Packing packing() const { return packed; }
   /// The number, within the step, of this replica's first row of a microbatch.
   [[nodiscard]] int64_t firstRow(int64_t microbatch) const {

@@ -246,20 +246,32 @@ Status Trainer::accept(const std::string &name, const std::string &change) {
   return {};
 }
 
-/// Opens the data, finds where the run begins, and where it ends if it counts epochs; checks that the data are those of
-/// the resumed run.
+/// The data are those of the resumed run. One rank has read all tokens to check them, and compares all of them; the
+/// others know both ends of each file.
+Status Trainer::checkData() {
+  const bool resumes = !options.resume.empty() && !state.data.empty();
+  const std::string data = inputs.fingerprint();
+  const std::string sum = speaks() && (resumes || !options.save.empty()) ? inputs.checksum() : std::string();
+  if (resumes && state.data != data)
+    PP_TRY(accept("data", text("the data was ", state.data, " and is ", data)));
+  else if (resumes && !sum.empty() && !state.dataChecksum.empty() && state.dataChecksum != sum)
+    PP_TRY(accept("data", text("the data was ", state.data, ", of checksum ", state.dataChecksum,
+                               ", and has changed between its ends: the checksum is ", sum)));
+  state.data = data;
+  state.dataChecksum = sum;
+  return {};
+}
+
+/// Opens the data, finds where the run begins, and where it ends if it counts epochs.
 Status Trainer::openData() {
   PP_TRY(resolveState());
   if (options.data.empty())
     return invalid("no data to train on: give `--data FILE` (a text, or a token file), or `--data random`");
   if (!options.source.empty() && !whole.readsSource)
     return invalid("`--source`: this model has no encoder; it reads `--data` alone");
-  const bool resumes = !options.resume.empty() && !state.data.empty();
   PP_TRY(inputs.open(options.data, options.source, state.seed, options.packing ? options.packing : state.packing,
                      speaks()));
-  if (std::string data = inputs.fingerprint(); resumes && state.data != data)
-    PP_TRY(accept("data", text("the data was ", state.data, " and is ", data)));
-  state.data = inputs.fingerprint();
+  PP_TRY(checkData());
   if (state.packing && *state.packing != inputs.packing())
     PP_TRY(accept("data", text("the data was packed `", nameOf(*state.packing), "` and is packed `",
                                nameOf(inputs.packing()), "`")));

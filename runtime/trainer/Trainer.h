@@ -44,6 +44,7 @@ private:
   Status chooseCheckpoint();
   Status resolveState();
   Status accept(const std::string &name, const std::string &change);
+  Status checkData();
   Status openData();
   Status writeBatches();
   Status endAt(int64_t steps);

@@ -246,6 +246,15 @@ func.func @bias(%x: tensor<2x8x16xbf16>, %w: tensor<16x16xbf16>, %b: tensor<8xbf
 
 // -----
 
+func.func @elsewhere(%x: tensor<2x8x16xf32>, %w: tensor<4xf32>) {
+  // expected-error@+2 {{`opaque` expects `flops` of at least 0 and `keeps` of at least 1, got 1.000000e+03 and 0}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y:2 = nn.opaque %x, %w {flops = 1.0e3 : f64, keeps = 0 : i64} : (tensor<2x8x16xf32>, tensor<4xf32>) -> (tensor<2x8x16xf32>, tensor<0xf32>)
+  return
+}
+
+// -----
+
 func.func @both(%x: tensor<2x8x16xbf16>, %acc: tensor<16x16xf32>) {
   // expected-error@+2 {{`linear_dw_bias` adds into both sums or none, got one}}
   // expected-error@+1 {{failed to infer returned types}}

@@ -28,6 +28,13 @@ func.func @forward(%tokens: tensor<2x8xi32>, %table: tensor<32x16xf32>, %rows: t
   %wt = nn.transpose %w : (tensor<16x32xf32>) -> tensor<32x16xf32>
   // CHECK: nn.linear %[[X]], %{{.*}} {transposed = true} : (tensor<2x8x16xf32>, tensor<32x16xf32>) -> tensor<2x8x32xf32>
   %t = nn.linear %x, %wt {transposed = true} : (tensor<2x8x16xf32>, tensor<32x16xf32>) -> tensor<2x8x32xf32>
+  // A stand-in for what runs elsewhere, and its gradients.
+  // CHECK: nn.opaque %[[X]], %{{.*}} {flops = 1.000000e+03 : f64, keeps = 5 : i64} : (tensor<2x8x16xf32>, tensor<32xf32>) -> (tensor<2x8x16xf32>, tensor<5xf32>)
+  %oy, %kept = nn.opaque %x, %b {flops = 1.0e3 : f64, keeps = 5 : i64} : (tensor<2x8x16xf32>, tensor<32xf32>) -> (tensor<2x8x16xf32>, tensor<5xf32>)
+  // CHECK: nn.opaque_dw %{{.*}}, %{{.*}} into %{{.*}} {count = 32 : i64, flops = 1.000000e+03 : f64}
+  %ow = nn.opaque_dw %oy, %kept into %b {count = 32 : i64, flops = 1.0e3 : f64} : (tensor<2x8x16xf32>, tensor<5xf32>, tensor<32xf32>) -> tensor<32xf32>
+  // CHECK: nn.opaque_dx %{{.*}}, %{{.*}}, %{{.*}} {flops = 1.000000e+03 : f64}
+  %ox = nn.opaque_dx %oy, %b, %kept {flops = 1.0e3 : f64} : (tensor<2x8x16xf32>, tensor<32xf32>, tensor<5xf32>) -> tensor<2x8x16xf32>
   // CHECK: nn.layernorm %[[X]], %[[G:.*]], %[[G]] : {{.*}} -> (tensor<2x8x16xf32>, tensor<2x8xf32>, tensor<2x8xf32>)
   %n, %mean, %r = nn.layernorm %x, %g, %g : (tensor<2x8x16xf32>, tensor<16xf32>, tensor<16xf32>)
                                          -> (tensor<2x8x16xf32>, tensor<2x8xf32>, tensor<2x8xf32>)

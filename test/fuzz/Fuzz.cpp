@@ -255,6 +255,8 @@ int main(int argc, char **argv) {
     return runInputs(argc - 2, argv + 2);
   if (argc > 1 && llvm::StringRef(argv[1]) == "mutants")
     return writeMutants(argc - 2, argv + 2);
+  if (argc > 1 && llvm::StringRef(argv[1]) == "verdicts")
+    return writeVerdicts(argc - 2, argv + 2);
   cl::ParseCommandLineOptions(argc, argv, "pp-fuzz: the proofs of pp against execution\n");
   if (!only.empty() && !llvm::is_contained(mutationNames(), llvm::StringRef(only))) {
     llvm::errs() << "pp-fuzz: error: there is no mutation `" << only << "`\n";

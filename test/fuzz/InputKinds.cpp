@@ -1,5 +1,6 @@
 // Reads what the compiler is handed as its programs do, as far as no file is written.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "analysis/Proof.h"
 #include "analysis/Simulate.h"
 #include "analysis/costs/ExpertLoad.h"
 #include "dialect/nn/Nn.h"

@@ -287,7 +287,9 @@ bool Judge::compile(const Schedule &schedule, std::string &why) {
   return bool(base);
 }
 
-Verdict Judge::prove(ModuleOp module) {
+OwningOpRef<ModuleOp> Judge::read(StringRef path) { return parseSourceFile<ModuleOp>(path, &context); }
+
+Verdict Judge::prove(ModuleOp module, bool allMaps) {
   Verdict verdict;
   ScopedDiagnosticHandler handler(&context, [&](Diagnostic &diagnostic) {
     if (diagnostic.getSeverity() == DiagnosticSeverity::Error && verdict.message.empty()) {
@@ -304,7 +306,8 @@ Verdict Judge::prove(ModuleOp module) {
   }
   for (const std::string &proof : proofs) {
     PassManager manager(&context);
-    if (succeeded(parsePassPipeline(proof, manager)) && succeeded(manager.run(module)))
+    std::string options = allMaps && proof == "pp-prove-progress" ? "{all=true}" : "";
+    if (succeeded(parsePassPipeline(proof + options, manager)) && succeeded(manager.run(module)))
       continue;
     verdict.proved = false;
     verdict.proof = proof.substr(strlen("pp-prove-"));

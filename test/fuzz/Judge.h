@@ -47,10 +47,13 @@ public:
   mlir::OwningOpRef<mlir::ModuleOp> copy() { return mlir::ModuleOp(base->clone()); }
   /// Verdict and outcome; `threads`: the threads transport runs it as well.
   Case judge(mlir::ModuleOp module, uint64_t seed, bool threads);
+  /// Rank programs of a `.mlir` file; null after an error.
+  mlir::OwningOpRef<mlir::ModuleOp> read(llvm::StringRef path);
+  /// The verdict alone; `allMaps`: progress with lanes by each map.
+  Verdict prove(mlir::ModuleOp module, bool allMaps = false);
 
 private:
   mlir::OwningOpRef<mlir::ModuleOp> compileText(const std::string &text, std::string &why);
-  Verdict prove(mlir::ModuleOp module);
   /// The documented rule behind a refusal of a program that runs clean, empty if there is none.
   std::string stricterRule(mlir::ModuleOp module, const Verdict &verdict, uint64_t seed);
   Outcome execute(mlir::ModuleOp module, uint64_t seed, bool threads, std::string &disagreement);

@@ -135,6 +135,15 @@ bool mutate(ModuleOp module, llvm::StringRef name, Dice &dice) {
   return found != allMutations().end() && found->apply(module, dice);
 }
 
+OwningOpRef<ModuleOp> drawMutant(ModuleOp module, Dice &dice, llvm::StringRef &name) {
+  for (int attempt = 0; attempt < 6; ++attempt) {
+    name = mutationNames()[size_t(dice.below(int64_t(mutationNames().size())))];
+    if (OwningOpRef<ModuleOp> mutant = module.clone(); mutate(*mutant, name, dice))
+      return mutant;
+  }
+  return {};
+}
+
 static bool writeMutant(ModuleOp module, llvm::Twine path) {
   std::error_code error;
   llvm::raw_fd_ostream file(path.str(), error);
@@ -160,15 +169,10 @@ int writeMutants(int argc, char **argv) {
     return 1;
   for (uint64_t number = 0; number < count; ++number) {
     Dice dice(hashOf(seed, number));
-    for (int attempt = 0; attempt < 6; ++attempt) {
-      llvm::StringRef name = mutationNames()[size_t(dice.below(int64_t(mutationNames().size())))];
-      OwningOpRef<ModuleOp> mutant = module->clone();
-      if (!mutate(*mutant, name, dice))
-        continue;
-      if (!writeMutant(*mutant, llvm::Twine(argv[1]) + "/" + llvm::Twine(number) + "-" + name + ".mlir"))
-        return 1;
-      break;
-    }
+    llvm::StringRef name;
+    if (OwningOpRef<ModuleOp> mutant = drawMutant(*module, dice, name);
+        mutant && !writeMutant(*mutant, llvm::Twine(argv[1]) + "/" + llvm::Twine(number) + "-" + name + ".mlir"))
+      return 1;
   }
   return 0;
 }

@@ -188,9 +188,9 @@ def best_of_all():
     done = subprocess.run([COMPILER, written, "--cluster=h100_ndr", "--emit=stats", "-D", f"layout={rows[-1][1]}"],
                           capture_output=True, text=True, check=True)
     check(abs(json.loads(done.stdout)["step"] / steps[cut] - 1) < 1e-12, "--write: the same program")
-    translate = os.path.join(os.path.dirname(COMPILER), "pp-translate")
-    last = said.split("pp-translate ")[1].split("   (")[0].split()
-    done = subprocess.run([translate, *last], capture_output=True, text=True, check=False)
+    last = said.split("pp export-csv ")[1].split("   (")[0].split()
+    done = subprocess.run([os.path.join(os.path.dirname(COMPILER), "pp"), "export-csv", *last],
+                          capture_output=True, text=True, check=False)
     check(done.returncode == 0 and len(done.stdout.splitlines()) == 3, f"a CSV of three ranks: {done.stdout}")
 
 

@@ -101,8 +101,7 @@ def deaths(draw, program):
 
 def stated(draw, program):
     counts = draw.choice(program["counts"])
-    what = draw.choice([what for what in counts if what != "stashes"])
-    counts[what] += draw.choice([-1, 1])
+    counts[draw.choice(sorted(counts))] += draw.choice([-1, 1])
 
 
 KINDS = [neighbours, posts, drops("run"), drops("post"), drops("wait"), doubles, values, microbatches, pieces, messages,
@@ -134,6 +133,7 @@ def main():
     for name, tied in cases:
         program = program_of(arguments.compiler, arguments.folder, name, 4, 8, tied)
         programs[name, tied], wrong = program, judged(program) or runs(program, True)
+        program["time"] = None                     # that of a mutant would be another one
         if wrong:
             failed += 1
             print(f"{name}, tied {tied}: {wrong}")
@@ -150,10 +150,14 @@ def main():
         if claim is None and wrong or kind is stated and not claim or claim not in (CLAIMS | {None}):
             failed += 1
             print(f"mutant {number} of {case} ({kind.__qualname__}): the checker says {claim}, execution says {wrong}")
+    large = program_of(arguments.compiler, arguments.folder, "1f1b", 8, 400)
     start = time.process_time()
-    units = pp_schedules.verify(program_of(arguments.compiler, arguments.folder, "zb_v", 8, 100))["units"]
-    print(f"{units} units in {time.process_time() - start:.2f} s of CPU time; claims that mutants break: {dict(said)}; "
-          f"{dict(slow)}")
+    facts = pp_schedules.verify(large)
+    took, units = time.process_time() - start, facts["units"] + facts["forward units"]
+    print(f"{units} units in {took:.2f} s of CPU time; claims that mutants break: {dict(said)}; {dict(slow)}")
+    if took > 4:                                   # 1.1 s on two cores that others use, too
+        failed += 1
+        print(f"the checker takes {took:.1f} s for {units} units")
     missing = CLAIMS - {"form"} - set(said)
     passed = len(cases) + arguments.mutants - failed - len(missing)
     print(f"{passed} passed, {failed + len(missing)} failed" + (f": no mutant breaks {missing}" if missing else ""))

@@ -65,7 +65,7 @@ def refusals(rank, programs):
     refusal(lambda: pipeline(program, 2, ties={0: ["embed.weight"], 1: ["head.weight"]}), "was not told")
     refusal(lambda: pipeline(programs["tied"], 2), "`ties` names none")
     refusal(lambda: pipeline(programs["tied"], 2, ties={0: ["embed.weight"], 1: ["haed.weight"]}), "`haed.weight`")
-    refusal(lambda: pipeline(programs["parts"], 8), "parts of layers")
+    refusal(lambda: pipeline(programs["parts"], 7, made={0: None}), "`stages` has no part `")
     refusal(lambda: pipeline(program, 2, split="thirds"), "`thirds`")
     refusal(lambda: pipeline(program, 2, made=[nn.Identity(), nn.Identity()]), "has no parameters")
     refusal(lambda: pipeline(programs["frozen"], 2), "stage 0 is frozen")
@@ -76,8 +76,12 @@ def refusals(rank, programs):
     refusal(lambda: pipeline(broken, 2), "gradients: rank 0, U(0)", "(0, 7)")
     pipe, _ = pipeline(programs["zero1"], 4)
     refusal(lambda: pipe.backward(inputs, targets, weight), "give `optimizer`")
+    pipe, _ = pipeline(programs["wzb1"], 2)
+    refusal(lambda: pipe.backward(inputs, targets, weight), "moves new weights behind its updates")
     pipe, _ = pipeline(program, 2, made=[Odd(s, 2) for s in range(2)])
-    pipe.eval(inputs, targets, weight)
+    pipe.eval(None if rank else inputs, targets if rank else None, weight)
+    refusal(lambda: pipe.step(inputs[:3], targets[:3], weight), "has 8 microbatches, and `inputs` has 3")
+    refusal(lambda: pipe.step(None, None, weight), f"and `{'targets' if rank else 'inputs'}` is not given")
     pipe.close()
     refusal(lambda: pipe.step(inputs, targets, weight), "closed")
     return torch.get_num_threads()
@@ -92,7 +96,8 @@ def shapes(rank, programs):
     try:
         pipe.step(inputs, targets, weight)
     except Exception as error:
-        if "the shapes [(2, 4, 8)] are not those of the first microbatch, [(2, 5, 8)]" not in str(error) or \
+        if "the shapes [(2, 4, 8)] are not those of the first microbatch, [(2, 5, 8)]; " \
+                "`shapes=\"sent\"` sends them along" not in str(error) or \
                 "F(0, 3)" not in str(error):
             raise RuntimeError(f"rank {rank} says: {error}") from error
         return
@@ -100,7 +105,7 @@ def shapes(rank, programs):
 
 
 def fails(rank, programs):
-    """A unit that fails is named on every rank, with its line."""
+    """A unit that fails is named on every rank, with its line, although no process ends."""
     from bridge_models import Llama, batch
 
     class Bad(Llama):
@@ -108,14 +113,17 @@ def fails(rank, programs):
             if x.abs().sum():                      # not the zeros of the run that asks for shapes
                 raise ArithmeticError("the sun is down")
             return super().forward(x)
-    made = [Llama(0, 2), Bad(1, 2)]
-    pipe, _ = pipeline(programs["1f1b"], 2, made=made)
+    made = [Llama(0, 4), Bad(1, 4), Llama(2, 4), Llama(3, 4)]
+    pipe, _ = pipeline(programs["four"], 4, made=made)
+    begun = time.monotonic()
     try:
         pipe.step(*batch(MICROBATCHES))
     except Exception as error:
         if not re.search(r"rank 1, F\(1, 0\) at 1f1b\.pipe:\d+:\d+: the sun is down", str(error)):
             raise RuntimeError(f"rank {rank} says: {error}") from error
-        return
+        if len(pipe.state_dict()) < 5 or time.monotonic() - begun > 20:
+            raise RuntimeError("no state, or late") from error
+        return                                     # nobody has ended: worker meets the others behind this
     raise RuntimeError("nothing failed")
 
 
@@ -166,6 +174,55 @@ def own_loop(rank, programs):
         raise RuntimeError(f"{pipe.memory()} {pipe.needs()}")
 
 
+def homes(rank, programs):
+    """As a trainer that fills its modules last: they are made on `meta`, get storage and values behind the Pipeline,
+    are updated outside, and get other storage between steps. `backward` adds up; keywords go to all stages."""
+    import torch
+    from bridge_models import Llama, batch, counted_sum
+    from pp_schedules.torch import Pipeline
+
+    class Scaled(Llama):
+        def forward(self, x, scale=None):
+            return super().forward(x) * scale
+
+    inputs, targets, weight = batch(MICROBATCHES)
+    words = [{"scale": torch.tensor(1.0 + mb)} for mb in range(MICROBATCHES)]
+    made = [Scaled(stage, 4) for stage in range(4)]
+    empty = [copy.deepcopy(module).to("meta") for module in made]
+    pipe = Pipeline(programs["zb_v"], empty.__getitem__, loss=counted_sum)
+    refusal(lambda: pipe.backward(inputs, targets, weight, words), "is on `meta` at the first step")
+    for stage, p in pipe.pieces.items():
+        empty[stage].to_empty(device="cpu")
+        empty[stage].load_state_dict(made[stage].state_dict())
+    optimizer = torch.optim.SGD([q for i in pipe.pieces for q in empty[i].parameters()], 0.1)
+    other = torch.optim.SGD([q for module in made for q in module.parameters()], 0.1)
+    for step in range(2):
+        optimizer.zero_grad()
+        other.zero_grad()
+        for _ in range(2):                         # two batches for one update
+            total = pipe.backward(inputs, targets, weight, words)
+            want = 0.0
+            for mb, (x,) in enumerate(inputs):
+                for module in made:
+                    x = module(x, **words[mb])
+                loss = counted_sum(x, *targets[mb])
+                (loss * weight).backward()
+                want += loss.item() * weight
+                if mb in pipe.losses and abs(pipe.losses[mb] - loss.item()) > 1e-9:
+                    raise RuntimeError("a microbatch's loss differs")
+        if abs(total - want) > 1e-9 or (len(pipe.losses) == 8) != (rank == 0):
+            raise RuntimeError(f"rank {rank}: the loss is {total}, not {want}; {len(pipe.losses)} losses")
+        close(pipe, made)
+        optimizer.step()
+        other.step()
+        for stage in pipe.pieces:                  # other storage, the same parameters
+            for q in empty[stage].parameters():
+                q.data = q.data.clone()
+    pipe.eval(inputs, targets, weight, words)
+    empty[next(iter(pipe.pieces))].load_state_dict(made[next(iter(pipe.pieces))].state_dict(), assign=True)
+    refusal(lambda: pipe.eval(inputs, targets, weight, words), "is another Parameter")
+
+
 def masks(rank, programs):
     """With recompute, dropout and no seed: R makes F's masks, so gradients are those of a run that keeps stashes."""
     import torch
@@ -207,7 +264,8 @@ def cuts(rank, programs):
 
 
 def copies(rank, programs):
-    """Two pipelines of two ranks side by side, which sum their gradients once."""
+    """Two pipelines of two ranks side by side, which sum their gradients once; and a pipeline with two copies of each
+    stage, where `backward` leaves the whole gradient with both."""
     import torch.distributed as dist
     from bridge_models import Llama, batch
     pairs, rows = [dist.new_group(ranks) for ranks in ((0, 1), (2, 3), (0, 2), (1, 3))], rank // 2
@@ -215,6 +273,10 @@ def copies(rank, programs):
     made = [Llama(stage, 4) for stage in range(4)]
     pipe, _ = pipeline(programs["zb_v"], 4, made=made, group=pairs[rows], replicas=pairs[2 + rank % 2], clip=1.0)
     pipe.step([(x[rows:rows + 1],) for x, in inputs], [(y[rows:rows + 1],) for y, in targets], weight)
+    one_process(made, inputs, targets, weight)
+    close(pipe, made)
+    pipe, made = pipeline(programs["chimera"], 4)
+    pipe.backward(inputs, targets, weight)
     one_process(made, inputs, targets, weight)
     close(pipe, made)
 
@@ -239,6 +301,7 @@ def halves(rank, programs):
     import torch
     from bridge_models import graphs
     from pp_schedules.torch.backward import Linears, Pending
+    from torch.autograd.graph import get_gradient_edge
     from pp_schedules.torch.units import adder
     torch.manual_seed(0)
     for name, module in graphs().items():
@@ -250,7 +313,7 @@ def halves(rank, programs):
         y = module(x)
         dy = torch.randn_like(y)
         want = torch.autograd.grad(y, trained + inputs, dy)
-        pending, sums = Pending([module(x)], [dy], [x], parameters), [None] * len(parameters)
+        pending, sums = Pending([get_gradient_edge(module(x))], [dy], [x], parameters), [None] * len(parameters)
         pending.weights(adder(sums))
         ways = {"halves": [g for g in sums if g is not None] + pending.dinputs[module.tokens:]}
         linears, sums = Linears(), [None] * len(parameters)
@@ -267,12 +330,13 @@ def halves(rank, programs):
 
 
 # Name: (function, ranks).
-CHECKS = {"halves": (halves, 1), "refusals": (refusals, 2), "shapes": (shapes, 2), "fails": (fails, 2),
+CHECKS = {"halves": (halves, 1), "refusals": (refusals, 2), "shapes": (shapes, 2), "fails": (fails, 4),
           "frozen": (frozen, 2),
-          "own_loop": (own_loop, 2), "masks": (masks, 2), "cuts": (cuts, 2), "copies": (copies, 4), "late": (late, 2)}
+          "own_loop": (own_loop, 2), "homes": (homes, 2), "masks": (masks, 2), "cuts": (cuts, 2),
+          "copies": (copies, 4), "late": (late, 2)}
 
 
-def worker(name, rank, ranks, paths, store, errors):
+def worker(check, rank, ranks, paths, store, errors):
     import torch
     import torch.distributed as dist
     from pp_schedules import Program
@@ -283,27 +347,28 @@ def worker(name, rank, ranks, paths, store, errors):
     faulthandler.dump_traceback_later(120, exit=True)
     try:
         dist.init_process_group("gloo", rank=rank, world_size=ranks, init_method=f"file://{store}")
-        CHECKS[name][0](rank, {key: Program.load(path) for key, path in paths.items()})
+        check(rank, {key: Program.load(path) for key, path in paths.items()})
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
         time.sleep(2)                              # the others hear of it before this end of the sockets closes
         os._exit(1)
-    if name not in ("fails", "shapes"):
-        dist.barrier()
-    else:
-        time.sleep(3)
+    dist.barrier()
     os._exit(0)
+
+
+# Name: (case, ranks, tied).
+PROGRAMS = {"1f1b": ("1f1b", 2, False), "four": ("1f1b", 4, False), "other": ("gpipe", 2, False),
+            "tied": ("1f1b", 2, True), "parts": ("helixpipe", 2, False), "zero1": ("zero1", 2, False),
+            "zb_h1": ("zb_h1", 2, False), "wzb1": ("wzb1", 2, False), "zb_v": ("zb_v", 2, False),
+            "bpipe": ("bpipe", 4, False), "fsdp": ("fsdp", 2, False), "chimera": ("chimera", 4, False),
+            "recompute": ("1f1b_recompute", 2, False)}
 
 
 def programs_of(compiler, folder):
     """{name: path} of the programs that the checks run."""
     paths = {}
-    for name, case, ranks, tied in (("1f1b", "1f1b", 2, False), ("four", "1f1b", 4, False),
-                                    ("other", "gpipe", 2, False), ("tied", "1f1b", 2, True),
-                                    ("parts", "helixpipe", 2, False), ("zero1", "zero1", 2, False),
-                                    ("zb_h1", "zb_h1", 2, False), ("zb_v", "zb_v", 2, False),
-                                    ("recompute", "1f1b_recompute", 2, False)):
+    for name, (case, ranks, tied) in PROGRAMS.items():
         program_of(compiler, folder, case, ranks, MICROBATCHES, tied)
         paths[name] = os.path.join(os.path.abspath(folder), f"{'tied-' * tied}{case}-{ranks}-{MICROBATCHES}.json")
     paths["frozen"] = os.path.join(os.path.abspath(folder), "frozen.json")
@@ -313,7 +378,8 @@ def programs_of(compiler, folder):
     return paths
 
 
-def main():
+def main(checks):
+    """Runs the checks, {name: (function, ranks)}, each in processes of its own."""
     arguments = draws(only="")
     try:
         import torch.multiprocessing as mp
@@ -321,14 +387,14 @@ def main():
         print("torch is not installed: nothing was run")
         return 77
     paths, failed = programs_of(arguments.compiler, arguments.folder), 0
-    picked = arguments.only.split(",") if arguments.only else list(CHECKS)
+    picked = arguments.only.split(",") if arguments.only else list(checks)
     for name in picked:
         base = os.path.join(os.path.abspath(arguments.folder), name)
         for old in (f"{base}.err", f"{base}.store"):
             if os.path.exists(old):
                 os.remove(old)
-        context, ranks = mp.get_context("fork"), CHECKS[name][1]
-        processes = [context.Process(target=worker, args=(name, rank, ranks, paths, f"{base}.store", f"{base}.err"))
+        context, (check, ranks) = mp.get_context("fork"), checks[name]
+        processes = [context.Process(target=worker, args=(check, rank, ranks, paths, f"{base}.store", f"{base}.err"))
                      for rank in range(ranks)]
         for process in processes:
             process.start()
@@ -337,7 +403,8 @@ def main():
         with open(f"{base}.err") as file:
             said = file.read()
         good = not any(process.exitcode for process in processes)
-        if name == "late" and not re.search(r"rank 0 has been late for \d+ s at wait of \w+\([01], \d\)", said):
+        if name == "late" and ("deadlock" in said or not re.search(
+                r"rank 0 has been late for \d+ s at wait of \w+\([01], \d\)", said)):
             good = False
         if not good:
             failed += 1
@@ -347,4 +414,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(CHECKS))

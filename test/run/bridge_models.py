@@ -42,6 +42,38 @@ class Llama(nn.Module):
         return x if self.head is None else self.head(self.norm(x))
 
 
+class Part(nn.Module):
+    """A part of a layer of a llama: `pre` and `attn` hand on the residual beside what they make, and `post` adds it.
+    The embedding is in the first `pre`; the head is a part."""
+
+    def __init__(self, number, parts):
+        super().__init__()
+        torch.manual_seed(number)
+        kind, layer = ("head", ()) if number == parts - 1 else (("pre", "attn", "post")[number % 3], Layer())
+        self.embed = nn.Embedding(VOCABULARY, WIDTH, dtype=torch.double) if number == 0 else None
+        self.qkv = layer.qkv if kind == "attn" else None
+        self.kind, self.first = kind, layer.before if kind == "pre" else None
+        if kind == "post":
+            self.out, self.after, self.gate, self.up, self.down = (
+                layer.out, layer.after, layer.gate, layer.up, layer.down)
+        if kind == "head":
+            self.norm = nn.RMSNorm(WIDTH, dtype=torch.double)
+            self.head = nn.Linear(WIDTH, VOCABULARY, bias=False, dtype=torch.double)
+
+    def forward(self, x, y=None):
+        if self.kind == "head":
+            return self.head(self.norm(x))
+        if self.kind == "pre":
+            x = x if self.embed is None else self.embed(x)
+            return x, self.first(x)
+        if self.kind == "attn":
+            q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in self.qkv(y).chunk(3, -1))
+            return x, functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        x = x + self.out(y)
+        y = self.after(x)
+        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+
+
 class Odd(nn.Module):
     """Two outputs, one of which has no gradient; a weight that is used twice on one path; a module that is called
     twice; dropout; a frozen weight."""

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: bridge_package.py PP_COMPILE FOLDER
-import importlib.util, json, os, re, shutil, subprocess, sys
+import importlib.util, json, os, re, shutil, subprocess, sys, tarfile
 from bridge_programs import program_of
 from harness import ROOT, draws
 import pp_schedules
@@ -10,6 +10,21 @@ import pp_schedules
 BAD = """schedule stuck(ranks p, microbatches m) {
   stage s of p at s
   for r in ranks { on r { repeat m { F(r) } } }
+}
+"""
+
+ELSEWHERE = """import "std/models/opaque.pipe"
+import "std/1f1b.pipe"
+cluster even {
+  ranks 2  memory 1e9
+  device f32 = 1e12, bandwidth = 1e15  inside bandwidth = 1e15
+}
+train t {
+  model     opaque(layers = 2, flops = [1000000000, 3000000000], weights = [5000], bytes = [40000],
+                   hidden = 4, vocab = 4)
+  schedule  one_f_one_b(ranks = 2, microbatches = 4)
+  data      microbatch = 1, sequence = 1
+  cluster   even
 }
 """
 
@@ -42,11 +57,31 @@ def programs(compiler, folder):
     if not re.fullmatch(r"F\(1, 0\) at 1f1b\.pipe:\d+:\d+", program.story(action, program.data["messages"])):
         yield f"the first unit of rank 1 is told as {program.story(action, program.data['messages'])}"
     changed = json.loads(json.dumps(program.data))
-    changed["microbatches"] = 7
+    changed["name"] = "another"
     yield refused("a changed program", lambda: pp_schedules.Program.of(changed), "fingerprint")
     yield refused("another format", lambda: pp_schedules.Program.of({"format": "pp.program/2"}), "pp.program/2")
     changed["needs"] = ["wings"]
     yield refused("an unknown need", lambda: pp_schedules.Program.of(changed), "`wings`")
+
+
+def limits(compiler):
+    """Closed forms: 1F1B and GPipe take 3 (m + p - 1), which no order beats; with halves it is 3 m + p - 1."""
+    for p, m in ((2, 4), (4, 8)):
+        sizes, whole = dict(ranks=p, microbatches=m, layers=p), 3 * (m + p - 1)
+        for file, more, step, stashes in (("1f1b", {}, whole, min(m, p)), ("gpipe", {}, whole, m),
+                                          ("zb_h", {"name": "zb_h", "k": 1}, 3 * m + p - 1, None)):
+            schedule = pp_schedules.Schedule(f"std/{file}.pipe", pp=compiler, **sizes, **more)
+            made, bubble = schedule.limits(), 1 - 3 * m / step
+            if (made["makespan"], made["bound"], made["rank"], made["work"]) != (step, step, p - 1, 3 * m):
+                yield f"{file}, {p} x {m}: the step is bound by {step}, not as in {made}"
+            if max(abs(made["bubble"] - bubble), abs(made["least_bubble"] - bubble)) > 1e-9:
+                yield f"{file}, {p} x {m}: the bubble is {bubble}, not as in {made}"
+            if stashes and made["stashes"] != stashes or f"than {step}: rank {p - 1} has" not in str(made):
+                yield f"{file}, {p} x {m}: {stashes} stashes, not as in {made}"
+    both = schedule.compare("std/1f1b.pipe", "one_f_one_b", k=None)
+    if both._repr_html_().count("<svg") != 2 or not re.search(r"step +27 +33\n", both):
+        yield f"two schedules are not compared: {both}"
+    yield refused("a file that the library lacks", lambda: schedule.compare("std/wings.pipe"), "`std/wings.pipe`")
 
 
 def schedules(compiler, folder):
@@ -59,6 +94,7 @@ def schedules(compiler, folder):
         yield "the proofs are not shown"
     if not 0 < schedule.stats()["bubble"] < 1 or schedule.csv(comms=True).count("\n") < 4:
         yield "no statistics or no CSV"
+    yield from limits(compiler)
     if schedule.program().verify()["units"] < 8 * 8 * 2 or "<html" not in schedule.report():
         yield "no program or no report"
     bad = os.path.join(folder, "bad.pipe")
@@ -67,6 +103,37 @@ def schedules(compiler, folder):
     stuck = pp_schedules.Schedule(bad, pp=compiler, ranks=2, microbatches=2, layers=2)
     yield refused("a schedule without backwards", stuck.prove, "bad.pipe:", "error:")
     yield refused("a compiler that is not there", pp_schedules.Schedule(file, pp="/nowhere/pp").prove, "/nowhere/pp")
+
+
+def elsewhere(compiler, folder):
+    """`model opaque`: times and bytes are those that are given, and ties and frozen weights reach the program."""
+    path = os.path.join(folder, "elsewhere.pipe")
+    with open(path, "w") as file:
+        file.write(ELSEWHERE)
+
+    def schedule(**parameters):
+        return pp_schedules.Schedule(path, pp=compiler, **parameters)
+    stats = schedule().stats()
+    # Of 4 microbatches F is 1 and 3 ms, B twice that: rank 0's first F, rank 1's work, rank 0's last B.
+    if abs(stats["makespan"] - (1 + 4 * 9 + 2) / 1e3) > 1e-8:
+        yield f"the step takes {stats['makespan']} s, expected 0.039"
+    stash = [rank["peak_bytes"]["stash"] for rank in stats["per_rank"]]
+    if not all(bytes <= got < bytes + 1000 for bytes, got in zip((2 * 40_000, 1 * 40_000), stash)):
+        yield f"the stashes take {stash} bytes, expected two of 40 kB, and one"
+    program = schedule().program()
+    program.verify()
+    if program.ties or any(piece["frozen"] for piece in program.pieces):
+        yield f"ties or frozen weights that nobody asked for: {program.ties}"
+    tied = schedule(model__tied=True).program()
+    if [tie["sharers"] for tie in tied.ties] != [[1]] or "ties" not in tied.needs:
+        yield f"tied ends make {tied.ties}"
+    frozen = schedule(freeze="layers.1.,head.").program()
+    if [piece["frozen"] for piece in frozen.pieces] != [False, True]:
+        yield f"frozen pieces: {[piece['frozen'] for piece in frozen.pieces]}"
+    limited = lambda: pp_schedules.binary.run(path, None, {}, ["--prove", "--memory-limit=100k"], compiler)
+    yield refused("a step above the limit of memory", limited, "elsewhere.pipe:", "100000")
+    coded = lambda: pp_schedules.binary.run(path, None, {}, ["--emit=obj", "-o", folder], compiler)
+    yield refused("an executable", coded, "elsewhere.pipe:8:13", "no executable can be made of it")
 
 
 def command(compiler, folder):
@@ -85,7 +152,7 @@ def command(compiler, folder):
         file.write("{")
     if run("verify", os.path.join(folder, "broken.json")).returncode != 1 or run("verify").returncode != 2:
         yield "verify accepts what is no program"
-    if run("--version").returncode or "pp" not in run("--version").stdout:
+    if run("--version").returncode or not run("--version").stdout.startswith("pp"):
         yield "the compiler is not run"
     says = subprocess.run([sys.executable, "-c", "import pp_schedules, sys; print('torch' in sys.modules)"],
                           env=environment, text=True, capture_output=True)
@@ -122,16 +189,38 @@ def wheel(compiler, folder):
                  "print(s.program().verify()['units'], pp.binary.find().startswith(sys.prefix))"], environment, folder)
     if said.split() != ["68", "True"]:
         yield f"the installed package says {said}"
+    sizes = ["-D", "ranks=2", "-D", "microbatches=4", "-D", "layers=2"]
     for name in ("pp", "pp-schedules"):
-        drawn = call([os.path.join(venv, "bin", name), source, "--emit=timeline", "-D", "ranks=2", "-D",
-                      "microbatches=4", "-D", "layers=2"], environment)
+        drawn = call([os.path.join(venv, "bin", name), "draw", source, *sizes], environment)
         if "F" not in drawn:
-            yield f"`{name}` draws nothing: {drawn}"
+            yield f"`{name} draw` draws nothing: {drawn}"
+    call([os.path.join(venv, "bin", "pp"), "json", source, *sizes, "-o", "mine.json"], environment, folder)
+    if ": good: " not in call([os.path.join(venv, "bin", "pp"), "verify", "mine.json"], environment, folder):
+        yield "`pp verify` says nothing"
+    if "--megatron" not in call([os.path.join(venv, "bin", "pp"), "advise", "--help"], environment):
+        yield "`pp advise` is not found"
+    yield from without_build(folder, environment)
+
+
+def without_build(folder, environment):
+    """A clone without a build, and the sources that carry no program, say in one sentence what to do."""
     alone = {**environment, "PP_BUILD": folder, "PYTHONPATH": os.path.join(ROOT, "python")}
     no_build = subprocess.run([sys.executable, "-c", "import pack; pack.build_wheel('.')"], text=True,
                               capture_output=True, env=alone)
-    if no_build.returncode != 1 or "run tools/build.sh first" not in no_build.stderr:
+    if no_build.returncode != 1 or "run tools/build.sh in a clone first" not in no_build.stderr:
         yield f"without a build: {no_build.stderr}"
+    packed = call([sys.executable, "-c", "import pack; print(pack.build_sdist('.'))"], alone, folder).strip()
+    with tarfile.open(os.path.join(folder, packed)) as archive:
+        names = archive.getnames()
+        archive.extractall(os.path.join(folder, "sources"))
+    if [name for name in names if "/bin/" in name] or not [name for name in names if "stdlib/1f1b.pipe" in name]:
+        yield f"the sources have a program, or no library: {names[:9]}"
+    root = os.path.join(folder, "sources", packed[:-len(".tar.gz")])
+    del alone["PP_BUILD"]
+    no_build = subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", root, "-w", folder], text=True,
+                              capture_output=True, env=alone)
+    if no_build.returncode != 1 or "run tools/build.sh in a clone first" not in no_build.stderr:
+        yield f"a wheel of the sources alone: {no_build.stderr}"
 
 
 def call(command, environment, folder=None):
@@ -143,7 +232,7 @@ def call(command, environment, folder=None):
 
 def main():
     arguments = draws()
-    checks, problems = [programs, schedules, command, wheel], []
+    checks, problems = [programs, schedules, elsewhere, command, wheel], []
     for check in checks:
         problems += [problem for problem in check(arguments.compiler, arguments.folder) if problem]
     for problem in problems:

@@ -21,7 +21,8 @@ CASES = {
     "zero1": ("zero", "zero", {"level": 1}, 2), "zero2": ("zero", "zero", {"level": 2}, 2),
     "fsdp": ("fsdp", "fsdp", {}, 2), "data_parallel": ("zero", "data_parallel", {}, 2),
     "replicated": ("replicated", "replicated_1f1b", {"replicas": 2}, 0.5)}
-PARTS = {"helixpipe": ("helixpipe", "helixpipe", {}, 1)}
+PARTS = {"helixpipe": ("helixpipe", "helixpipe", {}, 1),
+         "helixpipe_cached": ("helixpipe", "helixpipe", {"cached": "true"}, 1)}
 # With a weight that the first and the last stage share.
 TIED = ("1f1b", "zb_v", "interleaved", "chimera", "zb_h1", "dualpipe_v")
 

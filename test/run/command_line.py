@@ -7,7 +7,7 @@ import json, os, pty, shutil, subprocess, sys, threading
 import harness
 
 compiler, folder = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
-translate = os.path.join(os.path.dirname(compiler), "pp-translate")
+translate, pp = (os.path.join(os.path.dirname(compiler), name) for name in ("pp-translate", "pp"))
 tally = harness.Tally()
 
 SOURCE = """import "std/models/llama.pipe"
@@ -197,6 +197,51 @@ def streams():
     call(compiler, "t.pipe", "--emit=timeline", "-o", "/dev/full", expect=1)
 
 
+def verbs():
+    """`pp`, the half without code: its verbs are options of pp-compile, and its file needs nothing of the machine."""
+    with open(pp, "rb") as file:
+        data = file.read()
+    with open(os.path.join(os.path.dirname(compiler), "..", "CMakeCache.txt")) as cache:
+        if "CMAKE_BUILD_TYPE:STRING=Release" in cache.read():
+            begin, size, count = (int.from_bytes(data[at:at + of], "little") for at, of in ((32, 8), (54, 2), (56, 2)))
+            kinds = {int.from_bytes(data[begin + size * i:begin + size * i + 4], "little") for i in range(count)}
+            tally.check(1 in kinds and not kinds & {2, 3}, "pp needs no loader and has no dynamic symbol")
+            tally.check(len(data) < 12e6, f"pp has {len(data)} bytes, expected at most 12 MB")
+    for verb, option in (("draw", "--emit=timeline"), ("stats", "--emit=stats"), ("json", "--emit=json"),
+                         ("plan", ["--plan", "--emit=pipe"])):
+        options = [option] if isinstance(option, str) else option
+        same = call(pp, verb, "t.pipe").stdout
+        tally.check(same and same == call(compiler, "t.pipe", *options).stdout, f"pp {verb} is {options}")
+        tally.check(same == call(pp, "t.pipe", *options).stdout, f"pp takes {options} without a verb")
+    tally.check("progress" in call(pp, "prove", "t.pipe").stdout, "pp prove")
+    tally.check(call(pp, "draw", "--emit=tasks", "t.pipe").stdout == call(compiler, "t.pipe", "--emit=tasks").stdout,
+                "an --emit beside the verb counts")
+    for ending, begin in ((".svg", "<svg"), (".html", "<!doctype html"), (".json", "{")):
+        call(pp, "draw", "t.pipe", "-o", "drawn" + ending)
+        tally.check(read("drawn" + ending).lower().startswith(begin), f"pp draw -o drawn{ending}")
+    exported = call(translate, "--export-csv", "t.pipe").stdout
+    tally.check(exported == call(pp, "export-csv", "t.pipe").stdout, "pp export-csv")
+    write("t.csv", exported)
+    tally.check("schedule back(" in call(pp, "import-csv", "t.csv", "--name=back").stdout, "pp import-csv")
+    for words, said in ((["drow", "t.pipe"], "pp: error: there is no verb `drow`; did you mean `draw`?"),
+                        (["advise"], "pip install pp-schedules"), (["t.pipe"], "say what to do with `t.pipe`"),
+                        ([], "say what to do: pp VERB FILE"), (["draw"], "name the file to read: pp"),
+                        (["draw", "t.pipe", "--emit=exe"], "`--emit` has no value `exe`"),
+                        (["draw", "t.pipe", "--rank=0"], "there is no option `--rank`"),
+                        (["stats", "t.pipe", "--messages"], "`--messages` has no effect here; it is for --emit=svg"),
+                        (["export-csv", "t.pipe", "--name=x"], "`--name` has no effect here; it is for --import-csv"),
+                        (["export-csv", "t.pipe", "--memory"], "`--memory` has no effect here; it is not for"),
+                        (["draw", "t.pipe", "--comms"], "`--comms` has no effect here; it is for --export-csv")):
+        done = call(pp, *words, expect=2)
+        tally.check(said in done.stderr and not done.stdout, f"pp {words}: {first(done.stderr)}")
+    for words, shown, hidden in ((["draw"], "--to-scale", "--search-seconds"), (["prove"], "--channels", "--columns"),
+                                 (["export-csv"], "--comms", "--messages"), (["search"], "--search-seconds", "--lsp"),
+                                 (["lsp"], "--stdlib", "--schedule"), ([], "import-csv", "--messages")):
+        told = call(pp, *words, "--help").stdout
+        tally.check(shown in told and hidden not in told, f"pp {words} --help")
+    tally.check(call(pp, "--version").stdout.startswith("pp "), "pp --version")
+
+
 def codes():
     """0 done, 1 the program or a file, 2 the command line; and what --help says."""
     write("wrong.pipe", SOURCE.replace("layers = 2", "layers = 0"))
@@ -213,7 +258,7 @@ def codes():
                         (["t.pipe", "--channels=x"],
                          "there are `rank`, `direction`, `pair`, `edge`, `serial` and `all`"),
                         (["t.pipe", "--target=tpu"], "target `tpu` is not known; there are cpu and cuda"),
-                        ([], "name the file to compile"),
+                        ([], "name the file to read"),
                         (["t.pipe", "-D", "ranks"], "expected -D name=value, got `-D ranks`"),
                         (["t.pipe", "-D", "ranx=2", "--emit=timeline"],
                          "<command line>:1:4: error: train `t` has no "
@@ -229,7 +274,7 @@ def codes():
         done = call(compiler, *words, expect=2)
         tally.check(said in done.stderr and not done.stdout, f"{words}: {first(done.stderr)}")
     for words in ([], ["--import-csv", "--export-csv", "t.pipe"], ["--import-csv", "--comms", "t.pipe"],
-                  ["--import-csv", "-D", "a=1", "t.pipe"],
+                  ["--import-csv", "-D", "a=1", "t.pipe"], ["--export-csv", "--emit=stats", "t.pipe"],
                   ["--export-csv", "--name=x", "t.pipe"], ["--export-csv", "--dialect=3", "t.pipe"]):
         call(translate, *words, expect=2)
     call(translate, "--export-csv", "missing.pipe", expect=1)
@@ -325,6 +370,7 @@ def main():
     options()
     also()
     names()
+    verbs()
     codes()
     colours()
     emitted()

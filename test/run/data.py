@@ -5,7 +5,7 @@
 # usage: data.py PP_COMPILE FOLDER
 # With a rate of 0 the loss of a step depends on its sequences alone. So the losses of a run that reads the file in its
 # order, one sequence a step, say which sequences another run has read.
-import fractions, json, os, struct, sys
+import fractions, json, os, struct, sys, zlib
 import harness
 
 SIZES = dict(model="llama", layers=1, hidden=8, heads=1, kv_heads=1, ffn=16, vocab=256, sequence=8, microbatch=1,
@@ -154,6 +154,26 @@ def check_refused(compiler, folder, text):
         assert expected in done.stderr, done.stderr
 
 
+def check_middle(program, folder):
+    """One byte in the middle of a file of 300 kB has changed; a checkpoint without a checksum is read as before."""
+    letters = bytearray(b"abcdefghijkl" * 25000)
+    long, saved = write(folder, "long.txt", bytes(letters)), os.path.join(folder, "long")
+    harness.call(["rm", "-rf", saved])
+    harness.call([program, "--in-process", "--data", long, "--steps", "9", "--stop-at", "2", "--save", saved])
+    letters[150000] += 1
+    changed = write(folder, "changed.txt", bytes(letters))
+    resumed = ["--data", changed, "--resume", saved]
+    done = harness.call([program, "--in-process", *resumed], expect=1)
+    sums = [format(zlib.crc32(open(path, "rb").read()), "08x") for path in (long, changed)]
+    said = f"of checksum {sums[0]}, and has changed between its ends: the checksum is {sums[1]}; with `--changed data`"
+    assert said in done.stderr and done.stderr.count("error") == 1, done.stderr
+    harness.call([program, "--in-process", *resumed, "--changed", "data"])
+    state = json.load(open(os.path.join(saved, "state.json")))
+    del state["data"]["checksum"], state["crc32"], state["crc32_before"]
+    write(saved, "state.json", json.dumps(state).encode())
+    harness.call([program, "--in-process", *resumed])
+
+
 def check_resume(compiler, folder, text):
     """A shuffled run that stops and resumes ends in the same bits; other data, another optimizer or model do not pass
     unseen."""
@@ -176,6 +196,7 @@ def check_resume(compiler, folder, text):
     assert "the data was" in done.stderr and "--changed data" in done.stderr, done.stderr
     done = harness.call([program, "--in-process", "--data", other, "--resume", middle, "--changed", "data"])
     assert "remark: the data was" in done.stdout, done.stdout
+    check_middle(program, folder)
     clipped = compiled(compiler, folder, "clipped", **values, clip=0.5)
     done = harness.call([clipped, "--in-process", "--data", text, "--resume", middle], expect=1)
     assert "the optimizer's clip was 1.0 and is 0.5" in done.stderr, done.stderr

@@ -133,28 +133,22 @@ def most(lives):
     return peak
 
 
-def stashes_of(rank, messages):
-    """By units: from F, R or arrival to the last backward, or until it has left."""
-    begun, lives = {}, []
-    for i, action in enumerate(rank["actions"]):
-        begins = ends = False
-        if action[0] == "run":
-            saves = any(rank["values"][v]["role"] == "stash" for v in action[6])
-            unit = (action[3], action[4], action[9:])
-            begins = action[1] == "R" or (action[1] == "F" and (saves or action[2] != "light"))
-            ends = action[1] in "BW"
-        elif messages[action[1]]["role"] == "stash":
-            message = messages[action[1]]
-            unit = (message["piece"], message["mb"], [message["slice"]] if "slice" in message else [])
-            value = next(a[3] for a in rank["actions"] if a[0] == "post" and a[1:3] == action[1:3])
-            here = not rank["values"][value]["host"]
-            begins, ends = (here and action[0] == kind and action[2] == end
-                            for kind, end in (("post", "receive"), ("wait", "send")))
-        if begins:
-            begun.setdefault(str(unit), i)
-        if ends and str(unit) in begun:
-            lives.append((begun.pop(str(unit)), i))
-    return lives + [(first, len(rank["actions"])) for first in begun.values()]
+def stashes_of(rank, lives):
+    """By units: from the first of a unit's stashes on the device to the end of its last one."""
+    units = {}
+    for v, first, last in lives:
+        value = rank["values"][v]
+        if value["role"] == "stash" and not value["host"]:
+            units.setdefault((value["piece"], value["mb"], value["label"]), []).append((first, last))
+    merged = []
+    for own in map(sorted, units.values()):
+        merged.append(own[0])
+        for first, last in own[1:]:
+            if first <= merged[-1][1]:
+                merged[-1] = merged[-1][0], max(last, merged[-1][1])
+            else:
+                merged.append((first, last))
+    return merged
 
 
 def counts_of(rank, messages):
@@ -169,7 +163,7 @@ def counts_of(rank, messages):
     posts = {tuple(a[1:3]): i for i, a in enumerate(actions) if a[0] == "post"}
     return counts | dict(
         guests=peak(lambda v: values[v]["role"] == "stash" and not values[v]["host"] and v in came - used),
-        host_stashes=peak(lambda v: values[v]["host"]), stashes=most(stashes_of(rank, messages)),
+        host_stashes=peak(lambda v: values[v]["host"]), stashes=most(stashes_of(rank, lives)),
         messages=most([(posts[tuple(a[1:3])], i) for i, a in enumerate(actions) if a[0] == "wait"]))
 
 
@@ -226,6 +220,25 @@ def swaps(lines, program):
                    program | {"programs": ranks})
 
 
+def judge_stashes(compiler, tally):
+    """Numbers by hand. 1F1B of four stages keeps min(m, p - r) stashes; a first stage that trains nothing keeps none.
+    HelixPipe of eight layers keeps on each rank what two layers of eight microbatches keep, three parts each, for all
+    forwards come first; the head runs in its backward and keeps none. A stage that is an embedding or the loss alone
+    keeps none: their inputs are activations and data."""
+    def stated(schedule, **more):
+        defines = [word for name, value in more.items() for word in ("-D", f"{name}={value}")]
+        words = [*options_of(schedule, 4, 8), *defines]
+        program = json.loads(harness.call([compiler, harness.TRAIN, *words, "--emit=json"]).stdout)
+        return [counts["stashes"] for counts in program["counts"]]
+
+    for wanted, schedule, more in (([4, 3, 2, 1], "one_f_one_b", {}),
+                                   ([0, 3, 2, 1], "one_f_one_b", {"freeze": "embed_tokens,layers.0.,layers.1."}),
+                                   ([48] * 4, "helixpipe", {}),
+                                   ([0, 3, 2, 0], "megatron", {"layout": "E|t*4|t*4|L"})):
+        got = stated(schedule, **more)
+        tally.check(got == wanted, f"stashes of {schedule} {more}: expected {wanted}, got {got}")
+
+
 def judge_swaps(compiler, folder, every, tally):
     """Where pp says that the ranks wait for each other there is a cycle, and nowhere else."""
     options, path = options_of("interleaved", 4, 4), os.path.join(folder, "swapped.mlir")
@@ -262,6 +275,7 @@ def main():
             tally.attempt(f"{schedule} {size}", lambda one: taken.append(
                 judge(arguments.compiler, one, *map(int, size.split(",")))), schedule)
         tally.check(sum(taken) > len(schedules) * 3 // 4, f"{sum(taken)} of {len(schedules)} schedules take {size}")
+    judge_stashes(arguments.compiler, tally)
     judge_swaps(arguments.compiler, arguments.folder, arguments.every, tally)
     return tally.close()
 

@@ -9,7 +9,7 @@
 # NEAR is how much longer a step of --search may be. With one stage on each rank it may not be longer (the table has
 # four digits). Else the local search may miss choices: for each cut it compiles the three that the planner's model
 # finds best, and then single changes of one schedule.
-import concurrent.futures, itertools, json, math, os, re, shlex, signal, subprocess, sys
+import concurrent.futures, itertools, json, math, os, re, shlex, signal, subprocess, sys, time
 from harness import TRAIN, Tally, call
 
 COMPILER, FOLDER = sys.argv[1:3]
@@ -169,6 +169,73 @@ def check_speeds(tally):
     tally.check(best["step"] < 0.6 * step, f"as even as can be: {step:.4g} s, --search finds {best['step']:.4g} s")
 
 
+def check_meshes_of_kinds(tally):
+    """One of two nodes is a third as fast. The library cuts evenly, so none of its rows says that two ranks are best,
+    each on the two devices of a node; layers by hand do."""
+    path = os.path.join(FOLDER, "nodes.pipe")
+    speeds = "f32 = [228e9, 228e9, 76e9, 76e9], bandwidth = [12e9, 12e9, 4e9, 4e9]"
+    with open(path, "w") as file:
+        file.write(f"{open(TRAIN).read()}cluster nodes {{ ranks 2  memory 1e9  device {speeds}  {LINKS}  "
+                   "between bandwidth = 5e9, latency = 3e-6 }\n")
+    sizes = [path, "-D", "layers=8", "-D", "hidden=64", "--cluster=nodes"]
+    best = rows(call([COMPILER, *sizes, "-D", "ranks=4", "--search", "--search-seconds=30"]).stdout)[0]
+    hand = {}
+    for held, mesh in itertools.product(([2, 2, 2, 2], [3, 3, 1, 1], [4, 4], [6, 2], [7, 1]), ("data", "tensor")):
+        ranks = len(held)
+        microbatches = 4 if ranks == 2 and mesh == "data" else 8
+        words = [] if ranks == 4 else ["-D", f"mesh.{mesh}=2"]
+        words += ["-D", f"schedule.held={held}".replace(" ", ""), "-D", f"schedule.ranks={ranks}", "--emit=stats",
+                  "-D", f"schedule.microbatches={microbatches}", "--schedule=std/stages.pipe:stages", "--plan"]
+        hand[str(held), mesh] = stats([*sizes, *words])[1]
+    winner = min(hand, key=hand.get)
+    tally.check(winner == ("[6, 2]", "data") and best["step"] <= hand[winner] * 1.0005,
+                f"{winner} by hand takes {hand[winner]:.4g} s, --search finds {best['step']:.4g} s ({best['what']})")
+
+
+def check_pairs(tally):
+    """Units side by side: few microbatches have few pairs, so a short step says too much of a long one. DualPipe-V is
+    shorter than ZB-V here by 0.35 %, and must be found from there, before stages are planned."""
+    path = os.path.join(FOLDER, "pairs.pipe")
+    with open(path, "w") as file:
+        file.write(f"{open(TRAIN).read()}cluster pairs {{ ranks 8  memory 1e9  device f32 = 228e9, bandwidth = 12e9  "
+                   "inside bandwidth = 11e9, latency = 3e-7 }\n")
+    values = dict(layers=16, hidden=64, vocab=256, sequence=128, ffn=256, ranks=4, microbatches=32, microbatch=1)
+    values |= {"mesh.tensor": 2, "mesh.sequence": "true"}
+    sizes = [path, "--cluster=pairs", *(word for item in values.items() for word in ("-D", "{}={}".format(*item)))]
+    zb_v, dualpipe_v = (stats([*sizes, "-D", f"schedule={name}", "--emit=stats"])[1]
+                        for name in ("zb_v", "dualpipe_v"))
+    tally.check(dualpipe_v < 0.998 * zb_v, f"by hand: DualPipe-V takes {dualpipe_v:.5g} s, ZB-V {zb_v:.5g} s")
+    run = subprocess.Popen([COMPILER, *sizes, "-D", "schedule=zb_v", "--search=schedule", "--search-seconds=300"],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in run.stderr:
+        if re.search(r"dualpipe_v\(|  (V|a stage|a loop|2 waves)", line):
+            break
+    run.send_signal(signal.SIGINT)
+    best = rows(run.communicate(timeout=120)[0])[0]
+    tally.check(near(best["step"], dualpipe_v) and "dualpipe_v(" in best["what"],
+                f"--search finds {best['step']:.5g} s ({best['what']}) before it plans stages")
+
+
+def check_time(tally):
+    """A search that says that its time was over has used it: steps that were cut off get what later ones leave."""
+    begin = time.monotonic()
+    done = call([COMPILER, TRAIN, "-D", "ranks=7", "-D", "microbatches=14", "--cluster=h100_ndr", "--search",
+                 "--search-seconds=3"])
+    took = time.monotonic() - begin
+    tally.check("time was over" not in done.stdout or took >= 3, f"time was over after {took:.1f} of 3 s")
+
+
+def check_nearest(tally):
+    """Where nothing fits, the message says how much is missing: with so much memory, and 1 % more, something fits."""
+    sizes = [TRAIN, "-D", "layers=2", "-D", "hidden=32", "-D", "vocab=64", "-D", "sequence=32", "-D", "ranks=2", "-D",
+             "microbatches=2", "--cluster=cpu", "--search"]
+    said = call([COMPILER, *sizes, "--memory-limit=100KiB"], expect=1).stderr
+    times = float((re.search(r"which needs at least ([\d.]+) times as much", said) or [0, "0"])[1])
+    tally.check(times > 1, f"no word on what is missing:\n{said}")
+    fits = call([COMPILER, *sizes, f"--memory-limit={round(100 * times * 1.01)}KiB"], expect=None)
+    tally.check(fits.returncode == 0, f"{times} times 100 KiB: {fits.stderr}")
+
+
 def check_interrupt(tally):
     """SIGINT prints what was found, and the exit code says so."""
     sizes = ["-D", "layers=32", "-D", "ranks=8", "-D", "microbatches=64"]
@@ -234,6 +301,10 @@ def main():
     if not ALL:
         check_rows(tally)
         check_speeds(tally)
+        check_meshes_of_kinds(tally)
+        check_pairs(tally)
+        check_time(tally)
+        check_nearest(tally)
         check_interrupt(tally)
         check_outputs(tally)
     return tally.close()

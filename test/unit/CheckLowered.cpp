@@ -5,6 +5,7 @@
 // another's place; of the JSON texts one leaf, a key or an entry left out, an entry twice, two swapped. Of each kind
 // some are sampled at random, of every program and rank; with PP_MUTANTS=all each is made, which takes an hour.
 #include "lowering/CheckLowered.h"
+#include "analysis/Proof.h"
 #include "dialect/nn/Nn.h"
 #include "frontend/Frontend.h"
 #include "lowering/Lowering.h"

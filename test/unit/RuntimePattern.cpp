@@ -1,10 +1,11 @@
 // Runs messages under mpirun, random or long ones, and ends with 0 if all arrive.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// <seed> <messages> <steps> <lag> <plain|rendezvous> [<longest count>], or long <bytes>.., or
-// sums <plain|rendezvous> <bytes of scratch> <count>..
+// <seed> <messages> <steps> <lag> <plain|rendezvous> [<longest count>], or long <bytes>.., or joints <bytes>.., or
+// channels <plain|rendezvous>, or sums <plain|rendezvous> <bytes of scratch> <count>..
 #include "test/unit/RuntimePattern.h"
 #include "runtime/transport/MpiCollective.h"
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -36,6 +37,66 @@ static Status runLong(pp_rank_t &rank, Transport &transport, const std::vector<i
     sum += rank.rank == 0 ? 0 : lengths[i];
   }
   return transport.received() == sum ? Status() : internal("counted ", transport.received(), " bytes of ", sum);
+}
+
+/// Rank 0 sends on one channel and then on another. Rank 1 posts the receives in the other order.
+static Status runChannels(pp_rank_t &rank, Transport &transport) {
+  RankProgram program = test::emptyPrograms(2)[size_t(rank.rank)];
+  for (int32_t channel : {7, 8})
+    program.messages.push_back(
+        test::p2p(rank.rank == 0, 1 - rank.rank, rank.rank == 0 ? channel : 15 - channel, 8, "word"));
+  PP_TRY(transport.prepare(program));
+  double data[] = {7, 8};
+  for (int32_t i : {0, 1})
+    PP_CHECKED(rank.rank == 0 ? transport.postSend(rank, i, &data[i]) : transport.postReceive(rank, i, &data[i]));
+  for (int32_t i : {0, 1}) {
+    PP_CHECKED(transport.complete(rank, i));
+    if (data[i] != program.messages[size_t(i)].channel)
+      return internal("channel ", program.messages[size_t(i)].channel, " brought ", data[i]);
+  }
+  return {};
+}
+
+/// One collective of both ranks that is so long: words are marked at both ends, in the middle, and where 31 bits end.
+static Status runJoint(pp_rank_t &rank, Transport &transport, MessageSpec::Kind kind, int64_t bytes) {
+  using Kind = MessageSpec::Kind;
+  RankProgram program = test::emptyPrograms(2)[size_t(rank.rank)];
+  const int64_t words = bytes / 8, half = words / 2, own = rank.rank;
+  const bool isSharded = kind == Kind::AllGather || kind == Kind::ReduceScatter, isExchange = kind == Kind::AllToAll;
+  program.messages.push_back(isSharded ? test::sharded(kind, {0, 1}, 7, words)
+                                       : test::rooted(kind, 1, {0, 1}, 7, words));
+  PP_TRY(transport.prepare(program));
+  const int64_t last = words - 1, end = int64_t(1) << 28; // of 31 bits
+  const int64_t places[] = {0, half - 1, half, std::min(end - 1, last), std::min(end, last), last};
+  auto valueOf = [&](int64_t of, int64_t place) {
+    bool isMarked = std::find(std::begin(places), std::end(places), place) != std::end(places);
+    return isMarked ? double(of + 1) * 1e6 + double(place % 9973) : 0;
+  };
+  std::vector<double> data(static_cast<size_t>(words)), shard(size_t(isExchange ? words : isSharded ? half : 0));
+  const int64_t first = isSharded ? own * half : 0; // of the shard
+  for (int64_t place : places)
+    if (kind != Kind::AllGather && !isExchange)
+      data[size_t(place)] = valueOf(own, place);
+    else if (place >= first && place - first < int64_t(shard.size()))
+      shard[size_t(place - first)] = valueOf(own, place);
+  PP_CHECKED(transport.postCollective(rank, 0, data.data(), shard.data()));
+  PP_CHECKED(transport.complete(rank, 0));
+  for (int64_t place : places) {
+    double expected = valueOf(0, place) + valueOf(1, place), got = data[size_t(place)];
+    if (kind == Kind::Broadcast)
+      expected = valueOf(1, place);
+    else if (kind == Kind::Reduce && own == 0)
+      expected = valueOf(0, place);
+    else if (kind == Kind::AllGather)
+      expected = valueOf(place / half, place);
+    else if (isExchange)
+      expected = valueOf(place / half, own * half + place % half);
+    else if (kind == Kind::ReduceScatter)
+      got = place / half == own ? shard[size_t(place - first)] : expected;
+    if (got != expected)
+      return internal(kindName(kind), " of ", bytes, " bytes: word ", place, " is ", got, " for ", expected);
+  }
+  return {};
 }
 
 /// Makes a sum one of which each member gets a share: of two rounds, the first with the longer runs, or where it lies.
@@ -100,6 +161,16 @@ static Status run(pp_rank_t &rank, Transport &transport, int argc, char **argv) 
       counts.push_back(atoll(argv[i]));
     return runSums(rank, transport, counts);
   }
+  if (strcmp(argv[1], "channels") == 0)
+    return runChannels(rank, transport);
+  if (strcmp(argv[1], "joints") == 0) {
+    using Kind = MessageSpec::Kind;
+    for (int i = 2; i < argc; ++i)
+      for (Kind kind :
+           {Kind::Broadcast, Kind::Reduce, Kind::AllReduce, Kind::AllGather, Kind::ReduceScatter, Kind::AllToAll})
+        PP_TRY(runJoint(rank, transport, kind, atoll(argv[i])));
+    return {};
+  }
   if (strcmp(argv[1], "long") == 0) {
     std::vector<int64_t> lengths;
     for (int i = 2; i < argc; ++i)
@@ -114,15 +185,16 @@ static Status run(pp_rank_t &rank, Transport &transport, int argc, char **argv) 
 int main(int argc, char **argv) {
   if (argc < 3 || !getenv("OMPI_COMM_WORLD_SIZE"))
     return 2;
-  bool isLong = strcmp(argv[1], "long") == 0, isSums = strcmp(argv[1], "sums") == 0;
-  if (argc < 6 && !isLong && !isSums)
+  bool isLong = strcmp(argv[1], "long") == 0 || strcmp(argv[1], "joints") == 0, isSums = strcmp(argv[1], "sums") == 0;
+  bool isShort = strcmp(argv[1], "channels") == 0;
+  if (argc < 6 && !isLong && !isSums && !isShort)
     return 2;
   if (isSums)
     mostMpiScratch = atoll(argv[3]);
   else if (argc > 6 && !isLong)
     mostMpiCount = atoll(argv[6]);
-  const char *sends = isLong ? "plain" : argv[isSums ? 2 : 5];
-  TransportOptions options{strcmp(sends, "plain") == 0 ? Sends::Plain : Sends::Rendezvous, 60};
+  const char *sends = isLong ? "plain" : argv[isSums || isShort ? 2 : 5];
+  TransportOptions options{strcmp(sends, "plain") == 0 ? Sends::Plain : Sends::Rendezvous, isLong ? 600.0 : 60.0};
   int32_t ranks = atoi(getenv("OMPI_COMM_WORLD_SIZE")), rank = 0;
   std::unique_ptr<Transport> transport;
   Status status = makeMpiTransport(pp::Mesh(ranks), options, rank, transport);

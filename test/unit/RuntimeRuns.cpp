@@ -137,6 +137,14 @@ TEST_F(RuntimeRuns, ProcessesDeliverEveryMessage) {
   }
 }
 
+// Channels between two ranks are apart, whatever the order in which the other rank receives.
+TEST_F(RuntimeRuns, ProcessesKeepChannelsApart) {
+  for (std::string sends : {"plain", "rendezvous"}) {
+    Ran ran = shell("mpirun --oversubscribe -n 2 " PP_BYHAND_DIR "/pp-message-pattern channels " + sends);
+    EXPECT_EQ(ran.code, 0) << ran.error;
+  }
+}
+
 // Sums of the devices of a rank, in one segment and in several that share a short scratch.
 TEST_F(RuntimeRuns, ProcessesSumInSegments) {
   for (std::string processes : {"2", "3", "5"})

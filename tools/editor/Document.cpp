@@ -7,13 +7,13 @@
 #include "frontend/syntax/Parser.h"
 #include "mlir/Pass/PassManager.h"
 #include "passes/Passes.h"
+#include "report/Names.h"
 #include "report/Pictures.h"
 #include "tools/Forms.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Format.h"
 #include "llvm/Support/Path.h"
-#include "llvm/Support/Regex.h"
 
 using namespace mlir;
 using namespace pp;
@@ -73,20 +73,13 @@ void Document::readOptions() {
 
 static bool isTrain(const DeclaredName &name) { return name.buffer == 1 && name.kind == "train"; }
 
-/// What is drawn where the file has no `train`. False if there is no schedule, too.
+/// Chooses the schedule that is drawn where the file has no `train`. False if there is none, either.
 bool Document::chooseSchedule() {
-  if (llvm::any_of(names, isTrain))
+  if (llvm::any_of(names, isTrain) || !options.schedule.empty())
     return true;
-  bool isGiven = !options.schedule.empty();
   for (const DeclaredName &name : names)
-    if (!isGiven && name.buffer == 1 && name.kind == "schedule")
+    if (name.buffer == 1 && name.kind == "schedule")
       options.schedule = name.name.str();
-  auto define = [&](StringRef name, StringRef value) {
-    if (llvm::none_of(options.defines, [&](const auto &each) { return each.first == name; }))
-      options.defines.push_back({name.str(), value.str()});
-  };
-  define("ranks", "4");
-  define("microbatches", "8");
   return !options.schedule.empty();
 }
 
@@ -98,30 +91,37 @@ void Document::check() {
     (void)parse(source, source.text(1));
     return;
   }
-  // Of a schedule alone every stage gets one layer, or as many as the others.
-  bool chooses = llvm::none_of(names, isTrain) && llvm::none_of(options.defines, [](const auto &define) {
-                   return define.first == "layers" || define.first == "model.layers";
-                 });
-  if (chooses)
-    options.defines.push_back({"layers", "8"});
-  bool isRight = compile();
-  llvm::Regex few("([0-9]+) stages need a layer each");
-  llvm::SmallVector<StringRef> found;
-  std::string layers;
-  if (isRight && chooses) {
-    size_t pieces = llvm::count_if(program().getOps<PieceOp>(), [](PieceOp) { return true; });
-    layers = 8 % pieces ? std::to_string(pieces) : "";
-  } else if (chooses && !messages.empty() && few.match(messages.front().message, &found)) {
-    layers = found[1].str();
-  }
-  if (layers.empty())
-    return;
-  options.defines.back().second = layers;
-  messages.clear();
+  options.attempt = &attempt;
   compile();
+  if (llvm::any_of(names, isTrain))
+    return;
+  isSpread =
+      llvm::any_of(options.defines, [](const auto &define) { return StringRef(define.first).ends_with("layers"); });
+  while (fill())
+    compile();
+}
+
+/// Gives the drawn schedule what it lacks. False if it lacks nothing, or something that is not for this to choose.
+bool Document::fill() {
+  static constexpr std::pair<StringRef, StringRef> kDrawn[] = {
+      {"ranks", "4"}, {"microbatches", "8"}, {"slices", "4"}, {"layers", "8"}};
+  size_t before = options.defines.size();
+  auto isGiven = [&](StringRef name) {
+    return llvm::any_of(options.defines, [&](const auto &define) { return define.first == name; });
+  };
+  for (const auto &[name, value] : kDrawn)
+    if (llvm::is_contained(attempt.missing, name) && !isGiven(name))
+      options.defines.push_back({name.str(), value.str()});
+  if (options.defines.size() == before && attempt.layers && !isSpread) {
+    isSpread = true; // once, for more stages may come of more layers
+    options.defines.push_back({"layers", std::to_string(attempt.layers)});
+  }
+  return options.defines.size() > before;
 }
 
 bool Document::compile() {
+  attempt = {};
+  messages.clear();
   ScopedDiagnosticHandler handler(&context, [&](mlir::Diagnostic &diagnostic) { return tell(diagnostic), success(); });
   OwningOpRef<ModuleOp> made = importPipe(manager, &context, options);
   if (!made)
@@ -150,6 +150,14 @@ void Document::tell(mlir::Diagnostic &diagnostic) {
   messages.push_back(std::move(made));
 }
 
+/// UTF-16 has two units for a character of four bytes of UTF-8, and else one.
+static unsigned unitsOf(StringRef text) {
+  unsigned units = 0;
+  for (unsigned char byte : text)
+    units += (byte < 0x80 || byte >= 0xC0) + (byte >= 0xF0);
+  return units;
+}
+
 /// What stands on no line of a file (the command line) is told at the top of this one.
 TextPlace Document::placeOf(mlir::Location location) const {
   std::optional<FileLineColLoc> found;
@@ -170,8 +178,9 @@ TextPlace Document::placeOf(unsigned buffer, SMLoc at) const {
   auto [line, column] = manager.getLineAndColumn(at, buffer);
   StringRef rest(at.getPointer(), manager.getMemoryBuffer(buffer)->getBufferEnd() - at.getPointer());
   size_t length = rest.take_while([](char c) { return llvm::isAlnum(c) || c == '_'; }).size();
-  return {manager.getMemoryBuffer(buffer)->getBufferIdentifier().str(), line - 1, column - 1,
-          unsigned(column - 1 + std::max<size_t>(length, 1))};
+  unsigned begin = unitsOf(StringRef(at.getPointer() - (column - 1), column - 1));
+  return {manager.getMemoryBuffer(buffer)->getBufferIdentifier().str(), line - 1, begin,
+          unsigned(begin + std::max<size_t>(length, 1))};
 }
 
 //===-- What words mean -----------------------------------------------------------------------------------------===//
@@ -227,10 +236,22 @@ void Document::declare(unsigned buffer) {
   }
 }
 
+/// The end of the line if it is shorter; null if there is no such line.
+const char *Document::pointerAt(unsigned line, unsigned column) const {
+  SMLoc begin = manager.FindLocForLineAndColumn(1, line + 1, 1);
+  if (!begin.isValid())
+    return nullptr;
+  const char *at = begin.getPointer(), *end = manager.getMemoryBuffer(1)->getBufferEnd();
+  for (unsigned units = 0; at != end && *at != '\n'; ++at)
+    if (unsigned more = unitsOf(StringRef(at, 1)); (units += more) > column && more)
+      break;
+  return at;
+}
+
 const Token *Document::wordAt(unsigned line, unsigned column) const {
-  SMLoc at = manager.FindLocForLineAndColumn(1, line + 1, column + 1);
+  const char *at = pointerAt(line, column);
   for (const Token &word : tokens[1])
-    if (at.isValid() && word.at.getPointer() <= at.getPointer() && at.getPointer() < word.end)
+    if (at && word.at.getPointer() <= at && at < word.end)
       return &word;
   return nullptr;
 }
@@ -291,6 +312,18 @@ std::string Document::hover(unsigned line, unsigned column) const {
   return ("```pipe\n" + said + "\n```\n" + comment).str();
 }
 
+/// How long, why, and for which message.
+void Document::writeWait(const Idle &idle, llvm::raw_ostream &os) const {
+  os << llvm::format(", after %g of waiting (%s)", idle.end - idle.start, stringifyIdleCause(idle.cause).str().c_str());
+  if (idle.flight < 0)
+    return;
+  const Flight &flight = step->flights[idle.flight];
+  os << " for `" << PostOp(flight.posts.front()).getThing().str() << "`";
+  if (flight.kind() == PostKind::send)
+    os << " from rank " << flight.ranks.front();
+  os << ", " << withUnit(flight.bytes);
+}
+
 /// Of the unit that is written there: on which ranks it runs, when, and after what its rank has waited.
 std::string Document::unitsAt(const Token &word) const {
   if (word.kind != Token::UnitLetter || !step)
@@ -313,8 +346,7 @@ std::string Document::unitsAt(const Token &word) const {
          << llvm::format("%g to %g", span.start, span.end);
       for (const Idle &idle : timeline.idles)
         if (idle.end == span.start && idle.end > idle.start)
-          os << llvm::format(", after %g of waiting (%s)", idle.end - idle.start,
-                             stringifyIdleCause(idle.cause).str().c_str());
+          writeWait(idle, os);
       os << "\n";
     }
   }
@@ -325,9 +357,8 @@ std::string Document::unitsAt(const Token &word) const {
 
 std::vector<std::pair<std::string, StringRef>> Document::completions(unsigned line, unsigned column) const {
   std::vector<std::pair<std::string, StringRef>> made;
-  llvm::SmallVector<StringRef> lines;
-  manager.getMemoryBuffer(1)->getBuffer().split(lines, '\n');
-  StringRef before = line < lines.size() ? lines[line].take_front(column) : "";
+  const char *begin = pointerAt(line, 0);
+  StringRef before = begin ? StringRef(begin, pointerAt(line, column) - begin) : "";
   if (before.ltrim().starts_with("import")) {
     std::error_code error;
     for (llvm::sys::fs::recursive_directory_iterator file(options.stdlibDir, error), end; file != end && !error;

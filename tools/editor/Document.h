@@ -10,7 +10,8 @@
 
 namespace pp {
 
-/// A word in a file, in columns from `column` up to `end`. Lines and columns count from 0, and columns count bytes.
+/// A word in a file, in columns from `column` up to `end`. Lines and columns count from 0. Columns count the 16-bit
+/// units of UTF-16, as the protocol does.
 struct TextPlace {
   std::string file;
   unsigned line = 0, column = 0, end = 0;
@@ -35,8 +36,9 @@ struct DeclaredName {
 /// Reads, proves and simulates the file once; then answers.
 ///
 /// A file with a `train` is what `pp-compile FILE` reads. Of a file with schedules alone the last one is drawn, with 4
-/// ranks and 8 microbatches. A comment `# pp: --schedule=NAME --cluster=NAME -D name=value ..` says otherwise. A file
-/// with neither has only its syntax checked.
+/// ranks, 8 microbatches, 4 slices, 8 layers, or as many as its stages share equally. A comment
+/// `# pp: --schedule=NAME --cluster=NAME -D name=value ..` says otherwise. A file with neither has only its syntax
+/// checked.
 class Document {
 public:
   /// `open`: texts that an editor holds, by path; they go before the files.
@@ -44,6 +46,8 @@ public:
            const llvm::StringMap<std::string> &open);
 
   const std::vector<Told> &told() const { return messages; }
+  /// Whether it depends on that file.
+  bool imports(llvm::StringRef path) const { return llvm::is_contained(attempt.files, path); }
   /// The figure of the step; empty where the file is wrong.
   std::string timeline(bool messages, bool memory) const;
   /// What the word there is: its declaration with the comment above, and of a unit where and when it runs. Markdown.
@@ -58,6 +62,8 @@ private:
   mutable llvm::SourceMgr manager; ///< it remembers where lines begin
   std::unique_ptr<Source> words;   ///< for the words of all buffers
   FrontendOptions options;
+  Attempt attempt;                        ///< the last one
+  bool isSpread = false;                  ///< layers were chosen that stages share equally
   std::vector<std::vector<Token>> tokens; ///< by buffer, from 1
   std::vector<DeclaredName> names;
   std::vector<Told> messages;
@@ -67,15 +73,18 @@ private:
   void readOptions();
   bool chooseSchedule();
   void check();
+  bool fill();
   bool compile();
   void readWords();
   void declare(unsigned buffer);
   void tell(mlir::Diagnostic &diagnostic);
   TextPlace placeOf(mlir::Location location) const;
   TextPlace placeOf(unsigned buffer, llvm::SMLoc at) const;
+  const char *pointerAt(unsigned line, unsigned column) const;
   const Token *wordAt(unsigned line, unsigned column) const;
   const DeclaredName *declarationOf(const Token &word) const;
   std::string unitsAt(const Token &word) const;
+  void writeWait(const Idle &idle, llvm::raw_ostream &os) const;
   pipeline::ProgramOp program() const;
 };
 

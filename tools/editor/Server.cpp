@@ -1,12 +1,17 @@
 // The protocol of the language server: what an editor tells and asks, and its answers in the editor's terms.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Somebody who types changes a text faster than it can be proved. So a change only notes the file. A second thread
+// checks what is noted when no change has come for some milliseconds; a question to the server checks it at once.
 #include "tools/editor/Server.h"
 #include "mlir/Tools/lsp-server-support/Transport.h"
 #include "tools/Forms.h"
 #include "tools/editor/Document.h"
 #include "llvm/Support/Program.h"
+#include <condition_variable>
 #include <map>
 #include <set>
+#include <thread>
 
 using namespace mlir;
 using namespace pp;
@@ -33,6 +38,9 @@ bool fromJSON(const json::Value &value, TimelineParams &result, json::Path path)
          map.mapOptional("memory", result.memory);
 }
 
+// A key is pressed less often than this; two notifications of one key come faster.
+constexpr std::chrono::milliseconds kPause(20);
+
 lsp::Range rangeOf(const TextPlace &place) {
   return {{int(place.line), int(place.column)}, {int(place.line), int(place.end)}};
 }
@@ -52,6 +60,15 @@ public:
     handler.method("textDocument/hover", this, &Server::onHover);
     handler.method("textDocument/completion", this, &Server::onCompletion);
     handler.method("pp/timeline", this, &Server::onTimeline);
+    worker = std::thread([this] { work(); });
+  }
+  ~Server() {
+    {
+      std::lock_guard lock(mutex);
+      isOver = true;
+    }
+    changed.notify_one();
+    worker.join();
   }
 
   lsp::MessageHandler &messages() { return handler; }
@@ -61,11 +78,18 @@ private:
   FrontendOptions options;
   lsp::MessageHandler handler;
   lsp::OutgoingNotification<lsp::PublishDiagnosticsParams> publish;
+  bool isDown = false;
+  std::thread worker;
+  std::mutex mutex; ///< for all that follows
+  std::condition_variable changed;
+  bool isOver = false;
+  uint64_t changes = 0;
+  std::set<std::string> noted;        ///< files that have changed and are not checked yet
   llvm::StringMap<std::string> texts; ///< of open files
   std::map<std::string, int64_t> versions;
   std::map<std::string, std::unique_ptr<Document>> documents;
-  std::map<std::string, std::set<std::string>> told; ///< by open file: the files that have its messages
-  bool isDown = false;
+  using Diagnostics = std::vector<lsp::Diagnostic>;
+  std::map<std::string, std::map<std::string, Diagnostics>> told; ///< by open file: its messages, by their file
 
   void onInitialize(const lsp::InitializeParams &, lsp::Callback<json::Value> reply) {
     reply(json::Object{
@@ -86,56 +110,93 @@ private:
     update(params.textDocument.uri.file(), params.textDocument.text, params.textDocument.version);
   }
   void onChange(const lsp::DidChangeTextDocumentParams &params) {
-    std::string path = params.textDocument.uri.file().str(), text = texts.lookup(path);
+    std::string path = params.textDocument.uri.file().str(), text;
+    {
+      std::lock_guard lock(mutex);
+      text = texts.lookup(path);
+    }
     if (succeeded(lsp::TextDocumentContentChangeEvent::applyTo(params.contentChanges, text)))
       update(path, text, params.textDocument.version);
   }
   void onClose(const lsp::DidCloseTextDocumentParams &params) {
     std::string path = params.textDocument.uri.file().str();
+    std::lock_guard lock(mutex);
     texts.erase(path);
     documents.erase(path);
-    for (const std::string &file : told[path])
-      tell(file, {});
-    told.erase(path);
-    checkOthers(path);
+    note(path);
   }
 
-  /// Checks the file, and then the others.
   void update(StringRef path, StringRef text, int64_t version) {
+    std::lock_guard lock(mutex);
     texts[path] = text.str();
     versions[path.str()] = version;
-    check(path.str());
-    checkOthers(path);
+    documents[path.str()]; // null until it is checked
+    note(path.str());
   }
 
-  /// Checks the open files that may import this one.
-  void checkOthers(StringRef path) {
-    for (const auto &[other, document] : documents)
-      if (other != path)
-        check(other);
+  void note(const std::string &path) {
+    noted.insert(path);
+    ++changes;
+    changed.notify_one();
   }
 
-  void check(const std::string &path) {
-    documents[path] = std::make_unique<Document>(path, texts.lookup(path), options, texts);
-    std::map<std::string, std::vector<lsp::Diagnostic>> byFile{{path, {}}};
-    for (const std::string &file : told[path])
-      byFile[file];
-    for (const Told &one : documents[path]->told())
-      byFile[one.place.file].push_back(diagnosticOf(one));
-    told[path].clear();
-    for (auto &[file, diagnostics] : byFile) {
-      if (!diagnostics.empty())
-        told[path].insert(file);
-      tell(file, std::move(diagnostics));
+  void work() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      changed.wait(lock, [&] { return isOver || !noted.empty(); });
+      for (uint64_t seen = ~changes; seen != changes && !isOver;) {
+        seen = changes;
+        changed.wait_for(lock, kPause);
+      }
+      if (isOver)
+        return;
+      settle();
     }
   }
 
-  void tell(const std::string &file, std::vector<lsp::Diagnostic> diagnostics) {
+  /// Checks the files that have changed, and the open files that import them, and tells the editor.
+  void settle() {
+    std::set<std::string> files, touched;
+    for (const auto &[path, document] : documents)
+      if (noted.count(path) || llvm::any_of(noted, [&](const std::string &file) { return document->imports(file); }))
+        files.insert(path);
+    for (const std::string &path : std::exchange(noted, {}))
+      if (!documents.count(path))
+        forget(path, touched);
+    for (const std::string &path : files) {
+      documents[path] = std::make_unique<Document>(path, texts.lookup(path), options, texts);
+      forget(path, touched);
+      touched.insert(path);
+      for (const Told &one : documents[path]->told())
+        told[path][one.place.file].push_back(diagnosticOf(one));
+    }
+    for (const auto &[path, its] : told)
+      for (const auto &[file, _] : its)
+        if (files.count(path))
+          touched.insert(file);
+    for (const std::string &file : touched)
+      tell(file);
+  }
+
+  void forget(const std::string &path, std::set<std::string> &touched) {
+    for (const auto &[file, _] : told[path])
+      touched.insert(file);
+    told.erase(path);
+  }
+
+  /// What all open files say of this one; what two of them say stands there once.
+  void tell(const std::string &file) {
     llvm::Expected<lsp::URIForFile> uri = lsp::URIForFile::fromFile(file);
     if (!uri)
       return llvm::consumeError(uri.takeError());
     lsp::PublishDiagnosticsParams params(*uri, versions[file]);
-    params.diagnostics = std::move(diagnostics);
+    for (const auto &[_, its] : told)
+      if (auto found = its.find(file); found != its.end())
+        for (const lsp::Diagnostic &one : found->second)
+          if (llvm::none_of(params.diagnostics, [&](const lsp::Diagnostic &other) {
+                return other.range == one.range && other.message == one.message;
+              }))
+            params.diagnostics.push_back(one);
     publish(params);
   }
 
@@ -164,12 +225,15 @@ private:
     return made;
   }
 
+  /// The document of the newest text; the caller holds the lock.
   Document *documentOf(const lsp::TextDocumentIdentifier &its) {
+    settle();
     auto found = documents.find(its.uri.file().str());
     return found == documents.end() ? nullptr : found->second.get();
   }
 
   void onDefinition(const lsp::TextDocumentPositionParams &params, lsp::Callback<std::vector<lsp::Location>> reply) {
+    std::lock_guard lock(mutex);
     std::vector<lsp::Location> found;
     if (Document *document = documentOf(params.textDocument))
       if (std::optional<TextPlace> place = document->definition(params.position.line, params.position.character))
@@ -179,6 +243,7 @@ private:
   }
 
   void onHover(const lsp::TextDocumentPositionParams &params, lsp::Callback<std::optional<lsp::Hover>> reply) {
+    std::lock_guard lock(mutex);
     Document *document = documentOf(params.textDocument);
     std::string text = document ? document->hover(params.position.line, params.position.character) : "";
     if (text.empty())
@@ -189,6 +254,7 @@ private:
   }
 
   void onCompletion(const lsp::CompletionParams &params, lsp::Callback<lsp::CompletionList> reply) {
+    std::lock_guard lock(mutex);
     lsp::CompletionList list;
     Document *document = documentOf(params.textDocument);
     if (document)
@@ -204,6 +270,7 @@ private:
   }
 
   void onTimeline(const TimelineParams &params, lsp::Callback<json::Value> reply) {
+    std::lock_guard lock(mutex);
     Document *document = documentOf(params.textDocument);
     reply(json::Object{{"svg", document ? document->timeline(params.messages, params.memory) : ""}});
   }

@@ -15,8 +15,8 @@ bool wantsWatch();
 /// changes; until a signal ends it, or the command reads no file at all. The exit code.
 int watch(llvm::ArrayRef<const char *> command, llvm::StringRef input);
 
-/// Notes the files that a watched process has read.
-void noteFiles(const llvm::SourceMgr &manager);
+/// Notes the files that a watched process has read or tried to read.
+void noteFiles(const llvm::SourceMgr &manager, llvm::ArrayRef<std::string> imports = {});
 /// Tells them to the one that watches, when all have been read.
 void tellFiles();
 

@@ -4,7 +4,7 @@
 #
 # usage: manual.py SHARE PROGRAM..     writes below the folder SHARE, where they are installed
 # What --help is understood to be: a heading ends in a colon at the start of a line; below it stand options,
-# `  --name=<value>   - what it does`, their values, `    =exe   - an executable`, and other text, which stays as it is.
+# `  --name=<value>   - what it does`, their values, `    =exe   - an executable`, below `verbs:` verbs, and other text.
 # The help texts of Python's argparse are converted to this form first. The version is that of the first program.
 import os, re, subprocess, sys
 from dataclasses import dataclass, field
@@ -37,11 +37,12 @@ def read_help(text):
         option = re.match(r" {1,4}(-{1,2}[A-Za-z][\w-]*)((?:[ =]<.*?>|\[=<.*?>\])?) +- (.*)$", line)
         value = re.match(r" +=([^\s<]\S*) +- +(.*)$", line)
         heading = re.match(r"(\S.*):$", line)
+        verb = re.match(r"  ([a-z-]+) +- (.*)$", line) if current is sections.get("verbs") else None
         more = re.match(r" {12,}(\S.*)$", line)
         if heading:
             current, last = sections.setdefault(heading[1], []), None
-        elif option:
-            last = Option(option[1], option[2], option[3])
+        elif option or verb:
+            last = Option(option[1], option[2], option[3]) if option else Option(verb[1], "", verb[2])
             current.append(last)
         elif value and last:
             last.values.append([value[1], value[2]])
@@ -101,9 +102,11 @@ def manual(name, version, sections, tools):
 
 def bash(name, options):
     function = "_" + name.replace("-", "_")
+    verbs = " ".join(option.name for option in options if not option.name.startswith("-"))
     cases = [f"    {option.name}) words='{' '.join(value for value, _ in option.values)}' ;;" for option in options
              if option.values]
-    names = " ".join(option.name + ("=" if option.value.startswith("=") or option.values else "") for option in options)
+    names = " ".join(option.name + ("=" if option.value.startswith("=") or option.values else "") for option in options
+                     if option.name.startswith("-"))
     return f"""# How bash completes the command line of {name}.
 {function}() {{
   local word=${{COMP_WORDS[COMP_CWORD]}} option= words=
@@ -122,6 +125,7 @@ def bash(name, options):
     [ "${{COMPREPLY[0]%=}}" = "${{COMPREPLY[0]}}" ] || compopt -o nospace
   else
     COMPREPLY=($(compgen -f -- "$word"))
+    [ "$COMP_CWORD" != 1 ] || COMPREPLY+=($(compgen -W "{verbs}" -- "$word"))
     compopt -o filenames
   fi
 }}
@@ -133,7 +137,12 @@ def zsh(name, options):
     def quoted(text):
         return text.replace("'", "").replace("[", "(").replace("]", ")").replace(":", ";").replace("\\", "")
     lines = []
+    verbs = [option.name for option in options if not option.name.startswith("-")]
+    if verbs:
+        lines.append(f"  '1:verb:({' '.join(verbs)})'")
     for option in options:
+        if not option.name.startswith("-"):
+            continue
         takes = option.value.startswith("=") or option.values
         action = f"({' '.join(value for value, _ in option.values)})" if option.values else "_files"
         lines.append(f"  '{option.name}{'=' if takes else ''}[{quoted(option.text)}]"

@@ -37,6 +37,10 @@ struct LayoutLimits {
 /// their ranks and replicas alone, fewest ranks first. The group that is most like the program comes first.
 std::vector<std::vector<MeshLayout>> layoutGroups(const MeshLayout &written, const LayoutLimits &limits);
 
+/// The layouts of all groups that differ little from this one: in one or two of the sizes ranks, tensor, context, data
+/// and microbatch, by a small factor.
+std::vector<MeshLayout> layoutsNear(const MeshLayout &layout, const MeshLayout &written, const LayoutLimits &limits);
+
 /// The layout with another way to share what it shares: state, rows, heads.
 std::vector<MeshLayout> variantsOf(const MeshLayout &layout);
 

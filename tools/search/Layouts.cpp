@@ -8,6 +8,7 @@
 using namespace pp;
 
 namespace {
+constexpr int64_t kNear = 3;     ///< a size of near layouts differs by this factor at most
 constexpr int64_t kMostRows = 8; ///< sequences of a microbatch that are tried, beside those of the program
 /// Sequences of as many tokens may also be cut over several nodes.
 constexpr int64_t kLongSequence = 65'536;
@@ -112,6 +113,28 @@ std::vector<std::vector<MeshLayout>> pp::layoutGroups(const MeshLayout &written,
   for (auto &[distance, group] : groups)
     made.push_back(std::move(group));
   return made;
+}
+
+std::vector<MeshLayout> pp::layoutsNear(const MeshLayout &layout, const MeshLayout &written,
+                                        const LayoutLimits &limits) {
+  std::vector<MeshLayout> near;
+  for (const std::vector<MeshLayout> &group : layoutGroups(written, limits))
+    for (MeshLayout other : group) {
+      other.sequence = layout.tensor > 1 && other.tensor > 1 ? layout.sequence : other.sequence;
+      other.heads = layout.context > 1 && other.context > 1 ? layout.heads : other.heads;
+      other.zero = layout.data * layout.context > 1 && other.data * other.context > 1 ? layout.zero : other.zero;
+      int differing = 0;
+      bool isNear = true;
+      for (auto size : {&MeshLayout::ranks, &MeshLayout::tensor, &MeshLayout::context, &MeshLayout::data,
+                        &MeshLayout::microbatch}) {
+        auto [less, more] = std::minmax(layout.*size, other.*size);
+        differing += less != more;
+        isNear &= more <= kNear * less;
+      }
+      if (isNear && differing > 0 && differing <= 2 && (layout.ranks > 1) == (other.ranks > 1))
+        near.push_back(other);
+    }
+  return near;
 }
 
 std::vector<MeshLayout> pp::variantsOf(const MeshLayout &layout) {

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   the library on the program's own mesh -> 1F1B on every mesh, with a few microbatches -> the library on those where
-//   no bound says that it is in vain -> stages, layers and savings on the best of them -> the table
+//   a rank has little work -> the best schedule on near meshes -> stages, layers and savings on the best mesh -> the
+//   table. Where devices differ, stages with layers by their speeds come before the library, on every mesh
 //
 // A schedule is tried with a few microbatches first. Its estimate is the time of this step and, for each further
 // microbatch, the work of its busiest rank. Only schedules that may be the best so far by their estimate are judged
@@ -35,14 +36,17 @@ cl::opt<double> secondsOption("search-seconds", cl::value_desc("SECONDS"), cl::c
                               cl::desc("how long --search may take (110; above 64 devices 560)"));
 
 constexpr size_t kShown = 10; ///< rows
-constexpr double kOfSites = 0.3, kOfLayouts = 0.5, kOfSlices = 0.6,
-                 kOfStages = 0.85; ///< shares of the time, until which a step may go on
-constexpr double kNearLimit = 1.5; ///< 1F1B above the limit by less: other schedules may fit
-constexpr int kVariants = 3;       ///< how often the best is varied
-constexpr double kFarAbove = 2;    ///< 1F1B above it by more: little is left to choose
-constexpr double kQuick = 10;      ///< this share of the time left: judged at once, not by its turn
-constexpr double kWorth = 1.3;     ///< stages with a bound so far above the best may become it
-constexpr double kWorse = 1.1;     ///< 1F1B with more ranks takes so much longer: enough ranks
+constexpr double kOfSites = 0.3, kOfLayouts = 0.5, kOfNearby = 0.6, kOfSlices = 0.65,
+                 kOfStages = 0.85;   ///< shares of the time, until which a step may go on
+constexpr double kNearLimit = 1.5;   ///< 1F1B above the limit by less: other schedules may fit
+constexpr int kVariants = 6;         ///< how often the best is varied
+constexpr double kFarAbove = 2;      ///< above the limit or the best step by more: little is left to choose
+constexpr double kHopeless = 1.25;   ///< 1F1B with its bubble takes so many times the best step: it is not tried
+constexpr double kSlack = 1.02;      ///< an estimate may be too long by this factor
+constexpr double kSideBySide = 1.15; ///< units that do not run side by side take longer by this factor at most
+constexpr double kQuick = 10;        ///< this share of the time left: judged at once, not by its turn
+constexpr double kWorth = 1.3;       ///< stages with a bound so far above the best may become it
+constexpr double kWorse = 1.1;       ///< 1F1B with more ranks takes so much longer: enough ranks
 /// Limits of actions and steps, for each second of the search, for a schedule that is tried with a few microbatches.
 constexpr double kActions = 180, kSteps = 200'000;
 constexpr int64_t kMany = 64;                          ///< devices
@@ -170,8 +174,30 @@ void Searcher::refuse(const std::string &what, const std::string &why) {
     example = what + ": " + (why.empty() ? "it does not compile" : why);
 }
 
+/// The time of one further microbatch: the work of the busiest rank. If units run side by side, a longer step tells it,
+/// because they rarely do so while the pipeline fills and drains.
+double Searcher::timeOfFurther(const Candidate &candidate, int64_t few, const PlanOutcome &outcome) {
+  int64_t more = few + few / 2;
+  FailureOr<PlanOutcome> longer = failure();
+  auto use = [&](ModuleOp module) { return LogicalResult(longer = outcomeAsWritten(module, request)); };
+  if (!outcome.hasPairs || failed(compile(candidate, more, use)))
+    return outcome.bound / static_cast<double>(few);
+  return (longer->step - outcome.step) / static_cast<double>(more - few);
+}
+
 /// Tries a candidate with a few microbatches; if it has only few, with all of them, and then judges it.
 std::optional<SearchProbe> Searcher::probe(const Candidate &candidate) {
+  std::string what = candidate.describe(written);
+  std::unique_lock guard(lock);
+  if (auto known = probes.find(what); known != probes.end())
+    return known->second;
+  guard.unlock();
+  std::optional<SearchProbe> made = tryFew(candidate);
+  guard.lock();
+  return probes[what] = made;
+}
+
+std::optional<SearchProbe> Searcher::tryFew(const Candidate &candidate) {
   int64_t all = candidate.layout.microbatches, ranks = candidate.layout.ranks;
   int64_t few = std::max<int64_t>(2, 2 * ranks / candidate.slices); // as long as a pipeline takes to fill and drain
   few = 2 * all <= 3 * few ? all : few;
@@ -190,22 +216,37 @@ std::optional<SearchProbe> Searcher::probe(const Candidate &candidate) {
     refuse(candidate.describe(written), isLarge ? "too large to be tried in this time (--search-seconds)" : why);
     return std::nullopt;
   }
+  double further = few == all ? 0 : timeOfFurther(candidate, few, *outcome);
+  double estimate = outcome->step + static_cast<double>(all - few) * further;
   double times = static_cast<double>(all) / static_cast<double>(few);
   double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  SearchProbe made = {
-      candidate,    outcome->step + (times - 1) * outcome->bound, times * outcome->bound, outcome->peak, took * times,
-      outcome->fill};
+  SearchProbe made = {candidate,
+                      estimate,
+                      outcome->peak,
+                      took * times,
+                      outcome->fill,
+                      times * (areKinds ? outcome->bound : outcome->shared), // even layers stay even in the library
+                      areKinds ? estimate * outcome->shared / outcome->bound : estimate};
   {
     std::lock_guard guard(lock);
     ++tried;
+    if (made.fill < nearest.first)
+      nearest = {made.fill, candidate.describe(written)};
     if (few == all)
       judged.push_back(candidate);
-    if (made.fill <= 1)
-      probes.push_back(made);
   }
   if (few == all)
     offer(candidate, *outcome, layout);
   return made;
+}
+
+/// Those that fit the memory; while nothing is tried.
+std::vector<SearchProbe> Searcher::fittingProbes() const {
+  std::vector<SearchProbe> fitting;
+  for (const auto &[what, its] : probes)
+    if (its && its->fill <= 1)
+      fitting.push_back(*its);
+  return fitting;
 }
 
 void Searcher::judge(const Candidate &candidate) {
@@ -349,8 +390,10 @@ std::optional<SearchProbe> Searcher::probeModes(const Candidate &candidate, size
     std::optional<SearchProbe> its = probe(withMode(candidate, mode));
     if (!its || its->fill <= 1)
       return its;
-    if (mode + 1 == modes.size())
-      refuse(its->candidate.describe(written), "needs more than " + memory + " on a rank");
+    if (its->fill > kFarAbove && mode + 2 < modes.size())
+      mode = modes.size() - 2; // all or nothing
+    if (mode + 1 == modes.size() || its->estimate > kFarAbove * best())
+      return refuse(its->candidate.describe(written), "needs more than " + memory + " on a rank"), std::nullopt;
   }
   return std::nullopt;
 }
@@ -362,13 +405,12 @@ std::optional<SearchSite> Searcher::siteOf(const MeshLayout &layout) {
     std::optional<SearchProbe> its = probe(withMode(simple, mode));
     if (!its)
       return std::nullopt;
-    double bound = site ? site->bound : its->bound;
-    site = {layout, mode, its->estimate, bound};
+    site = {layout, mode, its->estimate, its->bySpeed, site ? site->work : its->work};
     if (its->fill <= 1)
       return site;
     if (its->fill > kFarAbove && mode + 2 < modes.size())
       mode = modes.size() - 2; // all or nothing
-    if (mode + 1 == modes.size() && its->fill > kNearLimit) {
+    if (mode + 1 == modes.size() && its->fill > kNearLimit && !takesFar) {
       refuse(its->candidate.describe(written), "needs more than " + memory + " on a rank");
       return std::nullopt;
     }
@@ -377,17 +419,22 @@ std::optional<SearchSite> Searcher::siteOf(const MeshLayout &layout) {
 }
 
 /// With more ranks a device keeps less and waits longer: the loop ends when everything fits and the step gets longer.
+/// The work of a device stays the same, so this work and the bubble of 1F1B say how long a step is at least.
 std::vector<SearchSite> Searcher::sitesOf(const std::vector<MeshLayout> &group) {
   std::vector<SearchSite> sites;
-  double shortest = INFINITY;
+  double shortest = INFINITY, work = 0;
   for (const MeshLayout &layout : group) {
-    std::optional<SearchSite> site = isOver() ? std::nullopt : siteOf(layout);
+    double bubble = static_cast<double>(layout.ranks - 1) / static_cast<double>(layout.microbatches);
+    std::optional<SearchSite> site;
+    if (!isOver() && (areKinds || work * (1 + bubble) <= kHopeless * best()))
+      site = siteOf(layout);
     if (!site)
       continue;
     sites.push_back(*site);
-    if (site->mode == 0 && site->estimate > kWorse * shortest)
+    work = site->work;
+    if (site->mode == 0 && site->bySpeed > kWorse * shortest)
       break;
-    shortest = std::min(shortest, site->estimate);
+    shortest = std::min(shortest, site->bySpeed);
   }
   return sites;
 }
@@ -413,9 +460,14 @@ void Searcher::tryAll(const std::vector<Candidate> &all, const SearchSite &site)
   for (const auto &its : found)
     if (its && its->fill <= 1)
       fitting.push_back(*its);
+  judgeBest(std::move(fitting));
+}
+
+/// Judges those that may be the best so far, the shortest first.
+void Searcher::judgeBest(std::vector<SearchProbe> fitting) {
   llvm::stable_sort(fitting, [](const SearchProbe &a, const SearchProbe &b) { return a.estimate < b.estimate; });
   each(fitting.size(), [&](size_t i) {
-    if (fitting[i].estimate < best() && fitting[i].seconds < left() / 2)
+    if (fitting[i].estimate < kSlack * best() && fitting[i].seconds < left() / 2)
       judge(fitting[i].candidate);
   });
 }
@@ -432,26 +484,62 @@ std::vector<SearchSite> Searcher::findSites() {
   return sites;
 }
 
-/// Tries variants of the best row's mesh: other ways to share optimizer state, rows and heads.
+/// Tries variants of the best row's mesh: other ways to share optimizer state, rows and heads. If its schedule is the
+/// library's, tries it on meshes of nearly the same sizes, too.
 void Searcher::varyBest() {
   for (int round = 0; round < kVariants && !isOver(); ++round) {
     std::optional<SearchRow> row = first();
-    std::vector<MeshLayout> variants = row ? variantsOf(row->candidate.layout) : std::vector<MeshLayout>();
-    each(variants.size(), [&](size_t i) {
+    if (!row)
+      return;
+    std::vector<MeshLayout> others = variantsOf(row->candidate.layout);
+    if (!row->candidate.cut)
+      llvm::append_range(others, layoutsNear(row->candidate.layout, written, limits));
+    each(others.size(), [&](size_t i) {
       Candidate other = row->candidate;
-      other.layout = variants[i];
+      other.layout = others[i];
       if (other.cut)
         (void)judgeCut(other.layout, *other.cut);
       else
-        judge(other);
+        tryFitting(other);
     });
-    if (row && first()->outcome.step >= row->outcome.step)
+    if (first()->outcome.step >= row->outcome.step)
       return;
+  }
+}
+
+/// Tries a candidate with as little recomputation as fits.
+void Searcher::tryFitting(const Candidate &candidate) {
+  std::optional<SearchProbe> its = probeModes(candidate, 0);
+  if (its && its->estimate < kSlack * best() && its->seconds < left() / 2)
+    judge(its->candidate);
+}
+
+/// Devices differ, and the library cuts evenly: plans stages on every mesh where they may be the best, with optimizer
+/// state that is shared or not. Each mesh gets half of the time that is left.
+void Searcher::improveKinds(const std::vector<SearchSite> &sites) {
+  std::vector<std::optional<SearchSite>> all(2 * sites.size());
+  each(sites.size(), [&](size_t i) {
+    all[2 * i] = sites[i];
+    MeshLayout whole = sites[i].layout;
+    whole.zero = 0;
+    if (!(whole == sites[i].layout))
+      all[2 * i + 1] = siteOf(whole);
+  });
+  llvm::erase(all, std::nullopt);
+  llvm::stable_sort(all, [](const auto &a, const auto &b) { return a->bySpeed < b->bySpeed; });
+  for (auto last = end; const auto &site : all) {
+    end = std::chrono::steady_clock::now() + (last - std::chrono::steady_clock::now()) / 2;
+    if (site->bySpeed < best())
+      improve(site->layout);
+    hasEnded &= !isOver();
+    end = last;
   }
 }
 
 /// Tries stages in an order of the planner.
 void Searcher::improve(const MeshLayout &layout) {
+  if (llvm::is_contained(improved, layout))
+    return;
   std::vector<StageCut> cuts = layout.ranks > 1 ? evenCuts(layout.ranks, limits.layers) : std::vector<StageCut>();
   std::vector<std::vector<Saving>> known(cuts.size());
   each(cuts.size(), [&](size_t i) {
@@ -461,11 +549,13 @@ void Searcher::improve(const MeshLayout &layout) {
   });
   auto most = llvm::max_element(known, [](const auto &a, const auto &b) { return a.size() < b.size(); });
   StageImprover(*this, layout).polish(most == known.end() ? std::vector<Saving>() : *most);
+  if (!isOver())
+    improved.push_back(layout);
 }
 
 /// Adds rows that take longer and keep less, from the schedules that were tried with a few microbatches.
 void Searcher::fillTable() {
-  std::vector<SearchProbe> smaller = probes;
+  std::vector<SearchProbe> smaller = fittingProbes();
   llvm::stable_sort(smaller, [](const SearchProbe &a, const SearchProbe &b) { return a.estimate < b.estimate; });
   int64_t least = rows.empty() ? INT64_MAX : rows.front().outcome.peak;
   llvm::erase_if(smaller, [&](const SearchProbe &its) {
@@ -479,6 +569,52 @@ void Searcher::fillTable() {
     if (smaller[i].seconds < left() / 2)
       judge(smaller[i].candidate);
   });
+}
+
+void Searcher::until(double share) {
+  hasEnded &= !isOver();
+  end = begin +
+        std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds * share));
+}
+
+/// One step after the other, each until its share of the time or until the end of it. What is known is not tried again.
+void Searcher::takeSteps(bool sharesTime) {
+  auto until = [&](double share) { this->until(sharesTime ? share : 1); };
+  hasEnded = true;
+  until(kOfSites);
+  std::vector<SearchSite> sites = {siteOf(written).value_or(SearchSite{written, 0, 0, 0, 0})};
+  auto tryOn = [&](ArrayRef<SearchSite> those, auto tryAt) {
+    for (const SearchSite &site : those)
+      if (command.what != SearchWhat::Stages && !isOver() && site.work < kSideBySide * best())
+        tryAt(site);
+  };
+  auto tryLibrary = [&](const SearchSite &site) { this->tryLibrary(site); };
+  auto trySliced = [&](const SearchSite &site) {
+    tryAll(slicedLibraryOf(site.layout, limits.layers, limits.length), site);
+  };
+  if (!areKinds)
+    tryOn(sites, tryLibrary);
+  bool searchesLayouts = command.what == SearchWhat::All && isByCluster;
+  if (searchesLayouts)
+    llvm::append_range(sites, findSites());
+  until(kOfLayouts);
+  if (areKinds)
+    improveKinds(sites);
+  tryOn(ArrayRef(sites).drop_front(areKinds ? 0 : 1), tryLibrary);
+  until(kOfNearby);
+  judgeBest(fittingProbes()); // of meshes whose turn was over too early
+  if (searchesLayouts)
+    varyBest();
+  until(kOfSlices);
+  tryOn(sites, trySliced);
+  until(kOfStages);
+  improve(first() ? first()->candidate.layout : written);
+  until(1);
+  if (searchesLayouts)
+    varyBest();
+  if (command.what != SearchWhat::Stages)
+    fillTable();
+  hasEnded &= !isOver();
 }
 
 FailureOr<SearchResult> Searcher::run() {
@@ -498,42 +634,16 @@ FailureOr<SearchResult> Searcher::run() {
     return failure();
   }
   seconds = command.seconds > 0 ? command.seconds : written.devices() > kMany ? kSecondsOfMany : kSeconds;
-  bool isEnough = true;
-  auto until = [&](double share) {
-    isEnough &= !isOver();
-    end = begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                      std::chrono::duration<double>(seconds * share));
-  };
   until(kOfSites);
   findModes();
-  std::vector<SearchSite> sites = {siteOf(written).value_or(SearchSite{written, 0, 0, 0})};
-  if (command.what != SearchWhat::Stages)
-    tryLibrary(sites.front());
-  bool searchesLayouts = command.what == SearchWhat::All && isByCluster;
-  if (searchesLayouts)
-    llvm::append_range(sites, findSites());
-  until(kOfLayouts);
-  for (const SearchSite &site : llvm::drop_begin(sites))
-    if (!isOver() && site.bound < best() && !(site.layout == written))
-      tryLibrary(site);
-  until(kOfSlices);
-  for (const SearchSite &site : sites)
-    if (!isOver() && site.bound < best() && command.what != SearchWhat::Stages)
-      tryAll(slicedLibraryOf(site.layout, limits.layers, limits.length), site);
-  until(kOfStages);
-  MeshLayout fastest = first() ? first()->candidate.layout : written;
-  improve(fastest);
-  if (areKinds && !(fastest == written)) // the library cuts evenly: no row may say how good uneven stages are
-    improve(written);
-  until(1);
-  if (searchesLayouts)
-    varyBest();
-  if (command.what != SearchWhat::Stages)
-    fillTable();
-  hasEnded = isEnough && !isOver();
+  takesFar = areKinds; // uneven stages may fit
+  takeSteps(/*sharesTime=*/true);
+  for (; !isOver() && (!hasEnded || (rows.empty() && !takesFar)); takeSteps(/*sharesTime=*/false))
+    takesFar |= hasEnded; // else what was cut off gets the time that later steps did not need
   std::signal(SIGINT, before);
   if (rows.empty())
-    return LogicalResult(pp::refuse("--search finds no schedule that fits " + memory + " on every rank"));
+    return LogicalResult(
+        pp::refuse("--search finds no schedule that fits " + memory + " on every rank" + nearestText()));
   print();
   return result();
 }

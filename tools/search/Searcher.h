@@ -22,17 +22,20 @@ struct SearchRow {
 /// A candidate of which a few microbatches were judged.
 struct SearchProbe {
   Candidate candidate;
-  double estimate, bound; ///< of the whole step
+  double estimate; ///< of the whole step
   int64_t peak;
   double seconds; ///< that the whole step takes to be judged
   double fill;    ///< of its limit, what the fullest rank needs
+  double work;    ///< of a rank in the whole step
+  double bySpeed; ///< the estimate if stages had layers by the speeds of their ranks
 };
 
 /// A layout with the way to recompute in which 1F1B fits its memory.
 struct SearchSite {
   MeshLayout layout;
   size_t mode;
-  double estimate, bound; ///< `bound`: of every order of its units, where nothing is recomputed
+  double estimate, bySpeed; ///< as of a probe
+  double work;              ///< of a rank, where nothing is recomputed
 };
 
 /// The stages of a program in the notation of Megatron-LM's layouts; empty where it has none: stage s is on rank s, or
@@ -80,15 +83,18 @@ private:
   bool isOwnLimit = false, isUnitTime = false;
   bool isByCluster = false, hasHost = false; ///< `hasHost`: the costs say how fast a host's memory is
   bool areKinds = false;                     ///< the cluster's devices differ
+  bool takesFar = false;                     ///< meshes where 1F1B is far above the limit, too
   double seconds = 0;                        ///< of the search
   std::chrono::steady_clock::time_point begin, end;
   static std::atomic<bool> isInterrupted;
 
-  mutable std::mutex lock;     ///< of all below
-  std::vector<SearchRow> rows; ///< by step; none is longer and larger than another
-  std::vector<SearchProbe> probes;
+  mutable std::mutex lock;                                  ///< of all below
+  std::vector<SearchRow> rows;                              ///< by step; none is longer and larger than another
+  std::map<std::string, std::optional<SearchProbe>> probes; ///< by their descriptions; nothing: not possible
   std::vector<Candidate> judged;
+  std::vector<MeshLayout> improved;                           ///< their stages were planned
   std::map<std::string, std::pair<int, std::string>> reasons; ///< why something is not possible: how often, what
+  std::pair<double, std::string> nearest = {INFINITY, ""};    ///< its limit: what needs the least share, and what it is
   int tried = 0;
   bool isPrinted = false, hasEnded = false; ///< nothing was left to try
 
@@ -105,10 +111,14 @@ private:
   void readSizes(pipeline::ProgramOp program);
   void findModes();
   void offer(const Candidate &candidate, const PlanOutcome &outcome, const std::string &layout);
+  double timeOfFurther(const Candidate &candidate, int64_t few, const PlanOutcome &outcome);
   std::optional<SearchProbe> probe(const Candidate &candidate);
+  std::optional<SearchProbe> tryFew(const Candidate &candidate);
+  std::vector<SearchProbe> fittingProbes() const;
   void judge(const Candidate &candidate);
   void tryLibrary(const SearchSite &site);
   void tryAll(const std::vector<Candidate> &all, const SearchSite &site);
+  void judgeBest(std::vector<SearchProbe> fitting);
   Candidate withMode(Candidate candidate, size_t mode) const;
   std::optional<SearchProbe> probeModes(const Candidate &candidate, size_t first);
 
@@ -117,7 +127,12 @@ private:
   std::vector<SearchSite> findSites();
   void improve(const MeshLayout &layout);
   void varyBest();
+  void improveKinds(const std::vector<SearchSite> &sites);
+  void tryFitting(const Candidate &candidate);
   void fillTable();
+  void until(double share);
+  void takeSteps(bool sharesTime);
+  std::string nearestText() const;
   std::string rowText(double seconds, const PlanOutcome &outcome) const;
   void print();
   void printUnjudged() const;

@@ -88,10 +88,18 @@ std::string Searcher::rowText(double seconds, const PlanOutcome &outcome) const 
                        formatBytes(outcome.peak));
 }
 
+/// What needs least of all that was tried, where nothing fits.
+std::string Searcher::nearestText() const {
+  if (nearest.second.empty())
+    return "";
+  return llvm::formatv("; the nearest is `{0}`, which needs at least {1:F2} times as much", nearest.second,
+                       nearest.first);
+}
+
 /// The command line that simulates this row again.
 std::string Searcher::commandOf(const Candidate &candidate) const {
   FrontendOptions its = optionsOf(candidate, candidate.layout.microbatches);
-  std::string text = "pp-compile";
+  std::string text = command.words.front();
   for (const std::string &word : programWords(command, candidate.file.empty(), scheduleDefines))
     text += " " + quoted(word);
   if (!candidate.file.empty())
@@ -150,7 +158,7 @@ void Searcher::print() {
 /// Prints candidates that may be shorter than the best row by their estimates.
 void Searcher::printUnjudged() const {
   std::vector<SearchProbe> left;
-  for (const SearchProbe &its : probes)
+  for (const SearchProbe &its : fittingProbes())
     if (its.estimate < rows.front().outcome.step && !llvm::is_contained(judged, its.candidate))
       left.push_back(its);
   llvm::stable_sort(left, [](const SearchProbe &a, const SearchProbe &b) { return a.estimate < b.estimate; });

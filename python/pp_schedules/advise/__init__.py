@@ -10,7 +10,7 @@ import sys
 import textwrap
 from typing import Optional, Sequence
 
-from ..binary import find, library
+from ..binary import find
 from ..refused import Refused
 from . import candidates, layout, megatron, titan
 from .arguments import Unreadable, read_arguments
@@ -49,7 +49,7 @@ def main(words: Optional[Sequence[str]] = None, binary: Optional[str] = None) ->
             with open(options.write, "w", encoding="utf-8") as file:
                 file.write(training.program())
         figures = ["--cluster=" + options.gpu] + (["--costs=" + options.profile] if options.profile else [])
-        print(advice(training, Judge(training, find(binary), figures + library(), options.seconds), options))
+        print(advice(training, Judge(training, find(binary), figures, options.seconds), options))
     except (Unreadable, Refused, OSError) as error:
         print(f"pp advise: error: {error}", file=sys.stderr)
         return 1
@@ -174,5 +174,5 @@ def as_argument(row: Row, training: Training, stages: int) -> str:
 
 def command(row: Row, options: argparse.Namespace) -> str:
     """A command line that makes the row again, or its CSV."""
-    return (f"pp-translate --export-csv {options.write or 'FILE.pipe (--write=FILE.pipe writes it)'} "
+    return (f"pp export-csv {options.write or 'FILE.pipe (--write=FILE.pipe writes it)'} "
             + " ".join(row.options) + "   (a CSV for PyTorch and torchtitan)")

@@ -33,13 +33,12 @@ def leaf_of(parameter):
 
 
 class Pending:
-    """What I leaves for W. `dinputs` has a gradient, or None, for each input."""
+    """What I leaves for W. `roots` are the edges of outputs; `dinputs` has a gradient, or None, for each input."""
 
-    def __init__(self, outputs, seeds, inputs, parameters):
+    def __init__(self, roots, seeds, inputs, parameters):
         with torch.enable_grad():
             leaf = {leaf_of(p): number for number, p in enumerate(parameters) if p.requires_grad}
         self.leaf = {number: node for node, number in leaf.items()}
-        roots = [GradientEdge(o.grad_fn, o.output_nr) for o in outputs]
         users = self._users([root.node for root in roots], leaf, len(parameters))
         edges = [GradientEdge(node, i) for node, _ in users for i in range(len(node._input_metadata))]
         owners = [number for number, (node, _) in enumerate(users) for _ in node._input_metadata]
@@ -118,13 +117,13 @@ class Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias, queue):
         ctx.save_for_backward(x, weight)
-        ctx.queue, ctx.bias = queue, bias is not None and bias.requires_grad
+        ctx.parameter, ctx.queue, ctx.bias = weight, queue, bias is not None and bias.requires_grad
         return torch.nn.functional.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx, dy):
         x, weight = ctx.saved_tensors
-        ctx.queue.append((weight, x, dy))
+        ctx.queue.append((ctx.parameter, x, dy))   # what a checkpoint gives back of a weight is another object
         rows = dy.reshape(-1, dy.shape[-1])
         return dy @ weight if ctx.needs_input_grad[0] else None, None, rows.sum(0) if ctx.bias else None, None
 

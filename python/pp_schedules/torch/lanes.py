@@ -52,3 +52,13 @@ class Lanes:
                 other = dist.get_group_rank(group, self.ranks[key[2] if first else key[1]])
                 (dist.isend(byte, group=group, group_dst=other) if first else
                  dist.irecv(byte, group=group, group_src=other)).wait()
+
+    def close(self, abort=False):
+        """Gives the communicators back. `abort`: a rank failed, and those that wait for it must hear of it now; a
+        backend closes its connections when nothing refers to a group any more."""
+        groups, self.groups = self.groups, {}
+        while groups:
+            group = groups.popitem()[1]
+            if abort and hasattr(group, "abort"):
+                group.abort()
+            dist.destroy_process_group(group)

@@ -17,9 +17,11 @@ class Messages:
 
     # What travels.
 
-    def metas(self, message):
-        """(shape, dtype, has a gradient) of each tensor of an act or a dact."""
-        return self.pipe.meta[message["piece"] - (message["role"] == "dact")].outputs
+    def tensors(self, message):
+        """A function that gives (shape, dtype, has a gradient) of each tensor of an act or a dact in this step, and
+        whether all of them travel, or those alone that have a gradient."""
+        now, mb, place = self.pipe.now, message["mb"], message["piece"] - (message["role"] == "dact")
+        return (lambda: now.metas[mb][place].outputs), message["role"] == "act"
 
     def like(self, message):
         """The tensors of a message with weights or gradients, on `meta`."""
@@ -34,8 +36,10 @@ class Messages:
         """A function from the value that is sent to a list of tensors."""
         role = message["role"]
         if role in ("act", "dact"):
-            picks = [role == "act" or grad for _, _, grad in self.metas(message)]
-            return lambda value: [t.contiguous() for t, pick in zip(value, picks) if pick]
+            outputs, every = self.tensors(message)
+            if every:
+                return lambda value: [t.contiguous() for t in value]
+            return lambda value: [t.contiguous() for t, (_, _, grad) in zip(value, outputs()) if grad]
         if role == "stash":
             return lambda value: [self.lend(message, value)] if isinstance(value, Stash) else [value]
         if role == "stat":
@@ -45,20 +49,24 @@ class Messages:
             like, device=self.pipe.device).fill(value).buffer]
 
     def lend(self, message, stash):
-        flat, expected = stash.boxes.take(), self.pipe.meta[message["piece"]].sent
+        flat, expected = stash.boxes.take(), self.sent(message)
         self.lent[message["piece"], message["mb"]] = stash
         if flat.numel() != expected:               # a longer message would end the receiver's process
             raise Refused(f"the stash has {flat.numel()} bytes, and that of the first microbatch has {expected}")
         return flat
 
+    def sent(self, message):
+        return self.pipe.now.metas[message["mb"]][message["piece"]].sent
+
     def room(self, message):
         """A function that makes empty tensors for what arrives."""
         device, role = self.pipe.device, message["role"]
         if role in ("act", "dact"):
-            wanted = [(shape, dtype) for shape, dtype, grad in self.metas(message) if role == "act" or grad]
-            return lambda: [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in wanted]
+            outputs, every = self.tensors(message)
+            return lambda: [torch.empty(shape, dtype=dtype, device=device) for shape, dtype, grad in outputs()
+                            if every or grad]
         if role == "stash":
-            return lambda: [torch.empty(self.pipe.meta[message["piece"]].sent, dtype=torch.uint8, device=device)]
+            return lambda: [torch.empty(self.sent(message), dtype=torch.uint8, device=device)]
         if role == "stat":
             return lambda: [torch.empty(1, dtype=torch.double, device=device)]
         like = self.like(message)
@@ -69,12 +77,12 @@ class Messages:
         """A function from the tensors that arrived to the value."""
         role = message["role"]
         if role in ("act", "dact"):
-            picks = [role == "act" or grad for _, _, grad in self.metas(message)]
+            outputs, every = self.tensors(message)
 
             def value(tensors):
                 rest = iter(tensors)
-                return tuple(next(rest) if pick else None for pick in picks)
-            return value
+                return tuple([next(rest) if grad else None for _, _, grad in outputs()])
+            return tuple if every else value
         if role == "stash":
             def stash(tensors):
                 mine = self.lent.pop((message["piece"], message["mb"]), None)
@@ -98,25 +106,69 @@ class Messages:
 
     # Posts and waits.
 
-    def post(self, number, end, v, shard):
-        message, env, work, lanes = self.messages[number], self.env, self.work, self.pipe.lanes
+    def batch(self, actions, place):
+        """The posts that go as one with the post at `place`: neighbours of one `together` on one lane that both ends
+        share. Lanes of edges need none, for there a post of one end stands before no post of the other."""
+        message = self.messages[actions[place][1]]
+        if self.pipe.lanes.kind != "pair" or message["kind"] != "p2p" or message["together"] is None:
+            return []
+
+        def belongs(action):
+            other = self.messages[action[1]] if action[0] == "post" else message
+            return action[0] == "post" and other["together"] == message["together"]
+        first, last = place, place
+        while first and belongs(actions[first - 1]):
+            first -= 1
+        while last + 1 < len(actions) and belongs(actions[last + 1]):
+            last += 1
+        lane = self.pipe.lanes.of(message)
+        same = [a for a in actions[first:last + 1] if self.messages[a[1]]["kind"] == "p2p" and
+                self.pipe.lanes.of(self.messages[a[1]]) is lane]
+        return same if len(same) > 1 else []
+
+    def post(self, number, end, v, shard, batch):
+        """`batch`: the posts that go as one with this one, which their last does."""
+        message, work = self.messages[number], self.work
         if message["kind"] == "host":
             return self.to_host(number, end, v)
         if message["kind"] != "p2p":
             return self.collective(message, number, v, shard)
-        group, peer = lanes.of(message), lanes.peer(message, message["ranks"][end == "send"])
-        if end == "send":
-            payload = self.payload(message)
+        group = self.pipe.lanes.of(message)
+        if batch and batch[-1][1:3] != [number, end]:
+            return lambda: None
+        if batch:
+            return self.as_one(group, batch)
+        tensors, peer = self.ready(number, end, v), self.pipe.lanes.peer(message, message["ranks"][end == "send"])
+        go, tag = group.send if end == "send" else group.recv, 0
 
-            def send():
-                tensors = payload(env[v])
-                work[number, end] = [dist.isend(t, group=group, group_dst=peer) for t in tensors], tensors
-        else:
-            room = self.room(message)
+        def send():
+            mine = tensors()
+            work[number, end] = [go([t], peer, tag) for t in mine], mine
+        return send
 
-            def send():
-                tensors = room()
-                work[number, end] = [dist.irecv(t, group=group, group_src=peer) for t in tensors], tensors
+    def ready(self, number, end, v):
+        """A function that gives the tensors that a post sends, or into which it receives."""
+        message, env = self.messages[number], self.env
+        if end == "receive":
+            return self.room(message)
+        payload = self.payload(message)
+        return lambda: payload(env[v])
+
+    def as_one(self, group, batch):
+        lanes, parts = self.pipe.lanes, []
+        for _, number, end, v, *_ in batch:
+            message = self.messages[number]
+            parts.append(((number, end), dist.isend if end == "send" else dist.irecv, self.ready(number, end, v),
+                          lanes.peer(message, message["ranks"][end == "send"])))
+
+        def send():
+            filled = [(key, op, tensors(), peer) for key, op, tensors, peer in parts]
+            handles = dist.batch_isend_irecv([dist.P2POp(op, t, group=group, group_peer=peer)
+                                              for _, op, tensors, peer in filled for t in tensors])
+            at = 0
+            for key, _, tensors, _ in filled:      # a backend that coalesces has one handle for all
+                own = handles[at:at + len(tensors)] if len(handles) > 1 else handles
+                self.work[key], at = (own, tensors), at + len(tensors)
         return send
 
     def wait(self, number, end, v):
@@ -127,12 +179,15 @@ class Messages:
         if message["kind"] != "p2p":
             return self.finished(message, number, v)
         arrival = self.arrival(message) if end == "receive" else None
+        plain = arrival is not None and message["role"] in ("act", "dact")
 
         def wait():
             handles, tensors = work.pop((number, end))
             for handle in handles:
                 handle.wait()
-            if arrival is not None:
+            if plain:
+                self.env[v] = arrival(tensors)
+            elif arrival is not None:
                 self.land(v, arrival(tensors))
         return wait
 

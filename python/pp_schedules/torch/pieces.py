@@ -1,6 +1,12 @@
 """A stage's module on this rank, and tensors of a piece that travel as one buffer."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import torch
+from ..refused import Refused
+
+
+def plain(name):
+    """A name without what torch.compile and wrappers of checkpoints put into it."""
+    return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
 
 
 class Flat(list):
@@ -27,15 +33,62 @@ class Piece:
     """The module of a piece. `bind` makes its parameters use the tensors of a slot. On the rank that is the weights'
     home these are the parameters' own tensors. On other ranks the piece holds no weights between steps."""
 
-    def __init__(self, number, module, device):
-        self.number, self.module, self.device = number, module, device
-        named = list(module.named_parameters())
-        self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
-        self.places = {id(p): place for place, p in enumerate(self.parameters)}
-        self.home = [p.data for p in self.parameters]
-        self.like = [torch.empty_like(t, device="meta") for t in self.home]
-        self.bound, self.optimizer, self.shard, self.cut = self.home, None, None, (0, 1)
+    def __init__(self, number, what, module, device):
+        self.number, self.what, self.module, self.device = number, what, module, device
+        self.bound, self.optimizer, self.shard, self.cut, self.settled = None, None, None, (0, 1), False
+        self.visitor = False                       # the weights are elsewhere between steps
+        self.writes = False                        # the module writes into its inputs, so it gets copies
         self.tied = {}                             # of a tie: places of the parameters that it shares
+        self.names = []
+        self._read()
+
+    def _read(self):
+        named = list(self.module.named_parameters())
+        self.paths, self.parameters = [path for path, _ in named], [p for _, p in named]
+        self.names = [plain(path) for path in self.paths]
+        self.places = {id(p): place for place, p in enumerate(self.parameters)}
+        self.like = [torch.empty_like(p.data, device="meta") for p in self.parameters]
+
+    def settle(self):
+        """Takes the parameters as they are at the first use. Since the Pipeline was made, a trainer may have given them
+        storage (`to_empty`), other objects and other types, but the same names."""
+        before = self.names
+        self._read()
+        if self.names != before:
+            raise Refused(f"{self.what} had the parameters {before} when the Pipeline was made, and has "
+                          f"{self.names} at the first step")
+        empty = next((name for name, p in zip(self.names, self.parameters) if p.is_meta), None)
+        if empty is not None:
+            raise Refused(f"{self.what}: `{empty}` is on `meta` at the first step; it needs storage and values")
+        parts = dict(self.module.named_modules())
+        self.owners = [(parts[path], last) for path, _, last in (name.rpartition(".") for name in self.paths)]
+        self.changes = any(hasattr(part, "set_requires_gradient_sync") for part in parts.values())  # FSDP2's do inside
+        self.home = self.bound = [p.data for p in self.parameters]
+        self.settled = True
+
+    def refresh(self):
+        """Takes storage that somebody has replaced between steps. Another Parameter is refused, for an optimizer has
+        the old one."""
+        if self.changes:
+            return
+        for name, p, (part, last) in zip(self.names, self.parameters, self.owners):
+            if part._parameters.get(last, p) is not p:
+                raise Refused(f"{self.what}: `{name}` is another Parameter than at the first step; copy into "
+                              "the old one")
+        if not self.visitor:
+            self.home = self.bound = [p.data for p in self.parameters]
+
+    def reduce(self, now):
+        """Whether the backward that follows sums gradients over the shards of FSDP2."""
+        for part in self.module.modules():
+            if hasattr(part, "set_requires_gradient_sync"):
+                part.set_requires_gradient_sync(now, recurse=False)
+
+    def take_grads(self):
+        """A step begins without gradients; `kept` are those of before, to which `backward` adds."""
+        self.kept = [p.grad for p in self.parameters]
+        for p in self.parameters:
+            p.grad = None
 
     def flat(self, places=None, shards=1):
         """An empty Flat for all parameters, or for those of a tie."""
@@ -58,7 +111,7 @@ class Piece:
 
     def empty_home(self):
         """The weights are elsewhere between steps."""
-        self.home = [t.new_empty(0) for t in self.home]
+        self.home, self.visitor = [t.new_empty(0) for t in self.home], True
         self.bind(self.home)
 
     def trained(self):

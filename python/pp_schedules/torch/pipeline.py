@@ -1,45 +1,31 @@
 """The driver: runs the list of one rank, in its order, on the modules of the stages that this rank has."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-import json, time
+from __future__ import annotations
+import os, time, traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 import torch
 import torch.distributed as dist
-from ..refused import Refused, Unproved
-from ..verify import MAPS, verify
-from .boxes import Boxes
+from ..refused import Refused
+from . import agree, state
 from .lanes import Lanes
 from .messages import Messages
-from .pieces import Piece
-from .shared import Added
-from .units import Units, random_state, seed_of
+from .shapes import Shapes
+from .shared import Program
+from .units import Units
 from .updates import Updates
-from .watch import Watch
+from .watch import Trace, Watch
 
-REFUSED = {
-    "slices": "slices of sequences run in pp's own programs only: a module of PyTorch has no place where its keys "
-              "could be handed over",
-    "cuts": "units that are cut at their attentions run in pp's own programs only",
-    "parts": "the pieces of this program are parts of layers; modules for parts cannot be given yet",
-    "skips": "values that skip pieces are not handed over yet",
-    "vocabulary": "a part is cut by the vocabulary; use a DTensor inside the stage",
-    "updates": "`updates` above 1: a module of PyTorch has one version of its weights",
-    "versions": "several versions of weights: a module of PyTorch has one",
-    "redo": "updates that may be taken back run in pp's own programs only"}
+Batch = Sequence[Sequence[torch.Tensor]]
 
 
 class Now:
     """What is true of the step that runs."""
 
-    def begin(self, inputs, targets, weights, training, device):
-        self.inputs, self.targets, self.weights, self.training = inputs, targets, weights, training
-        self.norm, self.counted, self.reduced, self.states = None, set(), set(), {}
+    def begin(self, inputs, targets, weights, extra, metas, device):
+        self.inputs, self.targets, self.weights, self.extra, self.metas = inputs, targets, weights, extra, metas
+        self.norm, self.losses, self.reduced, self.states, self.skips = None, {}, set(), {}, False
         self.total = torch.zeros((), dtype=torch.double, device=device)
-
-
-class Meta:
-    """What the first microbatch showed of a stage: (shape, dtype, has a gradient) of outputs, bytes of its stash."""
-
-    def __init__(self, outputs, held, sent):
-        self.outputs, self.held, self.sent = outputs, held, sent
 
 
 class Pipeline:
@@ -47,237 +33,178 @@ class Pipeline:
 
     program: a `Program`; its number of ranks is that of processes. stages: a function (or a list) that gives the
     nn.Module of a stage; it is asked for those alone that this rank runs or updates. The first stage takes the inputs
-    of a microbatch, the others what the one before returns, a tensor or a tuple. loss: takes what the last stage
+    of a microbatch, the others what the one before returns, a tensor or a tuple. Where pieces are parts of layers,
+    `stages` is asked for them by name: "pre 0", "attn 0", "post 0", "head". loss: takes what the last stage
     returns, and the targets; without it the last stage takes the targets behind its inputs, and returns the loss.
+    Modules may be on `meta` until the first step, and their storage may be replaced between steps.
 
     optimizer: called with the parameters of each piece that this rank updates. clip: the largest norm of all gradients.
-    replicas: the group of data-parallel copies. ties: {stage: [names of parameters]} for weights that stages share.
-    seed: makes dropout a function of step, stage and microbatch. context: makes a context manager for every forward.
-    split: how I and W share a backward: `linears`, `halves`, `whole`, or {stage: one of them}. lanes: `edge` or `pair`.
-    names: (stage, name) -> name in state dicts. patience: seconds until a rank says where it waits.
+    replicas: the group of data-parallel copies. device: where modules and messages are. ties: {stage: [names of
+    parameters]} for weights that stages share. seed: makes dropout a function of step, stage and microbatch. context:
+    makes a context manager for every forward, such as autocast. split: how I and W share a backward: `linears`,
+    `halves`, `whole`, or {stage: one of them}. lanes: `edge` or `pair`. names: (stage, name) -> name in state dicts.
+    shapes: `first step` (all microbatches have those of the first), `sent` (they may differ), or a list with the
+    outputs of each stage but the last, tensors that may be on `meta`. patience: seconds until a rank says where it
+    waits. sends: `proved`, or `lazy`: waits of sent activations and their gradients go behind the last action, which
+    keeps these tensors longer. reduces: stages of FSDP2 sum gradients over their shards at `each` backward, or at the
+    `last` one of a step, which holds whole gradients until then. unsafe_lanes: accepts a program whose progress holds
+    with a lane for each edge alone.
 
-    Raises `Refused` with a sentence that says what the program and the modules do not have in common, and `Unproved` if
-    the program does not hold what it claims. `unsafe_lanes=True` accepts a program whose progress holds with a lane for
-    each edge alone.
+    Making one is a collective of all processes of the world. Raises `Refused` with a sentence that says what the
+    program and the modules do not have in common, on every rank, and `Unproved` if the program does not hold what it
+    claims.
+
+    After a step: `losses`, {microbatch: its loss} where this rank runs the last stage; `norm`, that of all gradients;
+    `steps`, how many ran; `skipped`, how many updates were left out because the norm was not finite.
     """
 
     made = 0
 
-    def __init__(self, program, stages, *, loss=None, optimizer=None, clip=None, group=None, replicas=None,
-                 device="cpu", ties=None, seed=None, context=None, split="linears", lanes="edge", names=None,
-                 patience=60.0, unsafe_lanes=False):
+    def __init__(self, program: Program, stages: Callable[[int], torch.nn.Module] | Sequence[torch.nn.Module], *,
+                 loss: Callable | None = None,
+                 optimizer: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer] | None = None,
+                 clip: float | None = None, group: dist.ProcessGroup | None = None,
+                 replicas: dist.ProcessGroup | None = None, device: str | torch.device = "cpu",
+                 ties: Mapping[int, Sequence[str]] | None = None, seed: int | None = None,
+                 context: Callable | None = None, split: str | Mapping[int, str] = "linears", lanes: str = "edge",
+                 names: Callable[[int, str], str] | None = None, shapes: str | Sequence = "first step",
+                 patience: float = 60.0, sends: str = "proved", reduces: str = "each", unsafe_lanes: bool = False):
         self.program, self.group, self.rank, self.device = program, group, dist.get_rank(group), torch.device(device)
         self.loss, self.clip, self.seed, self.context, self.replicas = loss, clip, seed, context, replicas
-        self.closed, self.steps, self.norm, self.log, self.now, self.meta = False, 0, None, None, Now(), None
-        self._agree(unsafe_lanes)
+        self.closed, self.steps, self.norm, self.log, self.now, self.lists = False, 0, None, None, Now(), {}
+        self.ready = False
+        self.losses, self.optimizer, self.skipped, self.lazy = {}, optimizer, 0, sends == "lazy"
+        self.reduces = reduces
+        Pipeline.made = 1 + agree.on_program(program, group, unsafe_lanes, Pipeline.made)
         self.me = program.data["programs"][self.rank]
         runs = [a for a in self.me["actions"] if a[0] == "run"]
-        self.halved = {a[3] for a in runs if a[1] == "I"}
+        self.halved, self.redone = {a[3] for a in runs if a[1] == "I"}, {a[3] for a in runs if a[1] == "R"}
         self.moved = {m["piece"] for m in program.data["messages"] if m["role"] == "stash"}
         self.tied_values = {a[3]: program.data["messages"][a[1]]["of"] for a in self.me["actions"]
                             if a[0] == "post" and program.data["messages"][a[1]]["of"] != "all"}
-        said = [None] * program.ranks              # what one rank refuses all refuse, or the others would wait for it
-        try:
-            self._modules(stages, {a[3] for a in runs}, ties or {}, names)
-            self._homes(optimizer)
-            self._splits(split)
-            mine = None
-        except Refused as refused:
-            mine = str(refused)
-        dist.all_gather_object(said, mine, group=group)
-        if any(said):
-            raise Refused(mine or next(f"rank {rank}: {text}" for rank, text in enumerate(said) if text))
+
+        self.reads = {what: sorted({v["bind"]["mb"] for v in self.me["values"] if v["bind"] and
+                                    v["bind"]["kind"] == kind})
+                      for what, kind in (("inputs", "tokens"), ("targets", "targets"))}
+
+        def build():
+            for what, given, known in (("lanes", lanes, ("edge", "pair")), ("sends", sends, ("proved", "lazy")),
+                                      ("reduces", reduces, ("each", "last"))):
+                if given not in known:
+                    raise Refused(f"`{what}`: expected `{known[0]}` or `{known[1]}`, got `{given}`")
+            self.shapes = Shapes(self, shapes)
+            self._places()
+            numbers = {a[3] for a in runs} | {b["piece"] for b in self.binds}
+            self.pieces = agree.modules(program, stages, numbers, ties or {}, self.device)
+            self._cuts()
+            self.splits = agree.splits(self.pieces, split, context)
+        agree.together(group, build)
+        whole = all(getattr(p.module, "pp_whole_names", False) for p in self.pieces.values())
+        self.names = names or ((lambda stage, name: name) if whole else self._name)
         self.lanes = Lanes(program, group, lanes, self.device)
-        Pipeline.made += 1
         name = f"pp/{Pipeline.made}/{','.join(map(str, self.lanes.ranks))}"
         self.watch = Watch(name, self.rank, program.ranks, patience)
-        self.lists = {}
 
-    def _agree(self, unsafe_lanes):
-        """Refuses what cannot run before anything is built."""
-        ranks = dist.get_world_size(self.group)
-        if ranks != self.program.ranks:
-            raise Refused(f"the program has {self.program.ranks} ranks, and the group has {ranks} processes")
-        prints = [None] * ranks
-        dist.all_gather_object(prints, self.program.fingerprint, group=self.group)
-        if len(set(prints)) > 1:
-            raise Refused(f"the ranks have different programs: {[one[:12] for one in prints]}")
-        for word in self.program.needs:
-            if word in REFUSED:
-                raise Refused(REFUSED[word])
-        try:
-            verify(self.program, ("edge",) if unsafe_lanes else MAPS)
-        except Unproved as unproved:
-            if unproved.claim != "progress" or unsafe_lanes:
-                raise
-            raise Refused(f"{unproved}; edge lanes may be proved, but NCCL may serialise streams: `unsafe_lanes=True` "
-                          "takes the risk") from unproved
+    def _name(self, i, name):
+        """In state dicts, where modules are not cut out of a whole model."""
+        of = self.program.pieces[i]
+        return f"stages.{i}.{name}" if of["kind"] == "stage" else f"{agree.name_of(of).replace(' ', '.')}.{name}"
 
-    def _modules(self, stages, runs, ties, names):
-        bound = {v["bind"]["piece"] for v in self.me["values"] if v["bind"] and v["bind"]["kind"] in ("weight", "opt")}
-        build = stages if callable(stages) else stages.__getitem__
-        if bool(ties) != bool(self.program.ties):
-            raise Refused("the program ties weights, and `ties` names none" if self.program.ties else
-                          "`ties` names weights that two stages share, and the program was not told: its proof of "
-                          "gradients does not hold for this model")
-        self.pieces = {}
-        for i in sorted(runs | bound):
-            module = build(i).to(self.device)
-            if isinstance(module, torch.nn.parallel.DistributedDataParallel):
-                raise Refused(f"stage {i} is a DistributedDataParallel, which sums at every backward; use `replicas`")
-            piece = self.pieces[i] = Piece(i, module, self.device)
-            if not piece.parameters:
-                raise Refused(f"stage {i} has no parameters")
-            if self.program.pieces[i]["frozen"] and any(p.requires_grad for p in piece.parameters):
-                raise Refused(f"the program was told that stage {i} is frozen, and its module has parameters to train")
-            self._tie(i, piece, ties)
-        whole = all(getattr(p.module, "pp_whole_names", False) for p in self.pieces.values())
-        self.names = names or ((lambda stage, name: name) if whole else (lambda stage, name: f"stages.{stage}.{name}"))
+    def _places(self):
+        """Where weights are between steps, and who updates what: pieces by kinds of values."""
+        self.binds = [v["bind"] for v in self.me["values"] if v["bind"] and v["bind"]["kind"] in ("weight", "opt")]
+        self.sharded = {b["piece"] for b in self.binds if b.get("shard") is not None}
+        self.saved = {b["piece"] for b in self.binds if b["kind"] == "weight" and b.get("save")}
+        self.updated = {b["piece"] for b in self.binds if b["kind"] == "opt"}
+        self.full = {b["piece"] for b in self.binds if b["kind"] == "weight" and b.get("shard") is None}
 
-    def _tie(self, i, piece, ties):
-        mine = [t for t, tie in enumerate(self.program.ties) if i == tie["owner"] or i in tie["sharers"]]
-        given = list(ties.get(i, ()))
-        missing = [name for name in given if name not in piece.names]
-        if bool(mine) != bool(given) or missing or len(mine) > 1 and len(mine) != len(given):
-            raise Refused(f"stage {i} has {len(mine)} ties in the program, and `ties` names {given} for it" + (
-                f"; `{missing[0]}` is none of its parameters" if missing else ""))
-        places = [piece.names.index(name) for name in given]
-        piece.tied = {t: places if len(mine) == 1 else [places[k]] for k, t in enumerate(mine)}
+    def _cuts(self):
+        for i in self.sharded:
+            p = self.pieces[i]
+            if len({t.dtype for t in p.like}) > 1:
+                raise Refused(f"stage {i} is updated in shards, and has parameters of several dtypes")
+            p.cut = (next(b["shard"] for b in self.binds if b["piece"] == i and b.get("shard") is not None),
+                     len(self.program.pieces[i]["owner"]["ranks"]))
 
-    def _homes(self, optimizer):
-        """Where weights are between steps, and who updates what."""
-        binds = [v["bind"] for v in self.me["values"] if v["bind"] and v["bind"]["kind"] in ("weight", "opt")]
-        self.sharded = {b["piece"] for b in binds if b.get("shard") is not None}
-        self.saved = {b["piece"] for b in binds if b["kind"] == "weight" and b.get("save")}
+    def _settle(self):
+        """Homes and optimizers, at the first use: trainers fill their modules after they made the Pipeline."""
         for i, p in self.pieces.items():
-            kinds = {b["kind"]: b for b in binds if b["piece"] == i}
+            if p.settled:
+                p.refresh()
+                continue
+            p.settle()
             if i in self.sharded:
-                if len({t.dtype for t in p.like}) > 1:
-                    raise Refused(f"stage {i} is updated in shards, and has parameters of several dtypes")
-                shard = next(b["shard"] for b in kinds.values() if b.get("shard") is not None)
-                p.cut = shard, len(self.program.pieces[i]["owner"]["ranks"])
                 p.make_shard()
-            if "weight" not in kinds or kinds["weight"].get("shard") is not None:
+            if i not in self.full:
                 p.empty_home()
-            if "opt" in kinds and optimizer is not None:
-                shared = {place for t in p.tied if i in self.program.ties[t]["sharers"] for place in p.tied[t]}
+            if i in self.updated and self.optimizer is not None:
+                ties = self.program.ties
+                shared = {place for t in p.tied if i in ties[t]["sharers"] for place in p.tied[t]}
                 own = [p.shard] if i in self.sharded else [q for place, q in enumerate(p.parameters) if
                                                           q.requires_grad and place not in shared]
-                p.optimizer = optimizer(own) if own else None
-
-    def _splits(self, split):
-        self.splits = {}
-        for i, p in self.pieces.items():
-            way = split.get(i, "linears") if isinstance(split, dict) else split
-            if way not in ("linears", "halves", "whole"):
-                raise Refused(f"`split`: expected `linears`, `halves` or `whole`, got `{way}`")
-            compiled = any(getattr(m, "_compiled_call_impl", None) is not None for m in p.module.modules())
-            sharded = any(hasattr(m, "set_requires_gradient_sync") for m in p.module.modules())
-            if compiled or sharded:                # a node of autograd that halves would run twice; hooks of FSDP2
-                way = "whole"
-            elif way == "linears" and self.context is not None:
-                way = "halves"                     # autocast must see the linear itself
-            self.splits[i] = way
-
-    # Shapes: the first microbatch runs through the stages once, in their order.
-
-    def _shapes(self, inputs, targets):
-        self.meta, incoming = {}, None
-        for i in range(len(self.program.pieces)):
-            runner = min(r["rank"] for r in self.program.data["programs"] for a in r["actions"] if a[:2] == ["run", "F"]
-                         and a[3] == i)
-            told = [None]
-            if runner == self.rank:
-                try:
-                    told = [self._shape(i, incoming, inputs)]
-                except Exception as error:         # every rank must hear of it, or the others wait for ever
-                    told = [f"stage {i} on the first microbatch: {type(error).__name__}: {error}"]
-            dist.broadcast_object_list(told, self.lanes.ranks[runner], group=self.group)
-            if isinstance(told[0], str):
-                raise Refused(told[0])
-            self.meta[i] = Meta(*told[0])
-            incoming = self.meta[i].outputs
-
-    def _shape(self, i, incoming, inputs):
-        """Runs a stage on zeros of the told shapes, as it trains; generator and buffers are put back."""
-        p = self.pieces[i]
-        away = not p.home[0].numel() and any(t.numel() for t in p.like)
-        where = torch.device("meta") if away else self.device
-        kept = {name: b.clone() for name, b in p.module.named_buffers()}
-        if i == 0:
-            mb = next(a[4] for a in self.me["actions"] if a[:2] == ["run", "F"] and a[3] == 0)
-            x = tuple(t.to(where) for t in inputs[mb])
-        else:
-            x = tuple((torch.zeros if dtype.is_floating_point else torch.ones)(
-                shape, dtype=dtype, device=where).requires_grad_(grad) for shape, dtype, grad in incoming)
-        if i == len(self.program.pieces) - 1 and self.loss is None:
-            return [], 0, 0                        # the module would want targets, and nobody needs the shape of a loss
-        boxes = Boxes(p.parameters)
-        with random_state(self.device, self.seed), boxes.hooks(), torch.enable_grad():
-            with self.context() if self.context else torch.enable_grad():
-                if away:
-                    empty = dict(zip(p.names, p.like)) | {name: b.to("meta") for name, b in kept.items()}
-                    y = torch.func.functional_call(p.module, empty, x)
-                else:
-                    y = p.module(*x)
-        y = (y,) if isinstance(y, torch.Tensor) else tuple(y)
-        with torch.no_grad():
-            for name, b in p.module.named_buffers():
-                b.copy_(kept[name])
-        outputs = [(tuple(t.shape), t.dtype, t.requires_grad or away and t.is_floating_point()) for t in y]
-        return outputs, boxes.held(), boxes.sent()
-
-    def random(self, stack, phase, piece, mb, keeps):
-        """Dropout of a unit: by the seed; without one, R has the masks of F."""
-        Added.weight = self.now.weights[mb]
-        if self.seed is not None:
-            stack.enter_context(random_state(self.device, seed_of(self.seed, self.steps, piece, mb)))
-        elif phase == "R" and (piece, mb) in self.now.states:
-            stack.enter_context(random_state(self.device, state=self.now.states.pop((piece, mb))))
-        elif not keeps and self.now.training:
-            cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
-            self.now.states[piece, mb] = torch.get_rng_state(), cuda
+                p.optimizer = self.optimizer(own) if own else None
 
     # Lists of functions.
 
-    def _list(self, forward):
-        """[function, values that are dead behind it] for each action, and the values that are there when it begins."""
-        side = self.program.side(forward)
+    def _list(self, way):
+        """[function, values that are dead behind it] for each action, and the values that are there when it begins.
+        `way` is "step", "eval", or "backward", which leaves out norms and updates."""
+        side, leaves = self.program.side(way == "eval"), way == "backward"
         me, messages = side["programs"][self.rank], side["messages"]
         values, env = me["values"], [None] * len(me["values"])
         posts = {(a[1], a[2]): a for a in me["actions"] if a[0] == "post"}
         carriers = Messages(self, env, values, messages)
-        units, updates = Units(self, env, values), Updates(self, env, values, carriers.land)
-        steps = []
-        for action in me["actions"]:
-            if action[0] == "post":
-                made = carriers.post(*action[1:5])
+        units, updates = Units(self, env, values, way != "eval"), Updates(self, env, values, carriers.land)
+        steps, last = [], []                       # `last`: what lazy sends wait for
+        for place, action in enumerate(me["actions"]):
+            message = messages[action[1]] if action[0] != "run" else {"role": None}
+            if leaves and (message["role"] == "stat" or action[1] == "U"):
+                made = updates.left(action)
+            elif action[0] == "post":
+                made = carriers.post(*action[1:5], carriers.batch(me["actions"], place))
             elif action[0] == "wait":
                 post = posts[action[1], action[2]]
-                scattered = messages[action[1]]["kind"] == "reduce_scatter"
-                made = carriers.wait(action[1], action[2], post[4] if scattered else post[3])
+                made = carriers.wait(action[1], action[2], post[4] if message["kind"] == "reduce_scatter" else post[3])
             elif action[1] == "U":
                 made = updates.make(action[2], action[3], *action[5:7])
             else:
                 made = units.make(*action[1:7])
-            steps.append((made, action[-1]))
+            late = self.lazy and action[0] == "wait" and action[2] == "send" and message["role"] in ("act", "dact")
+            if late:
+                last.append((made, action[-1], place))
+            else:
+                steps.append((made, action[-1], place))
         bound = [(v, value["bind"]) for v, value in enumerate(values) if value["bind"]]
 
         def story(place):
-            return self.program.story(me["actions"][min(place, len(steps) - 1)], messages)
-        return steps, env, bound, story, me["actions"]
+            return self.program.story(me["actions"][min(place, len(me["actions"]) - 1)], messages)
+        return steps + last, env, bound, story, me["actions"]
 
-    def _run(self, inputs, targets, weights, forward):
+    def _prepare(self, inputs, targets, weights, extra):
+        """What the first step finds out, or finds changed since the last one: what every stage makes."""
         if self.closed:
             raise Refused("this pipeline is closed: a step failed, or `close` was called")
-        if self.meta is None:
-            self._shapes(inputs, targets)
-        if forward not in self.lists:
-            self.lists[forward] = self._list(forward)
+        count, needs = self.program.microbatches, self.reads
+        for what, given, read in (("inputs", inputs, needs["inputs"]), ("targets", targets, needs["targets"]),
+                                  ("weights", weights if isinstance(weights, (list, tuple)) else None, []),
+                                  ("kwargs", extra, [])):
+            if len(given) != count if given is not None else read:
+                got = "is not given" if given is None else f"has {len(given)}"
+                raise Refused(f"the program has {count} microbatches, and `{what}` {got}")
+        if self.ready:
+            self._settle()
+        else:
+            agree.together(self.group, self._settle)
+            self.ready = True
+        return self.shapes.of(inputs, extra)
+
+    def _run(self, inputs, targets, weights, extra, way, metas):
+        if way not in self.lists:
+            self.lists[way] = self._list(way)
         m = self.program.microbatches
         self.now.begin(inputs, targets, weights if isinstance(weights, (list, tuple)) else [
-            1 / m if weights is None else weights] * m, not forward, self.device)
-        steps, env, bound, story, actions = self.lists[forward]
+            1 / m if weights is None else weights] * m, extra, metas, self.device)
+        steps, env, bound, story, actions = self.lists[way]
         for v, bind in bound:
             if bind["kind"] == "weight":
                 p = self.pieces[bind["piece"]]
@@ -287,173 +214,164 @@ class Pipeline:
         self.watch.begin(story)
         watch, place = self.watch, 0
         try:
-            if self.log is None:
-                for place, (act, dead) in enumerate(steps):
-                    watch.place = place
-                    act()
-                    for v in dead:
-                        env[v] = None
-            else:
-                for place, (act, dead) in enumerate(steps):
-                    watch.place, begun = place, time.perf_counter()
-                    act()
-                    self.log.append((story(place), begun, time.perf_counter()))
-                    for v in dead:
-                        env[v] = None
+            for act, dead, place in steps if self.log is None else self._logged(steps, story):
+                watch.place = place
+                act()
+                for v in dead:
+                    env[v] = None
             for p in self.pieces.values():
                 p.bind(p.home)
         except Exception as error:
+            act = None
             self._failed(error, place, actions, story)
         finally:
             watch.end()
             env[:] = [None] * len(env)
+        self.losses = self.now.losses
         dist.all_reduce(self.now.total, group=self.group)
         return self.now.total.item()
 
+    def _logged(self, steps, story):
+        for step in steps:
+            begun = time.perf_counter()
+            yield step
+            self.log.append((story(step[2]), begun, time.perf_counter()))
+
     def _failed(self, error, place, actions, story):
-        """Every rank says what failed first, and where."""
-        self.closed = True
+        """Every rank says what failed first, and where: this one lets its lanes go, so those that wait fail, too."""
         where = story(place)
         told = f"rank {self.rank}, {where}: {error}"
         if actions[place][0] == "run":
             told = self.watch.failed(told)
         else:
             told = self.watch.heard(where) or self.watch.failed(told)
+        if actions[place][0] != "run":
+            traceback.clear_frames(error.__traceback__)  # they hold what a transport began
+        self._end(True)
         raise (Refused if isinstance(error, Refused) else RuntimeError)(told) from error
+
+    def _end(self, abort):
+        """Lets go of all that refers to a lane, and of the lanes."""
+        self.closed = True
+        for steps, *_ in self.lists.values():
+            steps.clear()
+        self.lists = {}
+        self.lanes.close(abort)
+        self.watch.close()
 
     # What users call.
 
-    def step(self, inputs, targets, weights=None):
+    def step(self, inputs: Batch, targets: Batch, weights: float | Sequence[float] | None = None,
+             kwargs: Sequence[Mapping[str, Any]] | None = None) -> float:
         """Runs one step and returns its loss, the same number on every rank; `norm` is that of the gradients.
 
-        inputs[i], targets[i]: tuples of tensors of microbatch i; those alone are read that `needs` names. weights: what
+        inputs[i], targets[i]: tuples of tensors of microbatch i; those alone are read that `needs` names, and a rank
+        that reads none may give None. weights: what
         the loss of a microbatch counts in the loss of the step, a number for all or a list. Without it it is
         1 / microbatches, for losses that are means of equal counts; for sums it is 1 / (counted targets of all
-        microbatches and replicas).
+        microbatches and replicas). kwargs[i]: a dictionary of keyword arguments that the modules of all stages get for
+        microbatch i; every rank gives them, for they do not travel.
+
+        Gradients are left in `.grad`, unclipped. Raises `Refused` where shapes are not those that were told, and
+        `RuntimeError` with the unit that failed first, and its line, on every rank; the pipeline is closed then.
         """
+        metas = self._prepare(inputs, targets, weights, kwargs)
         for p in self.pieces.values():
-            for q in p.parameters:
-                q.grad = None
-        total = self._run(inputs, targets, weights, False)
+            p.take_grads()
+        total = self._run(inputs, targets, weights, kwargs, "step", metas)
         self.norm, self.steps = self.now.norm, self.steps + 1
         return total
 
-    def backward(self, inputs, targets, weights=None):
-        """As `step`, but leaves the gradients in `.grad` without an update: for loops that clip and update."""
-        for word in ("ties", "shards", "weight moves"):
-            if word in self.program.needs:
-                raise Refused(f"this program needs `{word}` behind its updates; give `optimizer` and call `step`")
-        held = {i: p.optimizer for i, p in self.pieces.items()}
-        clip, self.clip = self.clip, None
-        for p in self.pieces.values():
-            p.optimizer = None
-        try:
-            return self.step(inputs, targets, weights)
-        finally:
-            self.clip = clip
-            for i, p in self.pieces.items():
-                p.optimizer = held[i]
+    def backward(self, inputs: Batch, targets: Batch, weights: float | Sequence[float] | None = None,
+                 kwargs: Sequence[Mapping[str, Any]] | None = None) -> float:
+        """As `step`, for loops that clip and update themselves: adds the gradients to `.grad` and updates nothing.
 
-    def eval(self, inputs, targets, weights=None):
+        Programs that move weights behind their updates, or update in shards, are refused. There is no `norm`: where
+        stages are replicated, each copy has the whole gradient.
+        """
+        agree.on_backward(self.program)
+        metas = self._prepare(inputs, targets, weights, kwargs)
+        for p in self.pieces.values():
+            p.take_grads()
+        total = self._run(inputs, targets, weights, kwargs, "backward", metas)
+        self.norm, self.steps = None, self.steps + 1
+        return total
+
+    def eval(self, inputs: Batch, targets: Batch, weights: float | Sequence[float] | None = None,
+             kwargs: Sequence[Mapping[str, Any]] | None = None) -> float:
         """The loss by the forward program, which pp proved too; modules are in `eval()` mode meanwhile."""
+        metas = self._prepare(inputs, targets, weights, kwargs)
         modes = [(module, module.training) for p in self.pieces.values() for module in p.module.modules()]
-        if self.meta is None:
-            self._shapes(inputs, targets)
         for p in self.pieces.values():
             p.module.eval()
         try:
-            return self._run(inputs, targets, weights, True)
+            return self._run(inputs, targets, weights, kwargs, "eval", metas)
         finally:
             for module, mode in modes:
                 module.training = mode
 
-    def needs(self):
+    def needs(self) -> dict[str, list[int]]:
         """Which microbatches' inputs and targets this rank reads: {"inputs": [..], "targets": [..]}."""
-        def of(kind):
-            return sorted({v["bind"]["mb"] for v in self.me["values"] if v["bind"] and v["bind"]["kind"] == kind})
-        return {"inputs": of("tokens"), "targets": of("targets")}
+        return {what: list(mbs) for what, mbs in self.reads.items()}
 
     @property
-    def optimizers(self):
+    def optimizers(self) -> list[torch.optim.Optimizer]:
         """The optimizers of the pieces that this rank updates, for schedules of learning rates."""
+        self._settle()
         return [p.optimizer for p in self.pieces.values() if p.optimizer is not None]
 
-    def named_parameters(self):
-        """(name in state dicts, parameter) of what this rank has."""
+    def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """(name in state dicts, parameter) of what this rank has. Those whose weights visit are empty between steps."""
+        self._settle()
         for i, p in self.pieces.items():
             yield from ((self.names(i, name), q) for name, q in zip(p.names, p.parameters))
 
-    def parameters(self):
+    def parameters(self) -> Iterable[torch.nn.Parameter]:
+        """The parameters of `named_parameters`."""
         return [q for _, q in self.named_parameters()]
 
-    def state_dict(self):
-        """Weights that this rank saves, one copy of replicas, and its buffers, by the names of the whole model. Weights
-        in shards are gathered, so every rank must call it."""
-        state = {}
-        for i, p in self.pieces.items():
-            tensors = p.home
-            if i in self.sharded and self.program.pieces[i]["homes"]["layout"] == "shard":
-                flat = p.flat(shards=p.cut[1])
-                group = self.lanes.groups[("group", *sorted(self.program.pieces[i]["owner"]["ranks"]))]
-                dist.all_gather(list(flat.buffer.view(p.cut[1], -1).unbind()), p.shard.detach(), group=group)
-                tensors = flat if i in self.saved else [t.new_empty(0) for t in flat]
-            if i in self.saved and tensors[0].numel():
-                state.update((self.names(i, name), t) for name, t in zip(p.names, tensors))
-                state.update((self.names(i, name), b) for name, b in p.module.named_buffers())
-        return state
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank saves: weights, one copy of replicas, buffers and optimizers' states, by the names of the
+        whole model. `state.py` has the keys. Ranks together have all; what is in shards is gathered, so every rank
+        must call it."""
+        self._settle()
+        return state.save(self)
 
-    def load_state_dict(self, state):
-        """Takes the weights of this rank out of a state dict of the whole model, whichever schedule wrote it."""
-        for i, p in self.pieces.items():
-            missing = [self.names(i, name) for name in p.names if self.names(i, name) not in state]
-            if missing:
-                raise Refused(f"the state has no `{missing[0]}`")
-            given = [state[self.names(i, name)] for name in p.names]
-            for name, own, t in zip(p.names, p.like, given):
-                if own.shape != t.shape:
-                    raise Refused(f"`{self.names(i, name)}`: expected the shape {tuple(own.shape)}, "
-                                  f"got {tuple(t.shape)}")
-            if p.shard is not None:
-                rank, count = p.cut
-                p.shard.data.copy_(p.flat(shards=count).fill(given).buffer.view(count, -1)[rank])
-            if p.home[0].numel():
-                for own, t in zip(p.home, given):
-                    own.copy_(t)
+    def load_state_dict(self, given: Mapping[str, Any]) -> None:
+        """Takes what this rank has out of a state of the whole model, whichever schedule wrote it; optimizers keep
+        theirs if it has weights alone. Raises `Refused` if a weight is missing or has another shape."""
+        self._settle()
+        state.load(self, given)
 
-    def memory(self):
-        """An estimate of this rank's peak by the proved counts and the first step: {what: bytes}."""
-        if self.meta is None:
+    def save(self, folder: str | os.PathLike) -> None:
+        """Writes a checkpoint of torch.distributed.checkpoint; all ranks write at once. A collective of the world."""
+        self._settle()
+        state.save_folder(self, folder)
+
+    def load(self, folder: str | os.PathLike) -> None:
+        """Reads what `save` wrote, by any schedule on any number of ranks. A collective of the world."""
+        self._settle()
+        state.load_folder(self, folder)
+
+    def memory(self) -> dict[str, int]:
+        """An estimate of this rank's peak by the proved counts and what the stages made: {what: bytes}. Stashes are
+        missing where shapes were declared, for no stage was run."""
+        if not self.shapes.known:
             raise Refused("memory is known behind the first step")
-        counts, pieces = self.program.data["counts"][self.rank], self.pieces.values()
-        weight = max((sum(t.numel() * t.element_size() for t in p.like) for p in pieces), default=0)
-        stash = max((self.meta[i].held for i in self.pieces), default=0)
-        act = max((sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype, _ in self.meta[i].outputs)
-                   for i in self.pieces), default=0)
+        counts = self.program.data["counts"][self.rank]
+        mine = [metas[i] for metas in self.shapes.known.values() for i in self.pieces]
+        weight = max((sum(t.numel() * t.element_size() for t in p.like) for p in self.pieces.values()), default=0)
+        act = max((sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype, _ in meta.outputs)
+                   for meta in mine), default=0)
+        held = [meta.held for meta in mine]
         return {"weights": counts["weights"] * weight, "grads": counts["grads"] * weight,
-                "stashes": counts["stashes"] * stash, "acts": (counts["acts"] + counts["dacts"]) * act}
+                "acts": (counts["acts"] + counts["dacts"]) * act,
+                **({} if None in held else {"stashes": counts["stashes"] * max(held, default=0)})}
 
-    def trace(self, path):
+    def trace(self, path: str | os.PathLike) -> Trace:
         """A context manager: writes what this rank did inside it in Chrome's trace format."""
         return Trace(self, path)
 
-    def close(self):
-        """Ends the watching thread; no step runs behind it."""
-        self.closed = True
-        self.watch.close()
-
-
-class Trace:
-    """Records the steps of a pipeline while it is entered."""
-
-    def __init__(self, pipe, path):
-        self.pipe, self.path = pipe, path
-
-    def __enter__(self):
-        self.pipe.log = []
-
-    def __exit__(self, *_):
-        log, self.pipe.log = self.pipe.log, None
-        events = [{"name": name, "ph": "X", "ts": begun * 1e6, "dur": (ended - begun) * 1e6, "pid": 0,
-                   "tid": self.pipe.rank} for name, begun, ended in log]
-        with open(self.path, "w", encoding="utf-8") as file:
-            json.dump({"traceEvents": events}, file)
+    def close(self) -> None:
+        """Ends the watching thread and gives the communicators back; no step runs behind it."""
+        self._end(False)

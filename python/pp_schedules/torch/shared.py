@@ -1,5 +1,8 @@
 """What ranks share before a step, the program that one of them compiles; and losses of stages before the last."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+from __future__ import annotations
+import os
+from typing import Any
 import torch
 import torch.distributed as dist
 from .. import program as core
@@ -7,9 +10,14 @@ from ..refused import Refused
 
 
 class Program(core.Program):
-    """A `pp_schedules.Program` that rank 0 of the world compiles; others need neither the compiler nor the file."""
+    """A `pp_schedules.Program` that rank 0 of the world compiles; others need neither the compiler nor the file.
 
-    def __init__(self, file, name=None, **parameters):
+    `Program("mine.pipe", ranks=4, microbatches=8)`: parameters and options are those of `pp_schedules.Program`. It is a
+    collective of the world where there is a process group. Raises `Refused`, with the compiler's diagnostics, on every
+    rank.
+    """
+
+    def __init__(self, file: str | os.PathLike, name: str | None = None, **parameters: Any):
         if not dist.is_initialized():
             super().__init__(file, name, **parameters)
             return
@@ -40,7 +48,8 @@ class Added(torch.autograd.Function):
         return dx, torch.full_like(ctx.loss, ctx.weight)
 
 
-def add_loss(x, loss):
+def add_loss(x: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
     """Returns x, and adds `loss` (a scalar, such as that of a router) to the loss of the step, with its microbatch's
-    weight. It counts in gradients; the number that `step` returns is that of the last stage."""
+    weight. x must go on into what the stage returns. It counts in gradients; the number that `step` returns is that of
+    the last stage."""
     return Added.apply(x, loss)

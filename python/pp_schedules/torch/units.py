@@ -2,17 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import contextlib
 import torch
+from torch.autograd.graph import get_gradient_edge
 from ..refused import Refused
 from .backward import Linears, Pending
 from .boxes import Boxes
+from .shared import Added
 
 
 class Stash:
-    """What a unit keeps from F to its backward."""
-    __slots__ = ("inputs", "outputs", "boxes", "linears")
+    """What a unit keeps from F to its backward. Of outputs these are their edges in autograd's graph, not the tensors,
+    which may be gone when they were sent; `loss` is that of the last stage."""
+    __slots__ = ("inputs", "edges", "loss", "boxes", "linears")
 
-    def __init__(self, inputs, outputs, boxes, linears):
-        self.inputs, self.outputs, self.boxes, self.linears = inputs, outputs, boxes, linears
+    def __init__(self, inputs, outputs, loss, boxes, linears):
+        self.inputs, self.loss, self.boxes, self.linears = inputs, loss, boxes, linears
+        self.edges = [get_gradient_edge(y) if y.requires_grad else None for y in outputs]
 
 
 class Half:
@@ -50,12 +54,13 @@ def seed_of(seed, step, piece, mb):
 class Units:
     """Functions of the units of one rank. `pipe` is the Pipeline, `env` the values, `now` what is true of this step."""
 
-    def __init__(self, pipe, env, values):
-        self.pipe, self.env, self.values, self.now = pipe, env, values, pipe.now
+    def __init__(self, pipe, env, values, training):
+        self.pipe, self.env, self.values, self.now, self.training = pipe, env, values, pipe.now, training
+        self.last = {a[3]: a[4] for a in pipe.me["actions"] if a[:2] in (["run", "B"], ["run", "I"])}
 
     def slot(self, role, ids):
-        """The first value of a role, or None."""
-        return next((v for v in ids if self.values[v]["role"] == role), None)
+        """The first value of a role, or None. Slots behind the program's are the driver's own, for stashes."""
+        return next((v for v in ids if (self.values[v]["role"] if v < len(self.values) else "stash") == role), None)
 
     def make(self, phase, variant, piece, mb, reads, makes):
         if phase in ("F", "R"):
@@ -64,50 +69,96 @@ class Units:
             return self.backward(phase, piece, mb, reads, makes)
         return self.weights(piece, reads, makes)
 
+    def contexts(self, phase, piece, mb, keeps):
+        """Functions that make the context managers of a forward: the user's, and dropout by the seed. Without a seed R
+        has the masks of F."""
+        pipe, now, key = self.pipe, self.now, (piece, mb)
+
+        @contextlib.contextmanager
+        def remembered():
+            cuda = torch.cuda.get_rng_state(pipe.device) if pipe.device.type == "cuda" else None
+            now.states[key] = torch.get_rng_state(), cuda
+            yield
+
+        makers = [pipe.context] if pipe.context else []
+        if pipe.seed is not None:
+            makers.append(lambda: random_state(pipe.device, seed_of(pipe.seed, pipe.steps, piece, mb)))
+        elif phase == "R":
+            makers.append(lambda: random_state(pipe.device, state=now.states.pop(key)) if key in now.states else
+                          contextlib.nullcontext())
+        elif not keeps and self.training and piece in pipe.redone:
+            makers.append(remembered)
+        return makers
+
+    def module(self, piece, mb):
+        """A function from the inputs of a unit to what the stage makes of them: at the end the loss."""
+        now, pipe, module = self.now, self.pipe, self.pipe.pieces[piece].module
+        last, loss = piece == len(pipe.program.pieces) - 1, self.pipe.loss
+
+        def run(x):
+            words = now.extra[mb] if now.extra is not None else {}
+            if last and loss is None:
+                return module(*x, *now.targets[mb], **words)
+            y = module(*x, **words)
+            return loss(y, *now.targets[mb]) if last else y
+        return run
+
     def forward(self, phase, piece, mb, reads, makes):
         env, now, pipe, p = self.env, self.now, self.pipe, self.pipe.pieces[piece]
         first, last = piece == 0, piece == len(pipe.program.pieces) - 1
         weight, source = self.slot("weight", reads), self.slot("act", reads)
         act, stash = self.slot("act", makes), self.slot("stash", makes)
-        if not first and source is None:           # the last stage's F where R runs it again
+        if not first and source is None:           # the last stage's F where R or B runs it
             return lambda: None
-        keeps, moves, split = stash is not None, piece in pipe.moved, pipe.splits[piece]
-        trains = None if first else [grad for _, _, grad in pipe.meta[piece - 1].outputs]
-        shapes = [shape for shape, _, _ in pipe.meta[piece].outputs]
-        linear = split == "linears" and piece in pipe.halved and keeps
-
-        def modules(x):
-            if not last:
-                return p.module(*x)
-            if pipe.loss is None:
-                return p.module(*x, *now.targets[mb])
-            return pipe.loss(p.module(*x), *now.targets[mb])
+        keeps, moves = stash is not None, piece in pipe.moved and stash is not None
+        linear = pipe.splits[piece] == "linears" and piece in pipe.halved and keeps
+        makers, run = self.contexts(phase, piece, mb, keeps), self.module(piece, mb)
 
         def unit():
-            if weight is not None:
+            if weight is not None and env[weight] is not p.bound:
                 p.bind(env[weight])
-            x = now.inputs[mb] if first else env[source]
-            x = tuple(x) if first else tuple(t.detach().requires_grad_(g) for t, g in zip(x, trains))
-            boxes, linears = Boxes(p.parameters) if moves and keeps else None, Linears() if linear else None
-            with contextlib.ExitStack() as stack:
-                pipe.random(stack, phase, piece, mb, keeps)
-                stack.enter_context(torch.set_grad_enabled(keeps and now.training))
-                for context in (pipe.context and pipe.context(), boxes is not None and boxes.hooks(), linears):
-                    if context is not None and context is not False:
-                        stack.enter_context(context)
-                y = modules(x)
+            if first:
+                x = tuple(now.inputs[mb])
+            else:
+                x = tuple([t.detach().requires_grad_(grad) for t, (_, _, grad) in zip(
+                    env[source], now.metas[mb][piece - 1].outputs)])
+            given = tuple([t.clone() for t in x]) if p.writes else x
+            boxes, linears = Boxes(p.parameters) if moves else None, Linears() if linear else None
+            Added.weight = now.weights[mb]
+            with torch.set_grad_enabled(keeps):
+                if makers or moves or linear:
+                    with contextlib.ExitStack() as stack:
+                        for make in makers:
+                            stack.enter_context(make())
+                        if moves:
+                            stack.enter_context(boxes.hooks())
+                        if linear:
+                            stack.enter_context(linears)
+                        y = run(given)
+                else:
+                    y = run(given)
             y = (y,) if isinstance(y, torch.Tensor) else tuple(y)
-            if last and mb not in now.counted:
-                now.counted.add(mb)
-                now.total += y[0].detach().double() * now.weights[mb]
-            if act is not None:
-                if [tuple(t.shape) for t in y] != shapes:
-                    raise Refused(f"the shapes {[tuple(t.shape) for t in y]} are not those of the first microbatch, "
-                                  f"{shapes}")
-                env[act] = tuple(t.detach() for t in y)
+            if last:
+                loss = y[0].detach()
+                if mb not in now.losses:
+                    now.losses[mb] = loss
+                    now.total += loss.double() * now.weights[mb]
+            elif act is not None:
+                self.check(y, now.metas[mb][piece].outputs)
+                env[act] = tuple([t.detach() for t in y])
             if keeps:
-                env[stash] = Stash(x, y, boxes, linears)
+                env[stash] = Stash(x, y, loss if last else None, boxes, linears)
         return unit
+
+    def check(self, y, outputs):
+        """Refuses what is not as told: the receiver has room for what it was told."""
+        got = [(t.shape, t.dtype) for t in y]
+        if got != [(shape, dtype) for shape, dtype, _ in outputs]:
+            got, told = ([tuple(one[0]) for one in many] for many in (got, outputs))
+            if got == told:
+                got, told = [t.dtype for t in y], [dtype for _, dtype, _ in outputs]
+            shapes, what = self.pipe.shapes, "dtypes" if got and isinstance(got[0], torch.dtype) else "shapes"
+            raise Refused(f"the {what} {got} are not {shapes.word}, {told}{shapes.hint}")
 
     def backward(self, phase, piece, mb, reads, makes):
         env, now, p = self.env, self.now, self.pipe.pieces[piece]
@@ -116,21 +167,31 @@ class Units:
         read, made = self.slot("grad", reads), self.slot("grad", makes)
         dact, pending = self.slot("dact", makes), self.slot("stash", makes)
         halves, whole = phase == "I" and split == "halves" and pending is not None, phase == "B"
+        before, sharded = None, p.changes and self.pipe.reduces == "last"
+        reduces = self.last.get(piece) == mb
+        if kept is None:                           # a head, whose F is in its B
+            kept = len(env)
+            env.append(None)
+            before = self.forward("F", piece, mb, reads, [kept])
 
         def unit():
-            if weight is not None:
+            if before is not None:
+                before()
+            if sharded:
+                p.reduce(reduces)
+            if weight is not None and env[weight] is not p.bound:
                 p.bind(env[weight])
             stash, held = env[kept], env[read] if read is not None else None
+            edges = [edge for edge in stash.edges if edge is not None]
             if last:
-                outputs, seeds = [stash.outputs[0]], [torch.full_like(stash.outputs[0], now.weights[mb])]
+                edges, seeds = edges[:1], [torch.full_like(stash.loss, now.weights[mb])]
             else:
-                pairs = [(y, g) for y, g in zip(stash.outputs, env[incoming]) if y.requires_grad]
-                outputs, seeds = [y for y, _ in pairs], [g for _, g in pairs]
+                seeds = [g for edge, g in zip(stash.edges, env[incoming]) if edge is not None]
             if halves:
-                env[pending] = half = Pending(outputs, seeds, stash.inputs, p.parameters)
+                env[pending] = half = Pending(edges, seeds, stash.inputs, p.parameters)
                 dx = half.dinputs
             else:
-                dx, sums = self._whole(p, outputs, seeds, stash, held if whole else None)
+                dx, sums = self._whole(p, edges, seeds, stash, held if whole else None)
                 if whole and (read is not None or made is not None):
                     if stash.linears:
                         stash.linears.weights(p.places, adder(sums))
@@ -138,17 +199,22 @@ class Units:
                 elif pending is not None:
                     env[pending] = Half(sums, stash.linears)
             if dact is not None:
-                env[dact] = tuple(torch.zeros_like(x) if g is None else g for g, x in zip(dx, stash.inputs))
-            stash.outputs = stash.inputs = None
+                env[dact] = tuple([torch.zeros_like(x) if g is None else g for g, x in zip(dx, stash.inputs)])
+            stash.edges = stash.inputs = None
+            if before is not None:
+                env[kept] = None
         return unit
 
     @staticmethod
-    def _whole(p, outputs, seeds, stash, held):
+    def _whole(p, edges, seeds, stash, held):
         """Runs autograd over all; the sums of gradients lie under `.grad` meanwhile, for hooks expect them there."""
         for place, q in enumerate(p.parameters):
             q.grad = held[place] if held is not None else None
-        if outputs:
-            torch.autograd.backward(outputs, seeds)
+        if edges and stash.linears:
+            with stash.linears:                    # what checkpoints run again must save what F saved
+                torch.autograd.backward(edges, seeds)
+        elif edges:
+            torch.autograd.backward(edges, seeds)
         dx, sums = [x.grad for x in stash.inputs], [q.grad for q in p.parameters]
         for q in p.parameters:
             q.grad = None

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import functools
 import math
+import sys
 import torch
 import torch.distributed as dist
 from ..refused import Refused
@@ -26,6 +27,20 @@ class Updates:
         if maker is None:
             raise Refused(f"an update of the kind `{variant}`")
         return maker(piece, self.pipe.pieces[piece], reads, makes)
+
+    def left(self, action):
+        """An action of a step that updates nothing: gradients are added to `.grad`, and nobody asks for their norm."""
+        if action[0] != "run" or action[2] != "plain":
+            return (lambda: None) if action[0] != "run" or action[2].startswith("norm") else self.make(
+                action[2], action[3], *action[5:7])
+        p, grad = self.pipe.pieces[action[3]], self.ids("grad", action[5])[0]
+
+        def leave():
+            self._sum_replicas(grad)
+            for q, kept, g in zip(p.parameters, p.kept, self.env[grad]):
+                if q.requires_grad:
+                    q.grad = g if kept is None else kept if g is None else kept.add_(g)
+        return leave
 
     def tie(self, piece, value, owned):
         """The tie of a value that holds what a tie shares."""
@@ -101,9 +116,22 @@ class Updates:
         """Pipelines side by side count in one whole; each gradient is summed over them once."""
         if self.pipe.replicas is not None and v not in self.now.reduced:
             self.now.reduced.add(v)
-            for gradient in self.env[v]:
-                if gradient is not None:
-                    dist.all_reduce(gradient, group=self.pipe.replicas)
+            held = self.env[v]
+            tensors = [held.buffer] if hasattr(held, "buffer") else [g for g in held if g is not None]
+            for work in [dist.all_reduce(g, group=self.pipe.replicas, async_op=True) for g in tensors]:
+                work.wait()
+
+    def _skipped(self, norm):
+        """All ranks leave out all updates of this step; the first says so once, and all count."""
+        pipe = self.pipe
+        if self.now.skips:
+            return
+        self.now.skips, pipe.skipped = True, pipe.skipped + 1
+        speaker = min(r["rank"] for r in pipe.program.data["programs"] if any(a[1:3] == ["U", "plain"]
+                                                                              for a in r["actions"]))
+        if pipe.skipped == 1 and pipe.rank == speaker:
+            print(f"pp: step {pipe.steps}: the norm of the gradients is {norm}: no update; `skipped` counts such steps",
+                  file=sys.stderr, flush=True)
 
     def _plain(self, piece, p, reads, makes):
         env, pipe, now = self.env, self.pipe, self.now
@@ -117,7 +145,9 @@ class Updates:
             now.norm = env[stat[0]].sqrt().item() if stat else None
             factor = min(1.0, pipe.clip / (now.norm + 1e-6)) if pipe.clip and stat else 1.0
             held, gradients = env[weights[0]], env[grad]
-            if p.optimizer is not None and math.isfinite(now.norm or 0):
+            if not math.isfinite(now.norm or 0):
+                self._skipped(now.norm)
+            elif p.optimizer is not None:
                 if not sharded:
                     p.bind(held)
                 targets = [p.shard] if sharded else p.parameters

@@ -1,6 +1,6 @@
-"""Says where a rank stands that has waited long, and tells every rank what failed first."""
+"""Says where a rank stands that has waited long, tells every rank what failed first, and records what ran when."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-import sys, threading, time
+import json, sys, threading, time
 import torch.distributed as dist
 
 
@@ -35,6 +35,8 @@ class Watch:
         self.store.set(f"{self.name}/late/{self.rank}", f"rank {self.rank} has been late for {seconds:.0f} s at {here}")
         others = [self.store.get(key).decode() for rank in range(self.ranks) if rank != self.rank and self.store.check(
             [key := f"{self.name}/late/{rank}"])]
+        key = f"{self.name}/failed"
+        others += [f"failed: {self.store.get(key).decode()}"] if self.store.check([key]) else []
         mine = f"pp: rank {self.rank} has been late for {seconds:.0f} s at {here}"
         print("; ".join([mine, *others]), file=sys.stderr, flush=True)
 
@@ -57,3 +59,20 @@ class Watch:
 
     def close(self):
         self.ended.set()
+
+
+class Trace:
+    """Records the steps of a pipeline while it is entered."""
+
+    def __init__(self, pipe, path):
+        self.pipe, self.path = pipe, path
+
+    def __enter__(self):
+        self.pipe.log = []
+
+    def __exit__(self, *_):
+        log, self.pipe.log = self.pipe.log, None
+        events = [{"name": name, "ph": "X", "ts": begun * 1e6, "dur": (ended - begun) * 1e6, "pid": 0,
+                   "tid": self.pipe.rank} for name, begun, ended in log]
+        with open(self.path, "w", encoding="utf-8") as file:
+            json.dump({"traceEvents": events}, file)

@@ -1,4 +1,4 @@
-"""Checks that tools/OPTIONS.md names every option of pp-compile and pp-translate, with every value that it may have."""
+"""Checks that tools/OPTIONS.md names every option of pp-compile and pp-translate, with its values, and verb of pp."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: options.py ROOT, with the tools in PATH
@@ -9,6 +9,7 @@ from source_files import lines, report
 def options(tool):
     """The options in the order of `--help`, without those that every tool of LLVM has."""
     text = subprocess.run([tool, "--help"], check=True, capture_output=True, text=True).stdout
+    yield from re.findall(r"^  ([a-z-]+) +- ", text.partition("verbs:")[2], re.M)
     sections = re.split(r"^(\w+ [Oo]ptions):$", text, flags=re.M)
     ours = "".join(text for heading, text in zip(sections[1::2], sections[2::2]) if heading != "Generic Options")
     current = ""
@@ -20,7 +21,7 @@ def options(tool):
 def main():
     page = "\n".join(lines(sys.argv[1], "tools/OPTIONS.md"))
     problems = []
-    for tool in ("pp-compile", "pp-translate"):
+    for tool in ("pp", "pp-compile", "pp-translate"):
         named = re.search(rf"^## {tool}\n(.*?)(?=^## |\Z)", page, re.M | re.S)
         for option in options(tool):
             if not named or not re.search(rf"`{re.escape(option)}(?![-\w])", named[1]):

@@ -7,6 +7,7 @@
 #   console        lines that begin with `$ ` are run, and go on in lines that begin with `> `; the others are what they
 #                  print. A line `[..]` stands for any lines, `[..]` inside a line for any text. A command succeeds,
 #                  unless what is shown has an error.
+#   console torch  the same, where python3 has torch; otherwise bash reads the commands.
 #   pipe [FILE]    a program; it compiles. With a FILE the page's commands find it under that name.
 #   pipe FILE refused
 #                  a program that the page shows an error of.
@@ -15,7 +16,7 @@
 #   text           neither.
 # Nothing after ```: the scripts that users run first. An HTML comment that begins with `$ ` is a command, too; the
 # table behind it is what it prints.
-import itertools, os, re, shutil, subprocess, sys
+import functools, itertools, os, re, shutil, subprocess, sys
 from source_files import files, lines, report
 
 ELSEWHERE = {"gpu": "needs a GPU", "hosts": "needs several hosts", "slurm": "needs a Slurm cluster", "root": "installs",
@@ -61,7 +62,9 @@ class Page:
 
     def block(self, words, number, text):
         kind = words[0] if words else ""
-        if kind == "console":
+        if kind == "console" and words[1:] == ["torch"] and not has_torch():
+            self.not_here(number, [line[2:] for line in text if line.startswith(("$ ", "> "))])
+        elif kind == "console" and words[1:] in ([], ["torch"]):
             self.console(number, text)
         elif kind == "pipe":
             self.program(words[1:], number, text)
@@ -140,6 +143,11 @@ def pattern(line):
     if line == "[..]":
         return r"(?:.*\n)*?"
     return ".*?".join(map(re.escape, line.rstrip().split("[..]"))) + "\n"
+
+
+@functools.cache
+def has_torch():
+    return subprocess.run(["python3", "-c", "import torch"], stderr=subprocess.DEVNULL).returncode == 0
 
 
 def options_of(tool, known={}):

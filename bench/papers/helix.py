@@ -2,7 +2,7 @@
 """Simulates HelixPipe and 1F1B on the paper's clusters; prints gains, memory and recompute beside the paper's."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: bench/helix_papers.py [-c PP_COMPILE] [--gemm 0.6] [--attention 0.55] [--mesh] [gains] [memory] [recompute]
+# usage: bench/papers/helix.py [-c PP_COMPILE] [--gemm 0.6] [--attention 0.55] [--mesh] [gains] [memory] [recompute]
 # A rank is a node of 8 GPUs, as the paper's stage is: one device of eight times the speed, with the NICs of the node
 # together, and what Megatron's sequence parallelism exchanges inside a node takes no time; or with --mesh 8 devices,
 # `tensor = 8` with `sequence`, over NVLink. Microbatches of one sequence, twice as many as ranks.
@@ -12,9 +12,11 @@
 # order of all ranks, 27, 19, 25 if NICs could carry any number at once. A baseline that does one thing at a time
 # (--overlap=false) is 0.2 to 1.4 % slower: that is not the cause.
 import argparse, os, sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
 from simulate import simulate
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MODELS = {"1.3B": (24, 16, 2048), "3B": (16, 32, 4096), "7B": (32, 32, 4096),
           "13B": (40, 40, 5120)}  # layers, heads, hidden
 # FLOP/s in bf16 and bytes/s of memory of a device; bytes/s of a node's NICs together, and of a device's NVLink, each

@@ -2,7 +2,7 @@
 """Plans what SlimPipe's paper counts and measures of memory, and prints it beside the paper's figures and formulas."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: bench/slim_papers.py [-c PP_COMPILE] [--attention E] [arithmetic] [slices] [sizes] [hybrid]
+# usage: bench/papers/slim.py [-c PP_COMPILE] [--attention E] [arithmetic] [slices] [sizes] [hybrid]
 # A rank is 8 GPUs (the paper's tensor parallelism with sequence parallelism divides all of a layer's memory by 8), so
 # GiB are a GPU's; in `hybrid` it is a mesh. bf16 weights, sums of gradients and optimizer in f32, a vocabulary of
 # 128000, microbatches of one sequence. M_a is what one microbatch keeps on all ranks together. M_t is the arena of a
@@ -23,9 +23,11 @@
 # for context cuts each slice in 16 equal runs.
 import argparse, os, sys
 from typing import NamedTuple
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
 from simulate import simulate
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MODELS = {"13B": (40, 40, 40, 5120, 13824),
           "70B": (80, 64, 8, 8192, 28672)}  # layers, heads, of keys, hidden, ffn (Table 3)
 PROGRAM = """import "std/1f1b.pipe" import "std/slimpipe.pipe" import "std/single.pipe" import "std/models/llama.pipe"

@@ -2,7 +2,7 @@
 """Simulates the hybrid runs of JaxPP's Table 1 on meshes; prints step, speed and memory beside the paper's."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: bench/mesh_papers.py [-c PP_COMPILE] [--share S]
+# usage: bench/papers/mesh.py [-c PP_COMPILE] [--share S]
 # JaxPP (arXiv 2412.14374), Table 1: GPT-3 175B and Llama 2 70B in bf16 on nodes of 8 H100. Products and attention reach
 # one share of the device's peak, which is chosen so that the first row has the printed step; everything else follows.
 # GPT-3's circular repeat is 6 (Figure 8). The paper does not print that of 70B; we take 5, which divides 20 layers.
@@ -13,9 +13,11 @@
 # are computed as in the paper: (6 parameters of products + 12 layers hidden sequence) tokens, divided by GPUs and step
 # time. The paper's 13 rows agree with this formula within 1. No limit bounds the peaks.
 import argparse, os, sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
 from simulate import simulate
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 GPT3 = dict(text="gpt2(layers = 96, hidden = 12288, heads = 96, vocab = 50304, context = 2048)", sequence=2048,
             layers=96, hidden=12288, products=96 * 12 * 12288**2 + 50304 * 12288)
 LLAMA = dict(text="llama(layers = 80, hidden = 8192, heads = 64, kv_heads = 8, ffn = 28672, vocab = 32000)",

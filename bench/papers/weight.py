@@ -2,7 +2,7 @@
 """Simulates the systems of WeiPipe's and TawPipe's tables on the papers' clusters, beside the papers' numbers."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: bench/weight_papers.py [-c PP_COMPILE] [-j JOBS] [--plain] [--keep FOLDER] [TABLE..]
+# usage: bench/papers/weight.py [-c PP_COMPILE] [-j JOBS] [--plain] [--keep FOLDER] [TABLE..]
 #   tables: weipipe2 weipipe3 weipipe4 tawpipe2
 # Tokens/s a GPU and peak GB of every cell, simulated | printed. One number is calibrated for each table: LOOPS, the
 # share of its memory's speed at which a device runs ops other than products and attention. With it the median of
@@ -46,9 +46,11 @@
 # simulated, and the others are added.
 import argparse, functools, json, math, os, re, statistics, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
 from simulate import cluster_in, compile_text
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SYSTEMS = {  # name in the tables: schedule of the library
     "1F1B": "one_f_one_b(ranks = {ranks}, microbatches = {microbatches})",
     "ZB1": "zb_h(ranks = {ranks}, microbatches = {microbatches}, k = 1)",

@@ -1,0 +1,130 @@
+"""What a program, the modules and the processes must have in common; what they have not is refused with a sentence."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+import torch
+import torch.distributed as dist
+from ..refused import Refused, Unproved
+from ..verify import MAPS, verify
+from .pieces import Piece
+
+REFUSED = {
+    "slices": "slices of sequences run in pp's own programs only: a module of PyTorch has no place where its keys "
+              "could be handed over",
+    "cuts": "units that are cut at their attentions run in pp's own programs only",
+    "skips": "values that skip pieces are not handed over yet",
+    "vocabulary": "a part is cut by the vocabulary; use a DTensor inside the stage",
+    "updates": "`updates` above 1: a module of PyTorch has one version of its weights",
+    "versions": "several versions of weights: a module of PyTorch has one",
+    "redo": "updates that may be taken back run in pp's own programs only"}
+
+
+def together(group, make):
+    """Calls `make`; what one rank refuses all refuse, or the others would wait for it."""
+    mine, said = None, [None] * dist.get_world_size(group)
+    try:
+        make()
+    except Refused as refused:
+        mine = str(refused)
+    dist.all_gather_object(said, mine, group=group)
+    if any(said):
+        raise Refused(mine or next(f"rank {rank}: {text}" for rank, text in enumerate(said) if text))
+
+
+def on_program(program, group, unsafe_lanes, made):
+    """Every rank has the same program, which a driver of PyTorch modules can run, and which holds what it claims.
+    Returns the most pipelines that a rank has made, so that this one gets a number that all know."""
+    ranks = dist.get_world_size(group)
+    if ranks != program.ranks:
+        raise Refused(f"the program has {program.ranks} ranks, and the group has {ranks} processes")
+    said = [None] * ranks
+    dist.all_gather_object(said, (program.fingerprint, made), group=group)
+    prints = [one for one, _ in said]
+    if len(set(prints)) > 1:
+        raise Refused(f"the ranks have different programs: {[one[:12] for one in prints]}")
+    for word in program.needs:
+        if word in REFUSED:
+            raise Refused(REFUSED[word])
+    try:
+        verify(program, ("edge",) if unsafe_lanes else MAPS)
+    except Unproved as unproved:
+        if unproved.claim != "progress" or unsafe_lanes:
+            raise
+        raise Refused(f"{unproved}; edge lanes may be proved, but NCCL may serialise streams: `unsafe_lanes=True` "
+                      "takes the risk") from unproved
+    return max(number for _, number in said)
+
+
+def name_of(piece):
+    """The name of a part of layers, such as `attn 3` or `head`."""
+    return piece["part"] if piece["index"] < 0 else f"{piece['part']} {piece['index']}"
+
+
+def modules(program, stages, numbers, ties, device):
+    """{piece: Piece} of the pieces that a rank runs or updates: stages, or parts of layers, which have names."""
+    build = stages if callable(stages) else stages.__getitem__
+    if bool(ties) != bool(program.ties):
+        raise Refused("the program ties weights, and `ties` names none" if program.ties else
+                      "`ties` names weights that two stages share, and the program was not told: its proof of "
+                      "gradients does not hold for this model")
+    pieces = {}
+    for i in sorted(numbers):
+        of = program.pieces[i]
+        key = i if of["kind"] == "stage" else name_of(of)
+        what = f"stage {i}" if of["kind"] == "stage" else f"part `{key}`"
+        try:
+            module = build(key)
+        except LookupError as error:
+            raise Refused(f"`stages` has no {what}") from error
+        if not any(p.is_meta for p in module.parameters()):
+            module = module.to(device)
+        if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+            raise Refused(f"{what} is a DistributedDataParallel, which sums at every backward; use `replicas`")
+        piece = pieces[i] = Piece(i, what, module, device)
+        if not piece.parameters:
+            raise Refused(f"{what} has no parameters")
+        if of["frozen"] and any(p.requires_grad for p in piece.parameters):
+            raise Refused(f"the program was told that {what} is frozen, and its module has parameters to train")
+        tie(program, i, piece, ties)
+    return pieces
+
+
+def tie(program, i, piece, ties):
+    mine = [t for t, tie in enumerate(program.ties) if i == tie["owner"] or i in tie["sharers"]]
+    given = list(ties.get(i, ()))
+    missing = [name for name in given if name not in piece.names]
+    if bool(mine) != bool(given) or missing or len(mine) > 1 and len(mine) != len(given):
+        raise Refused(f"stage {i} has {len(mine)} ties in the program, and `ties` names {given} for it" + (
+            f"; `{missing[0]}` is none of its parameters" if missing else ""))
+    places = [piece.names.index(name) for name in given]
+    piece.tied = {t: places if len(mine) == 1 else [places[k]] for k, t in enumerate(mine)}
+
+
+def splits(pieces, split, context):
+    """{stage: how I and W share its backward}."""
+    chosen = {}
+    for i, p in pieces.items():
+        way = split.get(i, "linears") if isinstance(split, dict) else split
+        if way not in ("linears", "halves", "whole"):
+            raise Refused(f"`split`: expected `linears`, `halves` or `whole`, got `{way}`")
+        compiled = any(getattr(m, "_compiled_call_impl", None) is not None or "_orig_mod" in m._modules
+                       for m in p.module.modules())
+        sharded = any(hasattr(m, "set_requires_gradient_sync") for m in p.module.modules())
+        if compiled or sharded:                    # a node of autograd that halves would run twice; hooks of FSDP2
+            way = "whole"
+        elif way == "linears" and context is not None:
+            way = "halves"                         # autocast must see the linear itself
+        chosen[i] = way
+    return chosen
+
+
+def on_backward(program):
+    """Whether gradients may be left to a loop that clips and updates itself."""
+    for rank in program.data["programs"]:
+        behind = False
+        for a in rank["actions"]:
+            message = program.data["messages"][a[1]] if a[0] == "post" else {"role": None}
+            if behind and message["role"] == "weight" or a[1:3] == ["U", "cut"]:
+                raise Refused(f"`{program.name}` moves new weights behind its updates; give `optimizer` and call "
+                              "`step`")
+            behind = behind or a[1:3] == ["U", "plain"]
+    if any(piece["owner"]["layout"] == "shard" for piece in program.pieces):
+        raise Refused(f"`{program.name}` updates in shards; give `optimizer` and call `step`")

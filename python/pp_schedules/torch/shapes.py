@@ -1,0 +1,127 @@
+"""Shapes, dtypes and sizes of stashes, which every rank knows before the first message of a step."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+import hashlib
+import torch
+import torch.distributed as dist
+from ..refused import Refused
+from .boxes import Boxes
+from .units import random_state
+
+
+class Meta:
+    """What a stage makes: `outputs`, [(shape, dtype, has a gradient)]; bytes of its stash that are `held` and `sent`,
+    None where nobody ran it; whether it writes into its inputs."""
+
+    def __init__(self, outputs, held=None, sent=None, writes=False):
+        self.outputs, self.held, self.sent, self.writes = outputs, held, sent, writes
+
+
+class Shapes:
+    """`of` gives [Meta of each stage] for each microbatch.
+
+    "first step": stages run once on microbatch 0, in their order, and all microbatches have its shapes. "sent": every
+    step begins with one message of an int64 for each microbatch, which tells the shapes of its inputs; stages run once
+    on shapes that are new. A list has the outputs of each stage but the last: a tensor or a tuple of tensors, which may
+    be on `meta`; no stage runs for it.
+    """
+
+    def __init__(self, pipe, how):
+        self.pipe, self.how, self.known = pipe, how, {}
+        self.runner = {(a[3], a[4]): r["rank"] for r in pipe.program.data["programs"] for a in r["actions"]
+                       if a[:2] == ["run", "F"]}
+        self.word = {"first step": "those of the first microbatch", "sent": "those that were sent"}.get(
+            how if isinstance(how, str) else None, "the declared ones")
+        self.hint = "; `shapes=\"sent\"` sends them along" if how == "first step" else ""
+        if isinstance(how, str) and how not in ("first step", "sent"):
+            raise Refused("`shapes`: expected `first step`, `sent` or a list with the outputs of each stage, got "
+                          f"`{how}`")
+        if not isinstance(how, str):
+            self._declared(how)
+
+    def _declared(self, outputs):
+        if len(outputs) != len(self.pipe.program.pieces) - 1:
+            raise Refused(f"`shapes` has {len(outputs)} stages, expected all but the last of "
+                          f"{len(self.pipe.program.pieces)}")
+        if any(m["role"] == "stash" and m["kind"] != "host" for m in self.pipe.program.data["messages"]):
+            raise Refused(f"`{self.pipe.program.name}` sends stashes, whose sizes declared shapes do not tell")
+        tensors = [(y,) if isinstance(y, torch.Tensor) else tuple(y) for y in outputs]
+        self.known[None] = [Meta([(tuple(t.shape), t.dtype, t.requires_grad) for t in y]) for y in tensors] + [Meta([])]
+
+    def of(self, inputs, extra):
+        """A collective of the pipeline, but where the shapes are known for good."""
+        count = self.pipe.program.microbatches
+        if self.how != "sent":
+            if not self.known:
+                self.known[None] = self._run(0, inputs, extra)
+            return [self.known[None]] * count
+        header = torch.zeros(count, dtype=torch.int64, device=self.pipe.device)
+        for mb in self.pipe.reads["inputs"]:
+            told = [(tuple(t.shape), str(t.dtype)) for t in inputs[mb]], sorted(
+                (word, tuple(t.shape)) for word, t in (extra[mb] if extra else {}).items() if hasattr(t, "shape"))
+            header[mb] = int.from_bytes(hashlib.sha256(repr(told).encode()).digest()[:7], "big")
+        dist.all_reduce(header, dist.ReduceOp.MAX, group=self.pipe.group)
+        keys = header.tolist()
+        for mb, key in enumerate(keys):
+            if key not in self.known:
+                self.known[key] = self._run(mb, inputs, extra)
+        return [self.known[key] for key in keys]
+
+    def _run(self, mb, inputs, extra):
+        """Runs all stages on one microbatch, each on the rank that has to; the others hear what came of it."""
+        metas, outputs, pipe = [], None, self.pipe
+        for i in range(len(pipe.program.pieces)):
+            told, runner = [None], self.runner[i, mb]
+            if runner == pipe.rank:
+                try:
+                    told = [self._stage(pipe.pieces[i], mb, outputs, inputs, extra[mb] if extra else {})]
+                except Exception as error:         # every rank must hear of it, or the others wait for ever
+                    told = [f"stage {i} on microbatch {mb}: {type(error).__name__}: {error}"]
+            dist.broadcast_object_list(told, pipe.lanes.ranks[runner], group=pipe.group)
+            if isinstance(told[0], str):
+                raise Refused(told[0])
+            metas.append(Meta(*told[0]))
+            if i in pipe.pieces:
+                pipe.pieces[i].writes |= metas[i].writes
+            outputs = metas[i].outputs
+        return metas
+
+    def _stage(self, p, mb, incoming, inputs, words):
+        """Runs a stage on zeros of the told shapes, as it trains; generator and buffers are put back."""
+        pipe, away = self.pipe, p.visitor and any(t.numel() for t in p.like)
+        where = torch.device("meta") if away else pipe.device
+        if p.number == len(pipe.program.pieces) - 1 and pipe.loss is None:
+            return [], 0, 0, False                 # the module would want targets, and nobody needs the shape of a loss
+        kept = {name: b.clone() for name, b in p.module.named_buffers()}
+
+        def made():
+            if p.number == 0:
+                return tuple(t.to(where, copy=True) for t in inputs[mb])
+            return tuple((torch.zeros if dtype.is_floating_point else torch.ones)(
+                shape, dtype=dtype, device=where).requires_grad_(grad) for shape, dtype, grad in incoming)
+
+        def run(x):
+            boxes = Boxes(p.parameters)
+            with random_state(pipe.device, pipe.seed), boxes.hooks(), torch.enable_grad():
+                with pipe.context() if pipe.context else torch.enable_grad():
+                    if not away:
+                        return p.module(*x, **words), boxes
+                    empty = dict(zip(p.paths, p.like)) | {name: b.to("meta") for name, b in kept.items()}
+                    there = {key: t.to(where) if isinstance(t, torch.Tensor) else t for key, t in words.items()}
+                    return torch.func.functional_call(p.module, empty, x, there), boxes
+
+        x, writes = made(), False
+        versions = [t._version for t in x]
+        try:
+            y, boxes = run(x)
+            writes = versions != [t._version for t in x]
+        except RuntimeError as error:              # what autograd says of a leaf that is written
+            if "in-place" not in str(error):
+                raise
+            writes = True
+            y, boxes = run(tuple(t.clone() for t in made()))
+        y = (y,) if isinstance(y, torch.Tensor) else tuple(y)
+        with torch.no_grad():
+            for name, b in p.module.named_buffers():
+                b.copy_(kept[name])
+        outputs = [(tuple(t.shape), t.dtype, t.requires_grad or away and t.is_floating_point()) for t in y]
+        return outputs, boxes.held(), boxes.sent(), writes

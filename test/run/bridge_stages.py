@@ -1,0 +1,320 @@
+"""Tries what may stand inside a stage of `pp_schedules.torch`, and checkpoints that another schedule reads."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: bridge_stages.py PP_COMPILE FOLDER [--only NAME,..]
+# Ends with 77, which ctest calls skipped, where there is no torch.
+import contextlib, copy, io, os, shutil, sys
+from bridge_inside import MICROBATCHES, close, main, one_process, pipeline, refusal
+
+
+def llamas(stages):
+    from bridge_models import Llama
+    return [Llama(stage, stages) for stage in range(stages)]
+
+
+def agrees(pipe, made, data, bound=1e-12):
+    """One step; loss and gradients are those of one process."""
+    inputs, targets, weight = data
+    total = pipe.step(inputs, targets, weight)
+    for module in made:
+        module.zero_grad()
+    want = one_process(made, inputs, targets, weight)
+    if not abs(total - want) <= bound * max(1.0, abs(want)):
+        raise RuntimeError(f"the loss is {total}, and {want} in one process")
+    if bound <= 1e-12:
+        close(pipe, made)
+
+
+def lengths(rank, programs):
+    """Microbatches of many lengths, which change from step to step; also where stashes go to other ranks."""
+    import torch
+    from bridge_models import batch
+    for name in ("four", "bpipe", "chimera"):
+        pipe, made = pipeline(programs[name], 4, shapes="sent")
+        inputs, targets, weight = batch(MICROBATCHES, length=7)
+        for step in range(2):
+            cuts = [2 + (3 * mb + step) % 5 for mb in range(MICROBATCHES)]
+            some = [(x[:, :n],) for (x,), n in zip(inputs, cuts)], [(y[:, :n],) for (y,), n in zip(targets, cuts)]
+            agrees(pipe, made, (*some, weight))
+        if len(pipe.shapes.known) != 5:
+            raise RuntimeError(f"{name}: the stages ran for {len(pipe.shapes.known)} lengths, not for five")
+        pipe.eval(*some, weight)
+        pipe.close()
+    told = [torch.empty(2, 7, 8, dtype=torch.double, device="meta", requires_grad=True)] * 3
+    pipe, made = pipeline(programs["four"], 4, shapes=told)
+    agrees(pipe, made, (inputs, targets, weight))
+    if "stashes" in pipe.memory():
+        raise RuntimeError("declared shapes tell no sizes of stashes")
+    refusal(lambda: pipeline(programs["four"], 4, shapes=[]), "`shapes` has 0 stages, expected all but the last of 4")
+    refusal(lambda: pipeline(programs["four"], 4, shapes="guessed"), "`guessed`")
+    refusal(lambda: pipeline(programs["bpipe"], 4, shapes=told), "sends stashes")
+
+
+def sends(rank, programs):
+    """Waits of sends behind the last action; posts of one `together` as one batch; unknown words."""
+    import torch
+    import torch.distributed as dist
+    from bridge_models import batch
+    pipe, made = pipeline(programs["zb_v"], 4, sends="lazy")
+    agrees(pipe, made, batch(MICROBATCHES))
+    steps, actions = pipe.lists["step"][0], pipe.me["actions"]
+    late = [actions[place] for _, _, place in steps[-sum(a[0] == "wait" and a[2] == "send" for a in actions):]]
+    if any(a[0] != "wait" or a[2] != "send" for a in late) or not late:
+        raise RuntimeError(f"what stands last is {late[:3]}")
+    real, batches = dist.batch_isend_irecv, []
+    dist.batch_isend_irecv = lambda ops: batches.append([op.op.__name__ for op in ops]) or real(ops)
+    pipe, made = pipeline(programs["wzb1"], 2, lanes="pair", optimizer=lambda ps: torch.optim.SGD(ps, 0.1))
+    if abs(pipe.step(*batch(MICROBATCHES)) - one_process(made, *batch(MICROBATCHES))) > 1e-12:
+        raise RuntimeError("the loss differs")
+    if len(batches) != 15 or any(ops.count("isend") != ops.count("irecv") for ops in batches):
+        raise RuntimeError(f"{len(batches)} batches, expected 15 of sends and receives: {batches[:3]}")
+    refusal(lambda: pipeline(programs["1f1b"], 2, sends="never"), "`sends`", "`never`")
+    refusal(lambda: pipeline(programs["1f1b"], 2, lanes="road"), "`lanes`", "`road`")
+
+
+def outputs(rank, programs):
+    """What was sent is gone before its backward, unless autograd saved it: a stash has no outputs."""
+    import weakref
+    from bridge_models import Llama, batch
+    alive, made = [], []
+
+    class Watched(Llama):
+        def forward(self, x):
+            y = super().forward(x)
+            made.append(weakref.ref(y))
+            y.register_hook(lambda _: alive.append(sum(one() is not None for one in made)))
+            return y
+    pipe, _ = pipeline(programs["other"], 2, made=[Watched(0, 2), Llama(1, 2)])
+    pipe.step(*batch(MICROBATCHES))
+    if rank == 0 and (len(made) != MICROBATCHES + 1 or max(alive) > 2):
+        raise RuntimeError(f"{max(alive)} outputs of {len(made)} are there when a backward runs")
+
+
+def writers(rank, programs):
+    """Stages that write into their inputs, on the rank of the stage before and on another one."""
+    import torch
+    from bridge_models import Llama, batch
+
+    class Writer(Llama):
+        def forward(self, x):
+            return super().forward(x.clamp_(1) if self.embed is not None else torch.nn.functional.silu(x, inplace=True))
+    inputs, targets, weight = batch(MICROBATCHES)
+    for name in ("zb_v", "recompute"):
+        stages = 4 if name == "zb_v" else 2
+        made = [Writer(stage, stages) for stage in range(stages)]
+        pipe, _ = pipeline(programs[name], stages, made=made)
+        total = pipe.step(inputs, targets, weight)
+        if any((a - b).abs().max() for (a,), (b,) in zip(inputs, batch(MICROBATCHES)[0])):
+            raise RuntimeError("the inputs of the user were written")
+        want = 0.0
+        for (x,), y in zip(inputs, targets):
+            x = x.clone()
+            for module in made:
+                x = module(x.clone())
+            loss = pipe.loss(x, *y) * weight
+            loss.backward()
+            want += loss.item()
+        if abs(total - want) > 1e-12 or not all(p.writes for p in pipe.pieces.values()):
+            raise RuntimeError(f"{name}: {total}, not {want}")
+        close(pipe, made)
+
+
+def compiled(rank, programs):
+    """Compiled stages; the compiler's stand-in `aot_eager` traces forward and backward as the real one does."""
+    import torch
+    from bridge_models import batch
+    made = llamas(4)
+    pipe, _ = pipeline(programs["zb_v"], 4, made=[torch.compile(m, backend="aot_eager") for m in copy.deepcopy(made)])
+    if set(pipe.splits.values()) != {"whole"}:
+        raise RuntimeError(f"the halves of a compiled stage are {pipe.splits}")
+    agrees(pipe, made, batch(MICROBATCHES), 1e-11)
+    same(pipe, made, 1e-12)
+    names = [f"stages.{i}.{name}" for i in pipe.pieces for name, _ in made[i].named_parameters()]
+    if [name for name, _ in pipe.named_parameters()] != names or set(names) - set(pipe.state_dict()):
+        raise RuntimeError(f"the names are {sorted(pipe.state_dict())}")
+
+
+def again(rank, programs):
+    """Layers under activation checkpoints, which autograd runs again inside B, or inside I and W."""
+    from bridge_models import Llama, batch
+    from torch.utils.checkpoint import checkpoint
+
+    class Again(Llama):
+        def forward(self, x):
+            x = x if self.embed is None else self.embed(x)
+            x = checkpoint(self.layer, x, use_reentrant=False)
+            return x if self.head is None else self.head(self.norm(x))
+    for split in ("linears", "halves", "whole"):
+        made = [Again(stage, 4) for stage in range(4)]
+        pipe, _ = pipeline(programs["zb_v"], 4, made=made, split=split)
+        agrees(pipe, made, batch(MICROBATCHES))
+        pipe.close()
+
+
+def same(pipe, made, bound):
+    """The gradients are those of one process, within a part of the largest one of a stage."""
+    for i, p in pipe.pieces.items():
+        wants = [q.grad for q in made[i].parameters()]
+        largest = max(want.abs().max() for want in wants)
+        for name, q, want in zip(p.names, p.parameters, wants):
+            got = q.grad.full_tensor() if hasattr(q.grad, "full_tensor") else q.grad
+            if not (got - want).abs().max() <= bound * largest:
+                raise RuntimeError(f"stage {i}, {name}: {(got - want).abs().max() / largest:.1e} apart")
+
+
+def autocast(rank, programs):
+    """bf16 by autocast is near f64, and the split is one that autocast sees."""
+    import torch
+    from bridge_models import batch
+    for name, stages in (("1f1b", 2), ("zb_v", 4), ("recompute", 2)):
+        made = llamas(stages)
+        floats = [copy.deepcopy(module).float() for module in made]
+        pipe, _ = pipeline(programs[name], stages, made=floats,
+                           context=lambda: torch.autocast("cpu", torch.bfloat16))
+        agrees(pipe, made, batch(MICROBATCHES), 5e-4)
+        same(pipe, made, 0.03)
+        if "linears" in pipe.splits.values():
+            raise RuntimeError(f"{pipe.splits}")
+
+
+def sharded(rank, programs):
+    """FSDP2 inside the stages of two pipelines side by side; a checkpoint of its DTensors."""
+    import torch
+    import torch.distributed as dist
+    from bridge_models import batch, counted_sum
+    from pp_schedules.torch import Pipeline
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
+    inputs, targets, weight = batch(MICROBATCHES)
+    made, row = llamas(4), rank // 2
+    parts = copy.deepcopy(made)
+    for part in parts:
+        fully_shard(part, mesh=mesh["dp"])
+        part.set_gradient_divide_factor(1.0)
+    pipe = Pipeline(programs["zb_v"], parts, loss=counted_sum, group=mesh.get_group("pp"), clip=0.5,
+                    optimizer=lambda ps: torch.optim.AdamW(ps, 1e-2))
+    other = torch.optim.AdamW([q for module in made for q in module.parameters()], 1e-2)
+    some = [(x[row:row + 1],) for x, in inputs], [(y[row:row + 1],) for y, in targets], weight
+    for step in range(2):
+        pipe.step(*some)
+        other.zero_grad()
+        one_process(made, inputs, targets, weight)
+        same(pipe, made, 1e-12)
+        norm = torch.nn.utils.clip_grad_norm_([q for module in made for q in module.parameters()], 0.5)
+        if abs(pipe.norm - norm) > 1e-12:
+            raise RuntimeError(f"the norm is {pipe.norm}, and {norm} in one process")
+        other.step()
+    state = pipe.state_dict()
+    if not any(isinstance(t, DTensor) for t in state.values()):
+        raise RuntimeError("a state of FSDP2 has DTensors")
+    for i in pipe.pieces:
+        for name, q in made[i].named_parameters():
+            if (state[f"stages.{i}.{name}"].full_tensor() - q).abs().max() > 1e-12:
+                raise RuntimeError(f"stage {i}, {name} differs behind two steps")
+    pipe.save("sharded")
+    before = {key: t.full_tensor().clone() for key, t in state.items() if isinstance(t, DTensor)}
+    pipe.step(*some)
+    pipe.load("sharded")
+    for key, t in pipe.state_dict().items():
+        if isinstance(t, DTensor) and (t.full_tensor() - before[key]).abs().max():
+            raise RuntimeError(f"{key} is not that of the checkpoint")
+    for reduces, count in (("each", 2 * MICROBATCHES), ("last", 2)):
+        once = Pipeline(programs["zb_v"], parts, loss=counted_sum, group=mesh.get_group("pp"), reduces=reduces)
+        calls, name = [], "reduce_scatter_" + ("single" if hasattr(dist, "reduce_scatter_single") else "tensor")
+        real = getattr(dist, name)
+        setattr(dist, name, lambda *args, **words: calls.append(1) or real(*args, **words))
+        for module in (*parts, *made):
+            module.zero_grad()
+        once.backward(*some)
+        setattr(dist, name, real)
+        one_process(made, inputs, targets, weight)
+        same(once, made, 1e-12)
+        if len(calls) != count:
+            raise RuntimeError(f"`{reduces}`: {len(calls)} sums over shards, expected {count}")
+    pipe.load_state_dict({**{key: t for key, t in state.items() if key.startswith("pp.")}, **{
+        f"stages.{i}.{name}": q.detach() for i, m in enumerate(made) for name, q in m.named_parameters()}})
+
+
+def checkpoints(rank, programs):
+    """What one schedule wrote another one reads, on another number of ranks, with the optimizer's state; then both go
+    on alike."""
+    import torch
+    import torch.distributed as dist
+    from bridge_models import batch
+    everyone = {ranks: dist.new_group(ranks) for ranks in ((0, 1), (2, 3), (0, 1, 2, 3))}
+    mine = everyone[(0, 1) if rank < 2 else (2, 3)]
+
+    def make(name, stages, group=mine, ties=None):
+        return pipeline(programs[name], stages, group=group, clip=0.5, ties=ties, seed=1,
+                        optimizer=lambda ps: torch.optim.AdamW(ps, 1e-2, weight_decay=0.1))
+    data = batch(MICROBATCHES)
+    # Names are those of stages here, so all have four of them.
+    writers, losses = {"zb_v": mine, "four": everyone[0, 1, 2, 3], "zero1": mine, "fsdp": mine}, {}
+    for name, group in writers.items():
+        pipe, _ = make(name, 4, group)
+        for _ in range(2):
+            pipe.step(*data)
+        if rank == 0:
+            shutil.rmtree(name, ignore_errors=True)
+        dist.barrier()
+        pipe.save(name)
+        losses[name] = [pipe.step(*data) for _ in range(2)], pipe.steps
+        pipe.close()
+    for writer, reader in (("zb_v", "four"), ("four", "zb_v"), ("zero1", "fsdp"), ("fsdp", "zb_v"), ("zb_v", "zero1")):
+        pipe, _ = make(reader, 4, writers[reader])
+        pipe.load(writer)
+        if pipe.steps != 2:
+            raise RuntimeError(f"{reader} goes on at step {pipe.steps}")
+        again = [pipe.step(*data) for _ in range(2)]
+        apart = max(abs(a - b) for a, b in zip(again, losses[writer][0]))
+        if not apart <= 1e-12:
+            raise RuntimeError(f"{writer}, read by {reader}: {again}, not {losses[writer][0]}")
+        pipe.close()
+    state = torch.distributed.checkpoint.FileSystemReader("zb_v").read_metadata().state_dict_metadata
+    if not {"pp.fingerprint", "stages.3.head.weight", "optimizer.state.stages.3.head.weight.exp_avg",
+            "optimizer.options.stages.0.embed.weight.lr"} <= set(state):
+        raise RuntimeError(f"{sorted(state)[:9]}")
+    pipe, made = pipeline(programs["1f1b"], 2, group=mine)
+    refusal(lambda: pipe.load("zb_v"), "the state has no `stages.1.norm.weight`")
+    pipe.close()
+
+
+def told(rank, programs):
+    """Rank 0 compiles; the others have neither a compiler nor the file, and hear what it refuses."""
+    import torch
+    from bridge_models import batch
+    from harness import ROOT
+    from pp_schedules.torch import Program
+    if rank:
+        os.environ.pop("PP")
+        os.environ["PATH"] = "/nowhere"
+    path = os.path.join(ROOT, "stdlib", "1f1b.pipe") if rank == 0 else "/nowhere/1f1b.pipe"
+    program = Program(path, "one_f_one_b", ranks=2, microbatches=8, layers=2)
+    if program.fingerprint != programs["1f1b"].fingerprint:
+        raise RuntimeError("the program differs from that of the file")
+    refusal(lambda: Program(path, "one_f_one_b", ranks=2, microbatches=0, layers=2), "error:")
+    pipe, made = pipeline(program, 2, clip=1.0, optimizer=lambda ps: torch.optim.SGD(ps, 0.1))
+    inputs, targets, weight = batch(MICROBATCHES)
+    before, words = [q.clone() for q in pipe.parameters()], io.StringIO()
+    with contextlib.redirect_stderr(words):
+        for _ in range(2):
+            pipe.step(inputs, targets, [float("inf")] * MICROBATCHES)
+    if pipe.skipped != 2 or any((a - b).abs().max() for a, b in zip(before, pipe.parameters())):
+        raise RuntimeError(f"{pipe.skipped} updates were left out")
+    if words.getvalue().count("no update") != (rank == 0) or rank == 0 and "pp: step 0: the norm" not in \
+            words.getvalue():
+        raise RuntimeError(f"rank {rank} says: {words.getvalue()}")
+    pipe.step(inputs, targets, weight)
+    if pipe.skipped != 2 or all((a - b).abs().max() == 0 for a, b in zip(before, pipe.parameters())):
+        raise RuntimeError("a good step makes no update")
+    pipe.close()
+
+
+CHECKS = {"lengths": (lengths, 4), "sends": (sends, 2), "outputs": (outputs, 2), "writers": (writers, 2),
+          "compiled": (compiled, 2), "again": (again, 2), "autocast": (autocast, 2), "sharded": (sharded, 4),
+          "checkpoints": (checkpoints, 4), "told": (told, 2)}
+
+if __name__ == "__main__":
+    os.environ["PP"] = os.path.abspath(sys.argv[1])
+    sys.exit(main(CHECKS))

@@ -1,0 +1,2 @@
+" Names the type of `.pipe` files.
+autocmd BufRead,BufNewFile *.pipe setfiletype pipe
