@@ -96,12 +96,10 @@ class Schedule:
     def __init__(self, file, name=None, *, pp=None, **parameters):
         self.file, self.name, self.pp, self.parameters = file, name, pp, parameters
         if str(file).startswith("std/") and not os.path.exists(file):
-            beside = os.path.join(os.path.dirname(binary.find(pp)), "..", "share", "pp", "stdlib")
-            found = [path for path in (os.path.join(folder, str(file)[4:]) for folder in (
-                os.path.join(binary.HERE, "stdlib"), beside)) if os.path.exists(path)]
-            if not found:
+            library = os.path.join(os.path.dirname(binary.find(pp)), "..", "share", "pp", "stdlib")
+            self.file = os.path.join(library, str(file)[len("std/"):])
+            if not os.path.exists(self.file):
                 raise Refused(f"the library has no `{file}`")
-            self.file = found[0]
 
     def _run(self, *options):
         return binary.run(self.file, self.name, self.parameters, options, self.pp)

@@ -77,12 +77,14 @@ def kinds(checker, program):
 
 
 def times(checker, time):
-    """Starts go up on every rank, and nothing behind a wait starts before all ends have posted the message."""
+    """Starts go up on every rank, and no unit starts behind the makespan (updates may). Nothing behind a wait starts
+    before all ends have posted the message."""
     posted, starts = collections.Counter(), time["start"] if time else ()
     for checker.rank, (program, start) in enumerate(zip(checker.programs, starts)):
-        ascends = all(a <= b for a, b in zip([0, *start], [*start, time["makespan"]]))
+        units = [now for a, now in zip(program["actions"], start) if a[0] == "run" and a[1] != "U"]
+        ascends = all(a <= b for a, b in zip([0, *start], start)) and units[-1:] <= [time["makespan"]]
         if len(start) != len(program["actions"]) or not ascends:
-            checker.fail("time", "expected a start for each action, in their order, and none behind the makespan")
+            checker.fail("time", "expected a start for each action, in their order, and no unit's behind the makespan")
         for action, now in zip(program["actions"], start):
             if action[0] == "post":
                 posted[action[1]] = max(posted[action[1]], now)
