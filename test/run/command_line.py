@@ -224,7 +224,7 @@ def verbs():
     write("t.csv", exported)
     tally.check("schedule back(" in call(pp, "import-csv", "t.csv", "--name=back").stdout, "pp import-csv")
     for words, said in ((["drow", "t.pipe"], "pp: error: there is no verb `drow`; did you mean `draw`?"),
-                        (["advise"], "pip install pp-schedules"), (["t.pipe"], "say what to do with `t.pipe`"),
+                        (["advise"], "the wheel `pp-schedules`"), (["t.pipe"], "say what to do with `t.pipe`"),
                         ([], "say what to do: pp VERB FILE"), (["draw"], "name the file to read: pp"),
                         (["draw", "t.pipe", "--emit=exe"], "`--emit` has no value `exe`"),
                         (["draw", "t.pipe", "--rank=0"], "there is no option `--rank`"),

@@ -87,7 +87,7 @@ static FailureOr<const Verb *> takeVerb(SmallVectorImpl<const char *> &words) {
     return usage("there is no verb `" + first + "`" + didYouMean(first, names) + "; " + thereAre(names));
   }
   if (verb->words.empty())
-    return usage("`" + first + "` is in the package for Python: pip install pp-schedules");
+    return usage("`" + first + "` is in the wheel `pp-schedules`, the package for Python");
   words.erase(words.begin() + 1);
   SmallVector<StringRef> its;
   verb->words.split(its, ' ');
