@@ -128,8 +128,11 @@ class Lab:
         """What the compiler says; values are those of examples/train.pipe unless there is a file."""
         words = [word for key, value in (SIZES | values).items() for word in ("-D", f"{key}={value}")]
         words = list(options) if options else [harness.TRAIN, *words, "-o", self.at("refused")]
-        done = harness.call([self.compiler, *words], expect=1, timeout=60)
-        need(said in done.stderr, f"expected `{said}`, got `{done.stderr}`")
+        done = harness.call([self.compiler, *words], expect=None, timeout=60)
+        first = next((line for line in done.stderr.splitlines() if "error: " in line), "")
+        code = 2 if first.startswith("<command line>") else 1
+        need(done.returncode == code and said in done.stderr, f"expected `{said}` and {code}, got {done.returncode}: "
+             f"`{done.stderr}`")
         return said
 
     def step(self, program, *options, data=None, variant="plain", load=True):
