@@ -297,7 +297,7 @@ std::optional<SmallVector<DeviceLayout>> Chooser::results(Operation *op, ArrayRe
       return std::nullopt;
     DeviceLayout copied = DeviceLayout::shard(2, 1, chosen[1].copies, LayoutKind::copy);
     SmallVector<DeviceLayout> own(chosen);
-    std::replace(own.begin(), own.end(), copied, DeviceLayout::shard(2));
+    std::replace(own.begin() + 1, own.end(), copied, DeviceLayout::shard(2)); // queries are never copies
     return nn::inferLayouts(op, own, devices);
   }
   if (isa<nn::EmbeddingOp>(op) && chosen[1] == DeviceLayout::shard(0))
