@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # torchrun --nproc-per-node 2 examples/fine_tune.py TEXT [MODEL]     a small random llama, or a llama by its name
-import os, sys
+import sys
 import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
@@ -20,9 +20,8 @@ else:
         vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=8, num_attention_heads=4))
     tokens = torch.tensor(list(text.encode()))
 
-library = os.path.join(os.path.dirname(__file__), "..", "stdlib")
 layers, microbatches, rows, length = model.config.num_hidden_layers, 4, 2, 32
-program = pp.Program(f"{library}/zb_v.pipe", ranks=dist.get_world_size(), microbatches=microbatches, layers=layers)
+program = pp.Program("std/zb_v.pipe", ranks=dist.get_world_size(), microbatches=microbatches, layers=layers)
 stages = len(program.pieces)
 names = [[f"model.layers.{i}" for i in range(layers * s // stages, layers * (s + 1) // stages)] for s in range(stages)]
 names = [["model.embed_tokens"] * (s == 0) + ["model.rotary_emb"] + some + ["model.norm", "lm_head"] * (s == stages - 1)

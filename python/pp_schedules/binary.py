@@ -19,7 +19,21 @@ def find(pp: Optional[str] = None) -> str:
     if not found:
         raise Refused("there is no compiler: this package was built without `bin/pp`, PP is not set, and `pp-compile` "
                       "is not on PATH")
-    return found
+    return shutil.which(found) or found            # a name is looked up on PATH
+
+
+def source(file: Union[str, os.PathLike[str]], found: str) -> str:
+    """The path of a file: `std/zb_v.pipe` is the one of the library beside the compiler `found`, if there is no other.
+
+    Raises `Refused` if the library has none of this name.
+    """
+    path = os.fspath(file)
+    if not path.startswith("std/") or os.path.exists(path):
+        return path
+    inside = os.path.join(os.path.dirname(os.path.realpath(found)), "..", "share", "pp", "stdlib", path[len("std/"):])
+    if not os.path.exists(inside):
+        raise Refused(f"the library has no `{path}`")
+    return inside
 
 
 def run(file: Union[str, os.PathLike[str]], name: Optional[str], parameters: Mapping[str, Parameter],
@@ -29,7 +43,8 @@ def run(file: Union[str, os.PathLike[str]], name: Optional[str], parameters: Map
     `name` is a schedule of the file, or None. `parameters` are values of -D: `model__layers` stands for
     `model.layers`. Raises `Refused`, with what the compiler says, where it does not end with 0 or cannot be run.
     """
-    command = [find(pp), os.fspath(file), *([f"--schedule={name}"] if name else [])]
+    found = find(pp)
+    command = [found, source(file, found), *([f"--schedule={name}"] if name else [])]
     for key, value in parameters.items():
         text = str(value).lower() if isinstance(value, bool) else value
         command += ["-D", f"{key.replace('__', '.')}={text}"]

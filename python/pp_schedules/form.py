@@ -111,12 +111,17 @@ def place_of(program, line):
     return f"{os.path.basename(program['files'][line[0]]['path'])}:{line[1]}:{line[2]}" if line else ""
 
 
+def part_of(piece):
+    """The name of a part, such as `attn 3` or `head`."""
+    return piece["part"] if piece["index"] < 0 else f"{piece['part']} {piece['index']}"
+
+
 def name_of(program, what, piece, mb):
     """Such as `F(1, 0)` of a unit, or `act(1, 0)` of what travels."""
     if piece is None:
         return f"{what}(norm)"
     of = program["pieces"][piece]
-    name = f"{of['part']} {of['index']}" if of["part"] else of["index"]
+    name = part_of(of) if of["part"] else of["index"]
     return f"{what}({name}, {mb})" if mb >= 0 else f"{what}({name})"
 
 

@@ -1,9 +1,8 @@
 """A schedule without a model: proved, drawn, counted and exported. It needs the compiler alone, not torch."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-import graphlib, html, itertools, json, os
+import graphlib, html, itertools, json
 from . import binary
 from .program import Program
-from .refused import Refused
 
 
 class Text(str):
@@ -95,11 +94,6 @@ class Schedule:
 
     def __init__(self, file, name=None, *, pp=None, **parameters):
         self.file, self.name, self.pp, self.parameters = file, name, pp, parameters
-        if str(file).startswith("std/") and not os.path.exists(file):
-            library = os.path.join(os.path.dirname(binary.find(pp)), "..", "share", "pp", "stdlib")
-            self.file = os.path.join(library, str(file)[len("std/"):])
-            if not os.path.exists(self.file):
-                raise Refused(f"the library has no `{file}`")
 
     def _run(self, *options):
         return binary.run(self.file, self.name, self.parameters, options, self.pp)
@@ -169,9 +163,8 @@ class Schedule:
     def compare(self, other: "Schedule | str", name: "str | None" = None, **parameters) -> Comparison:
         """This schedule and another one side by side: drawings, step, bubble, memory and messages.
 
-        `other` is a `Schedule`, or a file whose schedule gets this one's parameters and those that are given here; None
-        takes one away.
-        `print` shows letters, a notebook two figures. Raises `Refused`.
+        `other` is a `Schedule`, or a file. The file's schedule gets this one's parameters and those that are given
+        here; one that is None is left out. `print` shows letters, a notebook two figures. Raises `Refused`.
         """
         if not isinstance(other, Schedule):
             given = {key: value for key, value in {**self.parameters, **parameters}.items() if value is not None}

@@ -49,7 +49,8 @@ def close(pipe, made):
     for i, p in pipe.pieces.items():
         for name, q in zip(p.names, p.parameters):
             want = dict(made[i].named_parameters())[name].grad
-            if (q.grad is None) != (want is None) or want is not None and (q.grad - want).abs().max() > 1e-12:
+            if (q.grad is None) != (want is None) or want is not None and not (
+                    q.grad - want).abs().max() <= 1e-12:
                 raise RuntimeError(f"the gradient of stage {i}, `{name}` differs")
 
 
@@ -77,6 +78,8 @@ def refusals(rank, programs):
     pipe, _ = pipeline(programs["zero1"], 4)
     refusal(lambda: pipe.backward(inputs, targets, weight), "give `optimizer`")
     pipe, _ = pipeline(programs["wzb1"], 2)
+    refusal(lambda: pipe.backward(inputs, targets, weight), "moves new weights behind its updates")
+    pipe, _ = pipeline(programs["tied zb_v"], 4, ties={0: ["embed.weight"], 3: ["head.weight"]})  # both on rank 0
     refusal(lambda: pipe.backward(inputs, targets, weight), "moves new weights behind its updates")
     pipe, _ = pipeline(program, 2, made=[Odd(s, 2) for s in range(2)])
     pipe.eval(None if rank else inputs, targets if rank else None, weight)
@@ -127,6 +130,29 @@ def fails(rank, programs):
     raise RuntimeError("nothing failed")
 
 
+def fails_last(rank, programs):
+    """The last unit of a rank fails when the others have nothing left to do but to hear the loss."""
+    import torch
+    from bridge_models import batch
+
+    class Bad(torch.optim.SGD):
+        def step(self, closure=None):
+            if rank == 0:
+                time.sleep(1)
+                raise ArithmeticError("the sun is down")
+    pipe, _ = pipeline(programs["1f1b"], 2, optimizer=lambda parameters: Bad(parameters, lr=0.1))
+    begun = time.monotonic()
+    try:
+        pipe.step(*batch(MICROBATCHES))
+    except Exception as error:
+        if not re.search(r"rank 0, U\(0\) at 1f1b\.pipe:\d+:\d+: the sun is down", str(error)):
+            raise RuntimeError(f"rank {rank} says: {error}") from error
+        if time.monotonic() - begun > 20:
+            raise RuntimeError("it is late") from error
+        return
+    raise RuntimeError("nothing failed")
+
+
 def frozen(rank, programs):
     """A first stage that trains nothing: it runs F alone."""
     from bridge_models import Llama, batch
@@ -135,7 +161,7 @@ def frozen(rank, programs):
     pipe, _ = pipeline(programs["frozen"], 2, made=made)
     inputs, targets, weight = batch(MICROBATCHES)
     total = pipe.step(inputs, targets, weight)
-    if abs(total - one_process(made, inputs, targets, weight)) > 1e-12:
+    if not abs(total - one_process(made, inputs, targets, weight)) <= 1e-12:
         raise RuntimeError("the loss differs")
     close(pipe, made)
     if rank == 0 and {a[1] for a in pipe.me["actions"] if a[0] == "run"} != {"F"}:
@@ -208,9 +234,9 @@ def homes(rank, programs):
                 loss = counted_sum(x, *targets[mb])
                 (loss * weight).backward()
                 want += loss.item() * weight
-                if mb in pipe.losses and abs(pipe.losses[mb] - loss.item()) > 1e-9:
+                if mb in pipe.losses and not abs(pipe.losses[mb] - loss.item()) <= 1e-9:
                     raise RuntimeError("a microbatch's loss differs")
-        if abs(total - want) > 1e-9 or (len(pipe.losses) == 8) != (rank == 0):
+        if not abs(total - want) <= 1e-9 or (len(pipe.losses) == 8) != (rank == 0):
             raise RuntimeError(f"rank {rank}: the loss is {total}, not {want}; {len(pipe.losses)} losses")
         close(pipe, made)
         optimizer.step()
@@ -234,7 +260,7 @@ def masks(rank, programs):
         torch.manual_seed(rank)
         pipe.step(inputs, targets, weight)
         gradients.append([q.grad for q in pipe.parameters() if q.grad is not None])
-    if any((a - b).abs().max() > 1e-12 for a, b in zip(*gradients)) or not gradients[0]:
+    if not (gradients[0] and all((a - b).abs().max() <= 1e-12 for a, b in zip(*gradients))):
         raise RuntimeError("R has other masks than F")
 
 
@@ -255,7 +281,7 @@ def cuts(rank, programs):
     mine = dict(pipe.named_parameters())
     if set(mine) != {name for name in want if (int(name.split(".")[0]) >= 2) == (rank == 1)}:
         raise RuntimeError(f"rank {rank} has {sorted(mine)}")
-    if any((q.grad - want[name]).abs().max() > 1e-12 for name, q in mine.items()):
+    if not all((q.grad - want[name]).abs().max() <= 1e-12 for name, q in mine.items()):
         raise RuntimeError("gradients differ")
     refusal(lambda: split(model, programs["1f1b"], [["0"], ["4"]]), "`4` is no module")
     refusal(lambda: split(model[1], programs["1f1b"]), "`names` says")
@@ -324,14 +350,14 @@ def halves(rank, programs):
         both = [p.grad if s is None else s if p.grad is None else s + p.grad for p, s in zip(parameters, sums)]
         ways["linears"] = [g for g in both if g is not None] + [x.grad for x in inputs]
         for way, made in ways.items():
-            apart = max((a - b).abs().max().item() for a, b in zip(want, made)) if len(want) == len(made) else 1.0
-            if apart > 1e-12:
+            apart = torch.stack([(a - b).abs().max() for a, b in zip(want, made)]).max().item()
+            if len(want) != len(made) or not apart <= 1e-12:
                 raise RuntimeError(f"{name}, {way}: {len(made)} gradients for {len(want)}, {apart:.1e} apart")
 
 
 # Name: (function, ranks).
 CHECKS = {"halves": (halves, 1), "refusals": (refusals, 2), "shapes": (shapes, 2), "fails": (fails, 4),
-          "frozen": (frozen, 2),
+          "fails_last": (fails_last, 2), "frozen": (frozen, 2),
           "own_loop": (own_loop, 2), "homes": (homes, 2), "masks": (masks, 2), "cuts": (cuts, 2),
           "copies": (copies, 4), "late": (late, 2)}
 
@@ -360,7 +386,8 @@ def worker(check, rank, ranks, paths, store, errors):
 # Name: (case, ranks, tied).
 PROGRAMS = {"1f1b": ("1f1b", 2, False), "four": ("1f1b", 4, False), "other": ("gpipe", 2, False),
             "tied": ("1f1b", 2, True), "parts": ("helixpipe", 2, False), "zero1": ("zero1", 2, False),
-            "zb_h1": ("zb_h1", 2, False), "wzb1": ("wzb1", 2, False), "zb_v": ("zb_v", 2, False),
+            "tied zb_v": ("zb_v", 2, True), "zb_h1": ("zb_h1", 2, False), "wzb1": ("wzb1", 2, False),
+            "zb_v": ("zb_v", 2, False),
             "bpipe": ("bpipe", 4, False), "fsdp": ("fsdp", 2, False), "chimera": ("chimera", 4, False),
             "recompute": ("1f1b_recompute", 2, False)}
 

@@ -64,7 +64,7 @@ def sends(rank, programs):
     real, batches = dist.batch_isend_irecv, []
     dist.batch_isend_irecv = lambda ops: batches.append([op.op.__name__ for op in ops]) or real(ops)
     pipe, made = pipeline(programs["wzb1"], 2, lanes="pair", optimizer=lambda ps: torch.optim.SGD(ps, 0.1))
-    if abs(pipe.step(*batch(MICROBATCHES)) - one_process(made, *batch(MICROBATCHES))) > 1e-12:
+    if not abs(pipe.step(*batch(MICROBATCHES)) - one_process(made, *batch(MICROBATCHES))) <= 1e-12:
         raise RuntimeError("the loss differs")
     if len(batches) != 15 or any(ops.count("isend") != ops.count("irecv") for ops in batches):
         raise RuntimeError(f"{len(batches)} batches, expected 15 of sends and receives: {batches[:3]}")
@@ -114,7 +114,7 @@ def writers(rank, programs):
             loss = pipe.loss(x, *y) * weight
             loss.backward()
             want += loss.item()
-        if abs(total - want) > 1e-12 or not all(p.writes for p in pipe.pieces.values()):
+        if not abs(total - want) <= 1e-12 or not all(p.writes for p in pipe.pieces.values()):
             raise RuntimeError(f"{name}: {total}, not {want}")
         close(pipe, made)
 
@@ -202,7 +202,7 @@ def sharded(rank, programs):
         one_process(made, inputs, targets, weight)
         same(pipe, made, 1e-12)
         norm = torch.nn.utils.clip_grad_norm_([q for module in made for q in module.parameters()], 0.5)
-        if abs(pipe.norm - norm) > 1e-12:
+        if not abs(pipe.norm - norm) <= 1e-12:
             raise RuntimeError(f"the norm is {pipe.norm}, and {norm} in one process")
         other.step()
     state = pipe.state_dict()
@@ -210,7 +210,7 @@ def sharded(rank, programs):
         raise RuntimeError("a state of FSDP2 has DTensors")
     for i in pipe.pieces:
         for name, q in made[i].named_parameters():
-            if (state[f"stages.{i}.{name}"].full_tensor() - q).abs().max() > 1e-12:
+            if not (state[f"stages.{i}.{name}"].full_tensor() - q).abs().max() <= 1e-12:
                 raise RuntimeError(f"stage {i}, {name} differs behind two steps")
     pipe.save("sharded")
     before = {key: t.full_tensor().clone() for key, t in state.items() if isinstance(t, DTensor)}

@@ -8,7 +8,7 @@
 # Ends with 77, which ctest calls skipped, where there is no torch.
 import copy, faulthandler, os, sys, traceback
 from bridge_programs import CASES, PARTS, TIED, program_of
-from harness import draws
+from harness import apart, draws
 
 BOUND, SEED, CLIP, MICROBATCHES = 1e-12, 5, 0.5, 8
 STEPS = 2
@@ -71,23 +71,23 @@ def compared(program, kind, wanted, way):
                     ties=ties, clip=CLIP, split=split, lanes=lanes,
                     optimizer=lambda ps: torch.optim.AdamW(ps, lr=1e-2))
     steps, after = wanted
-    worst = abs(pipe.eval(inputs, targets, weight) - steps[0][0]) if kind != "odd" else 0.0
+    found = [abs(pipe.eval(inputs, targets, weight) - steps[0][0])] if kind != "odd" else []
     for step, (loss, norm, gradients) in enumerate(steps):
         total = pipe.step(inputs, targets, weight)
-        worst = max(worst, abs(total - loss), abs(pipe.norm - norm) if pipe.norm is not None and STEPS == 2 else 0.0)
+        found += [abs(total - loss)] + ([abs(pipe.norm - norm)] if pipe.norm is not None and STEPS == 2 else [])
         for i, p in pipe.pieces.items():
             for name, q in zip(p.names, p.parameters):
                 shared = kind == "tied" and name == "head.weight"
                 if p.optimizer and not pipe.sharded and step == 0 and name in gradients[i] and not shared:
-                    worst = max(worst, (q.grad - gradients[i][name]).abs().max().item())
+                    found.append((q.grad - gradients[i][name]).abs().max().item())
     state = pipe.state_dict()
     for i, names in enumerate(after if STEPS == 2 else ()):
         for name, tensor in names.items():
             if f"{prefixes[i]}.{name}" in state:
-                worst = max(worst, (state[f"{prefixes[i]}.{name}"] - tensor).abs().max().item())
+                found.append((state[f"{prefixes[i]}.{name}"] - tensor).abs().max().item())
     pipe.load_state_dict({f"{prefixes[i]}.{name}": t for i, names in enumerate(after) for name, t in names.items()})
     pipe.close()
-    return worst, len(state)
+    return apart(found, [0.0] * len(found)), len(state)
 
 
 def worker(rank, ranks, cases, store, results):

@@ -6,7 +6,7 @@
 # RUNS of each program and transport: addresses that are wrong show by luck. --huge: stashes of more than 1 GiB in host
 # memory, and messages whose bytes do not fit 31 bits; all of them or these, each in up to 14 GB of memory.
 import os, sys
-from harness import Tally, call, compile_train, launch, read_log
+from harness import Tally, call, compile_train, drift, launch, read_log
 
 compiler, folder = sys.argv[1:3]
 huge = sys.argv[3:4] == ["--huge"]
@@ -59,8 +59,8 @@ def numbers(*arguments):
 
 
 def same(what, got, wanted, bound=2e-5):
-    worst = max((abs(a - b) / abs(b) for a, b in zip(got, wanted)), default=1)
-    tally.check(len(got) == len(wanted) > 1 and worst < bound, f"{what}: {got} for {wanted}, {worst:.1e} apart")
+    worst = drift(got, wanted)
+    tally.check(len(wanted) > 1 and worst < bound, f"{what}: {got} for {wanted}, {worst:.1e} apart")
 
 
 def check_host():

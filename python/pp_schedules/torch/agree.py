@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import torch
 import torch.distributed as dist
+from ..form import part_of
 from ..refused import Refused, Unproved
 from ..verify import MAPS, verify
 from .pieces import Piece
@@ -29,7 +30,7 @@ def together(group, make):
         raise Refused(mine or next(f"rank {rank}: {text}" for rank, text in enumerate(said) if text))
 
 
-def on_program(program, group, unsafe_lanes, made):
+def on_program(program, group, lanes, unsafe_lanes, made):
     """Every rank has the same program, which a driver of PyTorch modules can run, and which holds what it claims.
     Returns the most pipelines that a rank has made, so that this one gets a number that all know."""
     ranks = dist.get_world_size(group)
@@ -44,18 +45,13 @@ def on_program(program, group, unsafe_lanes, made):
         if word in REFUSED:
             raise Refused(REFUSED[word])
     try:
-        verify(program, ("edge",) if unsafe_lanes else MAPS)
+        verify(program, ("edge",) + ("pair",) * (lanes == "pair") if unsafe_lanes else MAPS)
     except Unproved as unproved:
         if unproved.claim != "progress" or unsafe_lanes:
             raise
         raise Refused(f"{unproved}; edge lanes may be proved, but NCCL may serialise streams: `unsafe_lanes=True` "
                       "takes the risk") from unproved
     return max(number for _, number in said)
-
-
-def name_of(piece):
-    """The name of a part of layers, such as `attn 3` or `head`."""
-    return piece["part"] if piece["index"] < 0 else f"{piece['part']} {piece['index']}"
 
 
 def modules(program, stages, numbers, ties, device):
@@ -68,7 +64,7 @@ def modules(program, stages, numbers, ties, device):
     pieces = {}
     for i in sorted(numbers):
         of = program.pieces[i]
-        key = i if of["kind"] == "stage" else name_of(of)
+        key = i if of["kind"] == "stage" else part_of(of)
         what = f"stage {i}" if of["kind"] == "stage" else f"part `{key}`"
         try:
             module = build(key)
@@ -122,7 +118,7 @@ def on_backward(program):
         behind = False
         for a in rank["actions"]:
             message = program.data["messages"][a[1]] if a[0] == "post" else {"role": None}
-            if behind and message["role"] == "weight" or a[1:3] == ["U", "cut"]:
+            if behind and message["role"] == "weight" or a[1:3] in (["U", "cut"], ["U", "tie_fresh"]):
                 raise Refused(f"`{program.name}` moves new weights behind its updates; give `optimizer` and call "
                               "`step`")
             behind = behind or a[1:3] == ["U", "plain"]

@@ -9,7 +9,7 @@ from .shared import Program
 
 
 def shares(children, stages):
-    """Names in `stages` runs, as even as can be; the first runs are the longer ones."""
+    """Names in `stages` runs, as even as can be; later runs are the longer ones."""
     cuts = [len(children) * stage // stages for stage in range(stages + 1)]
     return [children[a:b] for a, b in zip(cuts, cuts[1:])]
 

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import torch
 import torch.distributed as dist
-
-GROUPS = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
+from ..form import GROUPS
 
 
 class Lanes:
@@ -14,7 +13,8 @@ class Lanes:
         self.kind, self.rank = kind, dist.get_rank(group)
         self.ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
         messages = program.side()["messages"] + (program.data["forward"] or {"messages": []})["messages"]
-        keys = sorted({self.key(m) for m in messages if m["kind"] != "host"})
+        self.all = ("group", *range(len(self.ranks)))  # for what is said behind a step
+        keys = sorted({self.key(m) for m in messages if m["kind"] != "host"} | {self.all})
         everyone = [None] * dist.get_world_size()
         dist.all_gather_object(everyone, self.ranks)
         self.groups = {}

@@ -52,7 +52,7 @@ class Messages:
         flat, expected = stash.boxes.take(), self.sent(message)
         self.lent[message["piece"], message["mb"]] = stash
         if flat.numel() != expected:               # a longer message would end the receiver's process
-            raise Refused(f"the stash has {flat.numel()} bytes, and that of the first microbatch has {expected}")
+            raise Refused(f"the stash has {flat.numel()} bytes, and {expected} were told")
         return flat
 
     def sent(self, message):

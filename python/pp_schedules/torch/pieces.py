@@ -39,7 +39,6 @@ class Piece:
         self.visitor = False                       # the weights are elsewhere between steps
         self.writes = False                        # the module writes into its inputs, so it gets copies
         self.tied = {}                             # of a tie: places of the parameters that it shares
-        self.names = []
         self._read()
 
     def _read(self):
@@ -84,9 +83,9 @@ class Piece:
             if hasattr(part, "set_requires_gradient_sync"):
                 part.set_requires_gradient_sync(now, recurse=False)
 
-    def take_grads(self):
-        """A step begins without gradients; `kept` are those of before, to which `backward` adds."""
-        self.kept = [p.grad for p in self.parameters]
+    def take_grads(self, keeps):
+        """A step begins without gradients; `keeps`: those of before are kept, and `backward` adds to them."""
+        self.kept = [p.grad if keeps else None for p in self.parameters]
         for p in self.parameters:
             p.grad = None
 
@@ -105,9 +104,12 @@ class Piece:
 
     def make_shard(self):
         """The parameter that an optimizer gets of a piece that is updated in shards: equal cuts of the flat buffer."""
+        self.shard = torch.nn.Parameter(self.own_cut(self.home).clone())
+
+    def own_cut(self, tensors):
+        """What of these tensors, one after the other, is in this rank's shard."""
         rank, count = self.cut
-        whole = self.flat(shards=count).fill(self.home).buffer
-        self.shard = torch.nn.Parameter(whole.view(count, -1)[rank].clone())
+        return self.flat(shards=count).fill(tensors).buffer.view(count, -1)[rank]
 
     def empty_home(self):
         """The weights are elsewhere between steps."""
@@ -116,7 +118,6 @@ class Piece:
 
     def trained(self):
         """Where the shard has weights that are trained."""
-        rank, count = self.cut
         flags = [torch.full(t.shape, float(p.requires_grad), device=self.device)
                  for p, t in zip(self.parameters, self.like)]
-        return self.flat(shards=count).fill(flags).buffer.view(count, -1)[rank] != 0
+        return self.own_cut(flags) != 0

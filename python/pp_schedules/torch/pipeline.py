@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 import torch
 import torch.distributed as dist
+from ..form import part_of
 from ..refused import Refused
 from . import agree, state
 from .lanes import Lanes
@@ -75,7 +76,7 @@ class Pipeline:
         self.ready = False
         self.losses, self.optimizer, self.skipped, self.lazy = {}, optimizer, 0, sends == "lazy"
         self.reduces = reduces
-        Pipeline.made = 1 + agree.on_program(program, group, unsafe_lanes, Pipeline.made)
+        Pipeline.made = 1 + agree.on_program(program, group, lanes, unsafe_lanes, Pipeline.made)
         self.me = program.data["programs"][self.rank]
         runs = [a for a in self.me["actions"] if a[0] == "run"]
         self.halved, self.redone = {a[3] for a in runs if a[1] == "I"}, {a[3] for a in runs if a[1] == "R"}
@@ -108,7 +109,7 @@ class Pipeline:
     def _name(self, i, name):
         """In state dicts, where modules are not cut out of a whole model."""
         of = self.program.pieces[i]
-        return f"stages.{i}.{name}" if of["kind"] == "stage" else f"{agree.name_of(of).replace(' ', '.')}.{name}"
+        return f"stages.{i}.{name}" if of["kind"] == "stage" else f"{part_of(of).replace(' ', '.')}.{name}"
 
     def _places(self):
         """Where weights are between steps, and who updates what: pieces by kinds of values."""
@@ -221,6 +222,7 @@ class Pipeline:
                     env[v] = None
             for p in self.pieces.values():
                 p.bind(p.home)
+            dist.all_reduce(self.now.total, group=self.lanes.groups[self.lanes.all])
         except Exception as error:
             act = None
             self._failed(error, place, actions, story)
@@ -228,14 +230,14 @@ class Pipeline:
             watch.end()
             env[:] = [None] * len(env)
         self.losses = self.now.losses
-        dist.all_reduce(self.now.total, group=self.group)
         return self.now.total.item()
 
     def _logged(self, steps, story):
         for step in steps:
             begun = time.perf_counter()
             yield step
-            self.log.append((story(step[2]), begun, time.perf_counter()))
+            ended = time.perf_counter()
+            self.log.append((story(step[2]), begun, ended))
 
     def _failed(self, error, place, actions, story):
         """Every rank says what failed first, and where: this one lets its lanes go, so those that wait fail, too."""
@@ -245,7 +247,6 @@ class Pipeline:
             told = self.watch.failed(told)
         else:
             told = self.watch.heard(where) or self.watch.failed(told)
-        if actions[place][0] != "run":
             traceback.clear_frames(error.__traceback__)  # they hold what a transport began
         self._end(True)
         raise (Refused if isinstance(error, Refused) else RuntimeError)(told) from error
@@ -266,19 +267,21 @@ class Pipeline:
         """Runs one step and returns its loss, the same number on every rank; `norm` is that of the gradients.
 
         inputs[i], targets[i]: tuples of tensors of microbatch i; those alone are read that `needs` names, and a rank
-        that reads none may give None. weights: what
-        the loss of a microbatch counts in the loss of the step, a number for all or a list. Without it it is
-        1 / microbatches, for losses that are means of equal counts; for sums it is 1 / (counted targets of all
-        microbatches and replicas). kwargs[i]: a dictionary of keyword arguments that the modules of all stages get for
-        microbatch i; every rank gives them, for they do not travel.
+        that reads none may give None. weights: how much the loss of a microbatch counts in that of the step, one number
+        or a list. It is 1 / microbatches by default, for losses that are means of equal counts; for sums it is
+        1 / (counted targets of all microbatches and replicas). kwargs[i]: a dictionary of keyword arguments that the
+        modules of all stages get for microbatch i; every rank gives them, for they do not travel.
 
         Gradients are left in `.grad`, unclipped. Raises `Refused` where shapes are not those that were told, and
         `RuntimeError` with the unit that failed first, and its line, on every rank; the pipeline is closed then.
         """
+        return self._train(inputs, targets, weights, kwargs, "step")
+
+    def _train(self, inputs, targets, weights, kwargs, way):
         metas = self._prepare(inputs, targets, weights, kwargs)
         for p in self.pieces.values():
-            p.take_grads()
-        total = self._run(inputs, targets, weights, kwargs, "step", metas)
+            p.take_grads(way == "backward")
+        total = self._run(inputs, targets, weights, kwargs, way, metas)
         self.norm, self.steps = self.now.norm, self.steps + 1
         return total
 
@@ -290,12 +293,7 @@ class Pipeline:
         stages are replicated, each copy has the whole gradient.
         """
         agree.on_backward(self.program)
-        metas = self._prepare(inputs, targets, weights, kwargs)
-        for p in self.pieces.values():
-            p.take_grads()
-        total = self._run(inputs, targets, weights, kwargs, "backward", metas)
-        self.norm, self.steps = None, self.steps + 1
-        return total
+        return self._train(inputs, targets, weights, kwargs, "backward")
 
     def eval(self, inputs: Batch, targets: Batch, weights: float | Sequence[float] | None = None,
              kwargs: Sequence[Mapping[str, Any]] | None = None) -> float:

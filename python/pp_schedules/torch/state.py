@@ -100,8 +100,7 @@ def load(pipe, state):
     for i, p in pipe.pieces.items():
         given = [state[pipe.names(i, name)] for name in p.names]
         if p.shard is not None:
-            rank, count = p.cut
-            p.shard.data.copy_(p.flat(shards=count).fill(given).buffer.view(count, -1)[rank])
+            p.shard.data.copy_(p.own_cut(given))
         for own, t in () if p.visitor else zip(p.home, given):
             put(own, t)
         for name, b in buffers(p.module):

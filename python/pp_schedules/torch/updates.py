@@ -29,10 +29,11 @@ class Updates:
         return maker(piece, self.pipe.pieces[piece], reads, makes)
 
     def left(self, action):
-        """An action of a step that updates nothing: gradients are added to `.grad`, and nobody asks for their norm."""
-        if action[0] != "run" or action[2] != "plain":
-            return (lambda: None) if action[0] != "run" or action[2].startswith("norm") else self.make(
-                action[2], action[3], *action[5:7])
+        """An action of `backward`: gradients are added to `.grad`; there is no norm and no update."""
+        if action[0] != "run" or action[2].startswith("norm"):
+            return lambda: None
+        if action[2] != "plain":
+            return self.make(action[2], action[3], *action[5:7])
         p, grad = self.pipe.pieces[action[3]], self.ids("grad", action[5])[0]
 
         def leave():
@@ -86,11 +87,8 @@ class Updates:
         return lambda: self.land(makes[0], self.env[reads[0]])
 
     def _cut(self, piece, p, reads, makes):
-        rank, count = p.cut
-
         def update():
-            whole = p.flat(shards=count).fill(self.env[reads[0]]).buffer
-            self.env[makes[0]] = [p.shard.data.copy_(whole.view(count, -1)[rank])]
+            self.env[makes[0]] = [p.shard.data.copy_(p.own_cut(self.env[reads[0]]))]
         return update
 
     def _norm(self, piece, p, reads, makes):

@@ -32,13 +32,13 @@ class Watch:
 
     def _late(self, seconds):
         here = self.story(self.place)
-        self.store.set(f"{self.name}/late/{self.rank}", f"rank {self.rank} has been late for {seconds:.0f} s at {here}")
+        mine = f"rank {self.rank} has been late for {seconds:.0f} s at {here}"
+        self.store.set(f"{self.name}/late/{self.rank}", mine)
         others = [self.store.get(key).decode() for rank in range(self.ranks) if rank != self.rank and self.store.check(
             [key := f"{self.name}/late/{rank}"])]
         key = f"{self.name}/failed"
         others += [f"failed: {self.store.get(key).decode()}"] if self.store.check([key]) else []
-        mine = f"pp: rank {self.rank} has been late for {seconds:.0f} s at {here}"
-        print("; ".join([mine, *others]), file=sys.stderr, flush=True)
+        print("; ".join(["pp: " + mine, *others]), file=sys.stderr, flush=True)
 
     def failed(self, told):
         """This rank failed first, or another one did: what all should say."""
