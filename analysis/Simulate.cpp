@@ -95,7 +95,7 @@ private:
   int64_t &flightOf(int64_t number, PostOp op) {
     return flights[streams[number].step * numbers.size() + numbers.numberOf(op) - 1];
   }
-  int64_t begin(int64_t number, PostOp op);
+  void begin(int64_t number, PostOp op);
   void startReady();
   bool start(int64_t flight);
   bool isBlocked(int64_t flight, bool oneByOne) const;
@@ -280,11 +280,11 @@ Route Engine::routeOf(int64_t number, PostOp op, int64_t bytes) const {
   return costs.route(PostKind::send, {starts ? number : peer, starts ? peer : number}, bytes);
 }
 
-/// The message's flight, from its first end on.
-int64_t Engine::begin(int64_t number, PostOp op) {
+/// Makes the message's flight at its first end.
+void Engine::begin(int64_t number, PostOp op) {
   int64_t &index = flightOf(number, op);
   if (index >= 0)
-    return index;
+    return;
   index = begun++;
   Message &message = messages[index];
   message.flight.posted = now;
@@ -301,14 +301,13 @@ int64_t Engine::begin(int64_t number, PostOp op) {
     message.links.push_back(link->second);
   }
   message.flight.link = message.links.empty() ? -1 : message.links.front();
-  return index;
 }
 
 /// Posts a message; returns the time that this takes on the rank.
 double Engine::post(int64_t number, PostOp op) {
   if (isSkipped(op))
     return 0;
-  (void)begin(number, op);
+  begin(number, op);
   if (!isLate(op))
     return enter(number, op);
   streams[number].late.push_back(op);
@@ -318,8 +317,9 @@ double Engine::post(int64_t number, PostOp op) {
 /// The rank is ready for its end of the message.
 double Engine::enter(int64_t number, PostOp op) {
   int64_t index = flightOf(number, op);
-  Flight &flight = messages.at(index).flight;
-  auto [post, lastPost] = std::pair(messages.at(index).route.post, messages.at(index).route.lastPost);
+  Message &message = messages.at(index);
+  Flight &flight = message.flight;
+  const double cost = message.route.post, lastCost = message.route.lastPost; // `start` may end the message
   if (!overlap && op.getKind() != PostKind::receive && !op.isHost())
     streams[number].sent.push_back(index);
   bool first = op.getKind() == PostKind::send; // of a send and its receive; members in ascending order
@@ -329,11 +329,11 @@ double Engine::enter(int64_t number, PostOp op) {
   flight.posts.insert(flight.posts.begin() + place, op);
   flight.ranks.insert(flight.ranks.begin() + place, number);
   if (flight.posts.size() < (op.isCollective() ? op.getPeers().size() : 2))
-    return post;
+    return cost;
   flight.ready = now;
   if (!ready.empty() || !start(index))
     ready.push_back(index);
-  return lastPost;
+  return lastCost;
 }
 
 void Engine::startReady() {
@@ -378,8 +378,9 @@ void Engine::take(int64_t index) {
 
 /// False where a link is not free.
 bool Engine::start(int64_t index) {
-  Flight &flight = messages.at(index).flight;
-  auto [latency, transfer] = std::pair(messages.at(index).route.latency, messages.at(index).route.transfer);
+  Message &message = messages.at(index);
+  Flight &flight = message.flight;
+  const double latency = message.route.latency, transfer = message.route.transfer; // `arrive` ends the message
   bool oneByOne = !overlap && !PostOp(flight.posts.front()).isCollective();
   if (isBlocked(index, oneByOne))
     return false;

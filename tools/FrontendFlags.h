@@ -8,8 +8,8 @@
 
 namespace pp {
 
-/// What the tool calls itself: the name by which it was started, as messages begin with it. `path`: argv[0], by which
-/// it finds itself where there is no /proc.
+/// The name by which the tool was started; messages begin with it. `path` is argv[0], which also finds the executable
+/// where there is no /proc.
 llvm::StringRef toolName();
 void setTool(const char *path);
 

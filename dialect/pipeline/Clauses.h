@@ -30,18 +30,20 @@ inline mlir::Location clauseLoc(ProgramOp program, llvm::StringRef clause) {
   return clauseLoc(program, clause, program.getLoc());
 }
 
-/// Refuses what a clause asks for, at its place, because of a size of the model, which a note points at. Where no place
-/// is known, the error stands at the size.
-inline mlir::InFlightDiagnostic refuseClause(mlir::ModuleOp module, llvm::StringRef clause, mlir::Location size,
-                                             const llvm::Twine &message) {
-  mlir::Location at = size, model = size;
-  for (auto program : module.getOps<ProgramOp>()) {
-    at = clauseLoc(program, clause, at);
-    model = clauseLoc(program, "model", model);
-  }
+/// The same for the programs of an op's module.
+inline mlir::Location clauseLoc(mlir::Operation *in, llvm::StringRef clause, mlir::Location otherwise) {
+  for (auto program : in->getParentOfType<mlir::ModuleOp>().getOps<ProgramOp>())
+    otherwise = clauseLoc(program, clause, otherwise);
+  return otherwise;
+}
+
+/// Refuses what a clause asks for, at its place, because of what the model is; a note points at the model. Where no
+/// place is known, the error stands at the op.
+inline mlir::InFlightDiagnostic refuseClause(mlir::Operation *op, llvm::StringRef clause, const llvm::Twine &message) {
+  mlir::Location at = clauseLoc(op, clause, op->getLoc());
   mlir::InFlightDiagnostic error = mlir::emitError(at) << message;
-  if (at != size)
-    error.attachNote(model) << "the size comes from here";
+  if (at != op->getLoc())
+    error.attachNote(clauseLoc(op, "model", op->getLoc())) << "the model is given here";
   return error;
 }
 

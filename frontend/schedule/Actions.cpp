@@ -370,8 +370,11 @@ LogicalResult Elaborator::updates(const UpdatesStatement *statement, Scope &scop
   if (failed(count))
     return failure();
   if (*count < 1 || (sizes.microbatches >= 0 && sizes.microbatches % *count != 0))
-    return fail(statement->count->at, "expected a divisor of the " + Twine(sizes.microbatches) +
-                                          " microbatches after `updates`, got " + Twine(*count));
+    return fail(statement->count->at,
+                (sizes.microbatches < 0
+                     ? "expected at least 1"
+                     : "expected a divisor of the " + std::to_string(sizes.microbatches) + " microbatches") +
+                    " after `updates`, got " + Twine(*count));
   updatesAt = statement->at;
   updateCount = *count;
   if (updateCount > 1)

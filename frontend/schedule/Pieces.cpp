@@ -258,8 +258,8 @@ LogicalResult Elaborator::checkUnits(SMLoc at, int64_t count) {
            each = SaturatingMultiply<uint64_t>(std::max<int64_t>(sizes.microbatches, 1), slices);
   if (SaturatingMultiply<uint64_t>(count, each) <= uint64_t(budget.actions))
     return success();
-  std::string times = Twine(count).str() + (count == 1 ? " piece" : " pieces") + " times " +
-                      std::to_string(sizes.microbatches) + " microbatches" +
+  std::string times = Twine(count).str() + (count == 1 ? " piece" : " pieces") +
+                      (sizes.microbatches < 0 ? "" : " times " + std::to_string(sizes.microbatches) + " microbatches") +
                       (slices > 1 ? " times " + std::to_string(slices) + " slices" : "");
   return fail(at, times + " need an action each; the limit is " + Twine(budget.actions) + " (`--max-actions`)");
 }
@@ -344,16 +344,18 @@ LogicalResult Elaborator::cutStages(const CutStatement *statement, Scope &scope)
 
 void Elaborator::checkLayers(const CutStatement *statement, const Family &family, bool given) {
   int64_t layers = 0;
-  for (Piece &piece : MutableArrayRef(pieces).slice(family.first, family.count)) {
+  MutableArrayRef<Piece> its = MutableArrayRef(pieces).slice(family.first, family.count);
+  for (Piece &piece : its) {
     piece.firstLayer = layers;
     layers += piece.layers;
   }
-  if (given && layers != model.layers && !model.isUnknown)
-    (void)fail(statement->at, "the stages hold " + Twine(layers) + " layers; the model has " + Twine(model.layers));
-  if (given && layers != model.layers) // of those that the model does not have nothing is known
-    for (Piece &piece : MutableArrayRef(pieces).slice(family.first, family.count))
+  if (given && layers != model.layers) {
+    if (!model.isUnknown)
+      (void)fail(statement->at, "the stages hold " + Twine(layers) + " layers; the model has " + Twine(model.layers));
+    for (Piece &piece : its) // the model does not have these layers: nothing is said of what they do
       piece.firstLayer = piece.layers = piece.behind = 0;
-  for (Piece &piece : MutableArrayRef(pieces).slice(family.first, family.count))
+  }
+  for (Piece &piece : its)
     if (piece.behind > 0 && piece.firstLayer + piece.layers < layers)
       (void)fail(statement->at, str(piece) + " holds a part behind all layers, and layer " +
                                     Twine(piece.firstLayer + piece.layers) + " stands in a later stage");

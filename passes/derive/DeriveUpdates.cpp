@@ -61,8 +61,7 @@ private:
   bool isTied(unsigned i) const { return piece.weights[i].isTied(); }
   /// Whether its gradient is summed with those of the others, and its state cut with theirs.
   bool isInRun(const PieceWeight &weight) const {
-    return !weight.isFrozen() && !weight.isTied() &&
-           !isSummedApart(*ModuleOp(module).getOps<ProgramOp>().begin(), weight.attr.getDeclared());
+    return !weight.isFrozen() && !weight.isTied() && !isSummedApart(program(), weight.attr.getDeclared());
   }
   Group stateOf() const { return {GroupKind::opt, states}; }
 
@@ -197,7 +196,7 @@ DenseI64ArrayAttr Updates::flatOf(size_t weight, bool packed) {
 /// device counts the elements that it alone has, the first one those that all have; a replica counts its shard, where
 /// updates are cut over replicas. Then they add what each of them counted.
 Value Updates::sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> gradients, Value before) {
-  auto program = *module.getOps<ProgramOp>().begin();
+  ProgramOp program = this->program();
   int64_t tensor = gradients.empty() ? 1 : program.sizeOf(Axis::tensor),
           experts = llvm::any_of(of, isOfExperts) ? program.sizeOf(Axis::expert) : 1;
   Value sum = tensor > 1 || experts > 1 || flat ? Value() : before;
@@ -205,7 +204,7 @@ Value Updates::sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> gradients, Va
     nn::CutAttr cut = weight.getDeclared().getCut();
     // Over replicas with shards of their own only those with the same experts have the same.
     nn::Axis others = flat ? nn::Axis::copies : nn::Axis::expert;
-    int64_t copies = program.sizeOf(flat ? Axis::copies : Axis::expert), alike = cut ? cut.getCopies() : tensor,
+    int64_t copies = program.sizeOf(others), alike = cut ? cut.getCopies() : tensor,
             alikeExperts = isOfExperts(weight) == bool(flat) && experts > 1 ? copies : 1;
     SmallVector<nn::Axis> along;
     if (tensor > 1 && alike > 1)
@@ -220,8 +219,8 @@ Value Updates::sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> gradients, Va
   SmallVector<nn::Axis> axes;
   if (tensor > 1)
     axes.push_back(nn::Axis::tensor);
-  for (Axis axis : flat ? program.sumAxes().getAxes() : ArrayRef<Axis>())
-    axes.push_back(axis);
+  if (flat)
+    llvm::append_range(axes, program.sumAxes().getAxes());
   if (experts > 1 && !flat)
     axes.push_back(nn::Axis::expert);
   if (axes.empty())
@@ -537,13 +536,13 @@ LogicalResult Updates::checkFlat() {
 
 /// Replaces the terms of a gradient that devices along an axis have by their sum.
 void Updates::mergeTerms(WeightAttr weight, Value &grad) {
-  if (auto axes = axesOfTerms(*module.getOps<ProgramOp>().begin(), weight); !axes.empty())
+  if (auto axes = axesOfTerms(program(), weight); !axes.empty())
     grad =
         builder.create<nn::AllReduceOp>(piece.loc, grad, nn::AxesAttr::get(module.getContext(), axes), IntegerAttr());
 }
 
 bool Updates::hasTerms() const {
-  auto program = *ModuleOp(module).getOps<ProgramOp>().begin();
+  ProgramOp program = this->program();
   return llvm::any_of(piece.weights, [&](const PieceWeight &weight) {
     return !weight.isFrozen() && !axesOfTerms(program, weight.attr).empty();
   });

@@ -285,8 +285,9 @@ bool Chooser::convertRows(State &state, Value value, const DeviceLayout &wanted)
   return true;
 }
 
-/// Those of the op on a device's part, with what SplitParts writes there: of a table its first row, so that results are
-/// terms; of losses that are cut by the vocabulary the exchange, so that the result is whole; one head of copied keys.
+/// The layouts of results once SplitParts has changed the op for a device's part. A piece of a table gets its first
+/// row, so results are terms. Losses that are cut by the vocabulary get their exchange, so the result is whole. Of
+/// copied keys a device gets the one head that it reads.
 std::optional<SmallVector<DeviceLayout>> Chooser::results(Operation *op, ArrayRef<DeviceLayout> chosen) const {
   if (isa<nn::CrossEntropyOp, nn::CrossEntropyStatsOp>(op) && chosen.front() == DeviceLayout::shard(2))
     return SmallVector<DeviceLayout>{DeviceLayout::of(LayoutKind::full)};
@@ -391,8 +392,7 @@ static LogicalResult refuseDropout(nn::DropoutOp dropout, int64_t devices) {
       if (!argument || !hasAttribute(argument, nn::kAdapterAttr))
         continue;
       who = "`lora.dropout`";
-      for (auto program : part->getParentOfType<ModuleOp>().getOps<ProgramOp>())
-        at = clauseLoc(program, "lora.dropout", at);
+      at = clauseLoc(part, "lora.dropout", at);
       what = "what `" + part.getArgAttrOfType<nn::WeightAttr>(argument.getArgNumber(), nn::kWeightAttr).getAs().str() +
              "` reads";
     }
@@ -476,7 +476,7 @@ FailureOr<LayoutChoice> Chooser::run() {
 
 LogicalResult pp::checkHeads(nn::AttentionOp attention, int64_t devices) {
   auto fail = [&](const Twine &why) {
-    return refuseClause(attention->getParentOfType<ModuleOp>(), "mesh.tensor", attention.getLoc(),
+    return refuseClause(attention, "mesh.tensor",
                         "`attention` in part `" + attention->getParentOfType<func::FuncOp>().getName() + "` has " +
                             why);
   };

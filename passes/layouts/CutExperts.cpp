@@ -84,7 +84,7 @@ LogicalResult ExpertCutter::write(Operation &op) {
     auto logits = cast<RankedTensorType>(route.getLogits().getType());
     int64_t experts = logits.getShape().back(), top = static_cast<int64_t>(route.getTop());
     if (experts % devices != 0)
-      return refuseClause(op.getParentOfType<ModuleOp>(), "mesh.expert", loc,
+      return refuseClause(&op, "mesh.expert",
                           "`experts` in part `" + part.getName() + "` has " + Twine(experts) +
                               " experts; `expert = " + Twine(devices) + "` does not divide them");
     choices = top;

@@ -103,7 +103,7 @@ int64_t SequenceCutter::copiesOfKeys(nn::AttentionOp attention) {
 }
 
 LogicalResult SequenceCutter::refuse(nn::AttentionOp attention, const Twine &message) {
-  return refuseClause(program->getParentOfType<ModuleOp>(), "mesh.context", attention.getLoc(), message);
+  return refuseClause(attention, "mesh.context", message);
 }
 
 /// Of the heads of a device of the tensor axis each device of this one has as many, and of keys as many, or one.

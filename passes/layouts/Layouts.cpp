@@ -89,10 +89,10 @@ bool countsBy(Operation *op, Axis axis) {
 
 std::string whatCounts(Operation *op, Axis axis) {
   llvm::StringRef name = placesOf(op).first;
-  return name.empty() ? ""
-                      : ("; its `" + name + "` counts " + (countsBy(op, axis) ? "by" : "not by") + " `" +
-                         stringifyAxis(axis) + "`")
-                            .str();
+  return name.empty()
+             ? ""
+             : ("; its `" + name + (countsBy(op, axis) ? "` names `" : "` does not name `") + stringifyAxis(axis) + "`")
+                   .str();
 }
 
 static Results one(const DeviceLayout &result) { return SmallVector<DeviceLayout>{result}; }

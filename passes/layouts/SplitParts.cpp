@@ -116,11 +116,11 @@ LogicalResult PartSplitter::cutWeight(BlockArgument argument, const DeviceLayout
     what = layout.dim == 1 ? "rows" : "columns";
   if (isVocabulary(argument, layout)) {
     if (share(whole, layout) * (devices - 1) >= whole)
-      return refuseClause(part->getParentOfType<ModuleOp>(), "mesh.tensor", part.getLoc(),
+      return refuseClause(part, "mesh.tensor",
                           "`" + name + "` has " + Twine(whole) + " " + what + "; cut over `tensor = " + Twine(devices) +
                               "` a device would have none");
   } else if (whole % (pieces * layout.runs) != 0) {
-    return refuseClause(part->getParentOfType<ModuleOp>(), "mesh.tensor", part.getLoc(),
+    return refuseClause(part, "mesh.tensor",
                         "`" + name + "` in part `" + part.getName() + "` has " + Twine(whole) + " " + what +
                             "; `tensor = " + Twine(devices) + "` does not divide them");
   }
@@ -406,7 +406,7 @@ LogicalResult Splitting::checkShards() {
       for (auto stats : part.getOps<nn::CrossEntropyStatsOp>())
         rows = cast<RankedTensorType>(stats.getZ().getType()).getShape().back();
       if (rows % devices != 0 && !part->hasAttr(nn::kWholeAttr))
-        return refuseClause(module, "mesh.tensor", piece.getLoc(),
+        return refuseClause(piece, "mesh.tensor",
                             "`" + piece.getCoord().str() + "` has " + Twine(rows) +
                                 " rows of the vocabulary; `tensor = " + Twine(devices) + "` does not divide them");
     }

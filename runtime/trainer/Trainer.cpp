@@ -251,7 +251,8 @@ Status Trainer::accept(const std::string &name, const std::string &change) {
 Status Trainer::checkData() {
   const bool resumes = !options.resume.empty() && !state.data.empty();
   const std::string data = inputs.fingerprint();
-  const std::string sum = speaks() && (resumes || !options.save.empty()) ? inputs.checksum() : std::string();
+  const bool asks = !options.save.empty() || (resumes && !state.dataChecksum.empty());
+  const std::string sum = speaks() && asks ? inputs.checksum() : std::string();
   if (resumes && state.data != data)
     PP_TRY(accept("data", text("the data was ", state.data, " and is ", data)));
   else if (resumes && !sum.empty() && !state.dataChecksum.empty() && state.dataChecksum != sum)

@@ -765,7 +765,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh
 func.func private @s0.F(%t: !t, %w: !w) -> !x attributes {
   pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<tokens x 1, weight x 1>,
   pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
-  // expected-error@below {{operand 0 is none, operand 1 is shard 0; its `first_by` counts not by `tensor`}}
+  // expected-error@below {{operand 0 is none, operand 1 is shard 0; its `first_by` does not name `tensor`}}
   %x = nn.embedding %t, %w {first = 0, whole = 10} : (!t, !w) -> !x
   %y = nn.all_reduce %x over <tensor> : (!x) -> !x
   return %y : !x
@@ -785,7 +785,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh
 func.func private @s0.F(%t: !t, %w: !w) -> !x attributes {
   pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<tokens x 1, weight x 1>,
   pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
-  // expected-error@below {{operand 0 is none, operand 1 is full; its `first_by` counts by `tensor`}}
+  // expected-error@below {{operand 0 is none, operand 1 is full; its `first_by` names `tensor`}}
   %x = nn.embedding %t, %w {first = 0, whole = 10, first_by = #nn.axes<tensor>} : (!t, !w) -> !x
   return %x : !x
 }
@@ -1026,7 +1026,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh
 func.func private @s0.F(%t: !t, %w: !w) -> !x attributes {
   pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<tokens x 1, weight x 1>,
   pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
-  // expected-error@below {{has no rule for `context = 2`: operand 0 is none, operand 1 is copy; its `first_by` counts by `context`}}
+  // expected-error@below {{has no rule for `context = 2`: operand 0 is none, operand 1 is copy; its `first_by` names `context`}}
   %x = nn.embedding %t, %w {first = 0, whole = 10, first_by = #nn.axes<context>} : (!t, !w) -> !x
   return %x : !x
 }

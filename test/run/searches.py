@@ -236,6 +236,20 @@ def check_nearest(tally):
     tally.check(fits.returncode == 0, f"{times} times 100 KiB: {fits.stderr}")
 
 
+def check_recomputed(tally):
+    """Where the program recomputes a stage, rows say whether they do so, too, or recompute nothing: they are tried each
+    for itself."""
+    path = os.path.join(FOLDER, "recomputes.pipe")
+    with open(path, "w") as file:
+        file.write('import "std/models/llama.pipe"\nimport "std/1f1b.pipe"\ntrain t {\n'
+                   "  model llama(layers = 4, hidden = 64, heads = 4, ffn = 128, vocab = 64)\n"
+                   "  schedule one_f_one_b(ranks = 2, microbatches = 4)\n  data microbatch = 2, sequence = 64\n"
+                   "  optimizer adamw(lr = 1e-3)\n  recompute stage(0)\n}\n")
+    found = [("nothing recomputed" in row["what"], "recompute=" in row["command"])
+             for row in rows(call([COMPILER, path, "--cluster=cpu", "--search"]).stdout)]
+    tally.check((True, True) in found and all(said == asked for said, asked in found), f"rows that recompute: {found}")
+
+
 def check_interrupt(tally):
     """SIGINT prints what was found, and the exit code says so."""
     sizes = ["-D", "layers=32", "-D", "ranks=8", "-D", "microbatches=64"]
@@ -305,6 +319,7 @@ def main():
         check_pairs(tally)
         check_time(tally)
         check_nearest(tally)
+        check_recomputed(tally)
         check_interrupt(tally)
         check_outputs(tally)
     return tally.close()

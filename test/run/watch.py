@@ -32,8 +32,8 @@ def program(ranks):
 
 
 class Watch:
-    def __init__(self, *options):
-        self.process = subprocess.Popen([compiler, MAIN, "--watch", *options], text=False, env=harness.ENVIRONMENT,
+    def __init__(self, *options, tool=(compiler,)):
+        self.process = subprocess.Popen([*tool, MAIN, "--watch", *options], text=False, env=harness.ENVIRONMENT,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def round(self):
@@ -184,6 +184,11 @@ tally.check(time.time() - started < 1, f"^C ends it at once: {time.time() - star
 watch = Watch(f"--serve={port}", "--memory")
 said = watch.round()
 tally.check(f":{port}/" in said and "<title>stash" in json.loads(ask(port)[1])["svg"], "the same port, and an option")
+watch.close()
+
+watch = Watch("--serve", tool=(os.path.join(os.path.dirname(compiler), "pp"), "draw"))
+port = int(re.search(r"http://127\.0\.0\.1:(\d+)/ shows the figure", watch.round())[1])
+tally.check(json.loads(ask(port)[1])["svg"].startswith("<svg"), "pp draw --serve shows a figure")
 watch.close()
 
 for arguments, why in ((["-", "--watch"], "standard input"), ([MAIN, "--watch", "--emmit=svg"], "--emit"),

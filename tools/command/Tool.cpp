@@ -19,7 +19,7 @@ using namespace pp;
 namespace cl = llvm::cl;
 
 namespace {
-/// A verb: what it does, the options that it stands for, and those of its --help that no form decides.
+/// A verb: what it does, the options that it stands for, and options that its --help shows whatever the form is.
 struct Verb {
   StringRef name, what, words, shown;
 };
@@ -57,8 +57,10 @@ static StringRef optionOf(StringRef word) {
   return word.starts_with("-") ? word.ltrim('-').split('=').first : StringRef();
 }
 
-/// The verb `draw` writes what the ending of -o says.
+/// The verb `draw` writes what the ending of -o says; for browsers it draws a figure.
 static StringRef drawnInto(ArrayRef<const char *> words) {
+  if (llvm::any_of(words, [](StringRef word) { return optionOf(word) == "serve"; }))
+    return "--emit=svg";
   StringRef output;
   for (auto [i, word] : llvm::enumerate(words))
     if (optionOf(word) == "o")

@@ -64,7 +64,7 @@ function follow() { // a browser has six connections to a server, for all its ta
   events.onmessage = draw;
   events.onerror = () => {
     round = 0;
-    state.textContent = "pp-compile --watch --serve has ended, or does not answer";
+    state.textContent = "the process behind this page has ended, or does not answer";
   };
 }
 document.onvisibilitychange = follow;

@@ -167,13 +167,11 @@ private:
       documents[path] = std::make_unique<Document>(path, texts.lookup(path), options, texts);
       forget(path, touched);
       touched.insert(path);
-      for (const Told &one : documents[path]->told())
+      for (const Told &one : documents[path]->told()) {
         told[path][one.place.file].push_back(diagnosticOf(one));
+        touched.insert(one.place.file);
+      }
     }
-    for (const auto &[path, its] : told)
-      for (const auto &[file, _] : its)
-        if (files.count(path))
-          touched.insert(file);
     for (const std::string &file : touched)
       tell(file);
   }

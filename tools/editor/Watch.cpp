@@ -138,7 +138,7 @@ private:
       auto buffer = llvm::MemoryBuffer::getFile(path, /*IsText=*/false, /*RequiresNullTerminator=*/false);
       return buffer ? (*buffer)->getBuffer().str() : std::string();
     };
-    std::string messages = text(said) + (status < 0 ? "pp-compile: " + why + "\n" : "");
+    std::string messages = text(said) + (status < 0 ? (toolName() + ": " + why + "\n").str() : "");
     llvm::errs() << messages;
     server->show(status == 0 ? text(figure) : "", messages);
   }

@@ -177,7 +177,9 @@ std::string Candidate::call() const {
 std::string Candidate::describe(const MeshLayout &written) const {
   std::string text = cut ? cut->describe() : call();
   if (recompute)
-    text += *recompute == "stage" ? ", all recomputed" : recompute->empty() ? "" : ", recomputed " + *recompute;
+    text += *recompute == "stage" ? ", all recomputed"
+            : recompute->empty()  ? ", nothing recomputed"
+                                  : ", recomputed " + *recompute;
   return layout == written ? text : text + "; " + layout.describe();
 }
 

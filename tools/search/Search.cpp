@@ -216,10 +216,10 @@ std::optional<SearchProbe> Searcher::tryFew(const Candidate &candidate) {
     refuse(candidate.describe(written), isLarge ? "too large to be tried in this time (--search-seconds)" : why);
     return std::nullopt;
   }
+  double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   double further = few == all ? 0 : timeOfFurther(candidate, few, *outcome);
   double estimate = outcome->step + static_cast<double>(all - few) * further;
   double times = static_cast<double>(all) / static_cast<double>(few);
-  double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   SearchProbe made = {candidate,
                       estimate,
                       outcome->peak,
