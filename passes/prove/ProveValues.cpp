@@ -75,7 +75,7 @@ public:
     if (succeeded(result) && written && written != post.readSlot())
       result = write(written, Label(), post);
     if (written)
-      values.of(written).arriving = true;
+      values.of(written).arriving = post;
   }
   void delivered(ArrayRef<std::pair<int64_t, PostOp>> ends) override {
     PostOp first = ends.front().second;
@@ -100,7 +100,7 @@ public:
   }
   void completed(int64_t rank, PostOp post) override {
     if (Value written = post.writtenSlot())
-      values.of(written).arriving = false;
+      values.of(written).arriving = nullptr;
   }
 
 private:

@@ -241,8 +241,10 @@ LogicalResult Values::tellWrongRead(LaunchOp launch, Value slot, Label wanted) c
   old.version = isPlain ? wanted.version : old.version;
   if (state.arriving) {
     error << wanted.str(pieces) << " before it has arrived" << withLoops(launch);
-    error.attachNote(state.writer->getLoc())
-        << "its receive is posted here, and is complete only after the read" << withLoops(state.writer);
+    bool isSum = cast<PostOp>(state.arriving).isCollective();
+    error.attachNote(state.arriving->getLoc())
+        << "its " << (isSum ? cast<PostOp>(state.arriving).jointName() : "receive")
+        << " is posted here, and is complete only after the read" << withLoops(state.arriving);
   } else if (state.label.what == What::nothing) {
     error << wanted.str(pieces) << " from a slot that nothing has written" << withLoops(launch);
     noteWhereIs(error, wanted, launch);

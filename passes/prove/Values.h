@@ -11,10 +11,10 @@ namespace pp {
 
 struct SlotState {
   Label label;
-  bool arriving = false;             ///< a receive is posted and not completed
-  bool taken = false;                ///< a sum's terms live on elsewhere: sent, added, or used by U
-  int32_t terms = -1;                ///< of a sum: a number in Values::terms
-  mlir::Operation *writer = nullptr; ///< launch or post; null: there when the step began
+  mlir::Operation *arriving = nullptr; ///< the post of a message that fills the slot and is not completed
+  bool taken = false;                  ///< a sum's terms live on elsewhere: sent, added, or used by U
+  int32_t terms = -1;                  ///< of a sum: a number in Values::terms
+  mlir::Operation *writer = nullptr;   ///< launch or post; null: there when the step began
 };
 
 struct Values {

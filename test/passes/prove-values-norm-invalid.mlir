@@ -239,3 +239,29 @@ pipeline.program @unwritten_loss ranks 1 microbatches 1 slices 0 attributes {tra
     %l = pipeline.slot stat "l" binding <loss mb 0> : !s
   }
 }
+
+// The slot of a sum in place is read before the sum, though nothing has written it: there is no writer to name.
+pipeline.program @read_within_sum ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s1 <stage 1> parts [["b", 0]] at <[0]> bodies "s1" {weights = [#w1]}
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[1]> bodies "s0" {weights = [#w]}
+  pipeline.rank 0 {
+    %t = pipeline.slot data "t" binding <targets mb 0> : !s
+    %g = pipeline.slot grad "g" : !s
+    %n = pipeline.slot stat "n" : !s
+    pipeline.launch @s1.W.first <W stage 1 mb 0>(%t) -> (%g) : (!s) -> !s
+    pipeline.launch @s1.norm.first <U stage 1>(%g) -> (%n) : (!s) -> !s
+    %0 = pipeline.post all_reduce <stat part "norm"> %n with [0, 1] : !s
+    pipeline.complete %0
+  }
+  pipeline.rank 1 {
+    %t = pipeline.slot data "t" binding <tokens mb 0> : !s
+    %g = pipeline.slot grad "g" : !s
+    %n = pipeline.slot stat "n" : !s
+    pipeline.launch @s0.W.first <W stage 0 mb 0>(%t) -> (%g) : (!s) -> !s
+    // expected-note@+1 {{its sum is posted here, and is complete only after the read}}
+    %0 = pipeline.post all_reduce <stat part "norm"> %n with [0, 1] : !s
+    // expected-error@+1 {{`norm` of `U(0)` on rank 1 reads the norm of the gradients before it has arrived}}
+    pipeline.launch @s0.norm <U stage 0>(%g, %n) -> () : (!s, !s) -> ()
+    pipeline.complete %0
+  }
+}

@@ -107,7 +107,7 @@ pipeline.program @read_too_early ranks 1 microbatches 2 slices 0 attributes {tra
     %h = pipeline.slot grad "h" : !s
     %s = pipeline.slot grad "s" binding <grad @s0> : !s
     pipeline.launch @s0.W.first <W stage 0 mb 0>(%t0) -> (%g) : (!s) -> !s
-    // expected-note@+1 {{its receive is posted here, and is complete only after the read}}
+    // expected-note@+1 {{its sum is posted here, and is complete only after the read}}
     %0 = pipeline.post reduce_scatter <grad stage 0> %g with [0] over <data> tensors 1 cuts [0, 128, 128] channel 1 : !s
     // expected-error@+1 {{`first` of `U(0)` on rank 0 reads `grad(0)` in the replica's shard before it has arrived}}
     pipeline.launch @s0.first <U stage 0>(%g) -> (%s) : (!s) -> !s
