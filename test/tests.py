@@ -60,9 +60,10 @@ def main():
         lines.append(f"add_test([=[{name}]=] " + " ".join(f"[=[{word}]=]" for word in command) + ")")
         # Long ones start first. 77: what the test needs is not on this machine.
         more = "" if environment == "-" else f" ENVIRONMENT [=[{environment}]=]"
-        tier = {"quick", "long"} & set(needs.split(",")) or {"default"}
-        more += f" LABELS {tier.pop()}"
-        lines.append(f"set_tests_properties([=[{name}]=] PROPERTIES TIMEOUT 1800 COST 10 SKIP_RETURN_CODE 77{more})")
+        tier = ({"quick", "long"} & set(needs.split(",")) or {"default"}).pop()
+        more += f" LABELS {tier}"
+        most = 10800 if tier == "long" else 1800  # seconds
+        lines.append(f"set_tests_properties([=[{name}]=] PROPERTIES TIMEOUT {most} COST 10 SKIP_RETURN_CODE 77{more})")
     text = re.sub(r"@(\w+)@", lambda match: values[match[1]], "\n".join(lines) + "\n")
     with open(output, "w") as file:
         file.write(text)
