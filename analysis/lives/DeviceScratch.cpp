@@ -18,6 +18,7 @@
 // ncclTransportPatConnect). With NVLink SHARP a member has 2 MiB more for each channel and member of its machine, of
 // which there are 8 (transport/nvls.cc).
 #include "analysis/lives/DeviceScratch.h"
+#include "runtime/simt/Facts.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/MathExtras.h"
 
@@ -29,36 +30,7 @@ static constexpr int64_t kMiB = int64_t(1) << 20;
 
 //===-- Kernels -------------------------------------------------------------------------------------------------===//
 
-static int64_t divide(int64_t a, int64_t b) { return static_cast<int64_t>(llvm::divideCeil(a, b)); }
-
 static constexpr int64_t kWorkspace = 32 * kMiB; // runtime/cuda/Gemm.cpp: workspaceBytes
-
-/// Column sums in parts, of which our kernels have so many (runtime/simt/Norms.cu).
-static int64_t biasParts(int64_t rows) { return divide(rows, std::max<int64_t>(64, divide(rows, 64))); }
-
-static int64_t ownScratch(Kernel kernel, ArrayRef<int64_t> dims) {
-  const int64_t acc = kernel.elementType().isF64() ? 8 : 4;
-  StringRef name = kernel.kernelName();
-  if (name == "bias_dw")
-    return acc * dims[1] * biasParts(dims[0]);
-  if (name == "linear_dw_bias")
-    return acc * dims[2] * biasParts(dims[0]);
-  if (name == "layernorm_bwd" || name == "rmsnorm_bwd")
-    return acc * dims[1] * (name == "layernorm_bwd" ? 2 : 1) * std::min<int64_t>(dims[0], 264);
-  if (name == "embedding_dw")
-    return 4 * dims[0];
-  if (name == "cross_entropy" || name == "cross_entropy_loss")
-    return 8 * dims[0] * (kernel.params().size() > 3 ? 2 : 1); // with a z-loss
-  if (name == "route" || name == "route_bwd") {
-    int64_t tokens = dims[0], shares = tokens / dims[3] * dims[1];
-    if (name == "route_bwd")
-      return 8 * std::max(tokens, shares);
-    SmallVector<double> params = kernel.params();
-    int64_t groups = params.size() > 4 ? static_cast<int64_t>(params[4]) : 1; // of experts
-    return 8 * (tokens + shares) + acc * tokens * (dims[1] + groups);
-  }
-  return 0;
-}
 
 /// dims b s H groups d position, a length and a position of each chunk. cuDNN serves one chunk of which the queries see
 /// all, or which begins where they do, if nothing is added to its results (SdpaShape::fits).
@@ -85,12 +57,15 @@ static int64_t attentionBytes(Kernel kernel, ArrayRef<int64_t> dims) {
 DeviceScratch pp::nn::deviceScratchOf(Kernel kernel) {
   SmallVector<int64_t> dims = kernel.dims();
   DeviceScratch scratch;
+  SmallVector<double> params = kernel.params();
   StringRef name = kernel.kernelName();
   if (name.starts_with("linear"))
     scratch.products = kWorkspace + (name == "linear_dw_bias" ? 4 * dims[2] : 0);
   if (name == "attention" || name == "attention_bwd")
     scratch.attention = attentionBytes(kernel, dims);
-  scratch.kernels = ownScratch(kernel, dims);
+  scratch.kernels =
+      simtScratch({name, dims.data(), static_cast<int64_t>(dims.size()), static_cast<int64_t>(params.size()),
+                   params.data(), kernel.elementType().isF64() ? 8 : 4});
   return scratch;
 }
 

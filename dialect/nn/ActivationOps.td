@@ -3,7 +3,9 @@
 #ifndef PP_DIALECT_NNACTIVATIONOPS_TD
 #define PP_DIALECT_NNACTIVATIONOPS_TD
 
-def AddBiasOp : Nn_ForwardOp<"add_bias", [], [Nn_InPlace]> {
+def AddBiasOp : Nn_ForwardOp<"add_bias", [], [
+  Nn_InPlace,
+  Nn_Factors<Nn_BiasFactors>]> {
   let summary = "x plus a bias in each row: what stands behind the sum of a linear that is cut by rows";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$bias);
   let results = (outs Nn_Tensor:$y);
@@ -11,7 +13,9 @@ def AddBiasOp : Nn_ForwardOp<"add_bias", [], [Nn_InPlace]> {
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 
-def GeluOp : Nn_KernelOp<"gelu", ["flags"], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
+def GeluOp : Nn_KernelOp<"gelu", ["flags"], [
+  DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>,
+  Nn_Factors<Nn_GeluFactors>]> {
   let summary = "gelu in the tanh form; `exact` is the erf form, which is another function";
   let signature = "gelu(x, exact = false)";
   let formula = "y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); exact: y = x/2 (1 + erf(x / sqrt(2)))";
@@ -24,8 +28,10 @@ def GeluOp : Nn_KernelOp<"gelu", ["flags"], [DeclareOpInterfaceMethods<Nn_Differ
 /// What a gated unit reads: p and q, or with `packed` one tensor, the columns of p before those of q.
 def Nn_Gates { string format = "$p (`,` $q^)? attr-dict `:` functional-type(operands, results)"; }
 
-def SwigluOp : Nn_KernelOp<"swiglu", ["flags", "pointers"],
-                           [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
+def SwigluOp : Nn_KernelOp<"swiglu", ["flags", "pointers"], [
+  DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>,
+  Nn_Factors<Nn_GatesFactors, [
+    Nn_When<"getPacked()", Nn_PackedGatesFactors>]>]> {
   let summary = "p sigmoid(p) q";
   let signature = "swiglu(p, q)";
   let formula = "y = p q / (1 + e^-p)";
@@ -35,8 +41,10 @@ def SwigluOp : Nn_KernelOp<"swiglu", ["flags", "pointers"],
   let assemblyFormat = Nn_Gates.format;
 }
 
-def GluOp : Nn_KernelOp<"glu", ["params", "flags", "pointers"],
-                        [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
+def GluOp : Nn_KernelOp<"glu", ["params", "flags", "pointers"], [
+  DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>,
+  Nn_Factors<Nn_GatesFactors, [
+    Nn_When<"getPacked()", Nn_PackedGatesFactors>]>]> {
   let summary = "a gated unit: an activation of p, times q, each within limits";
   let signature = "glu(p, q, activation = \"silu\", limit = 0.0, alpha = 1.0, plus = 0.0)";
   let formula = "y = act(min(p, limit)) (clamp(q, -limit, limit) + plus)";
@@ -48,7 +56,9 @@ def GluOp : Nn_KernelOp<"glu", ["params", "flags", "pointers"],
   let assemblyFormat = Nn_Gates.format;
 }
 
-def GeluBwdOp : Nn_KernelOp<"gelu_bwd", ["flags"], [Nn_InPlace]> {
+def GeluBwdOp : Nn_KernelOp<"gelu_bwd", ["flags"], [
+  Nn_InPlace,
+  Nn_Factors<Nn_GeluFactors # " | d(y) x -> d(x)">]> {
   let summary = "gradient of a gelu's input";
   let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$x, Nn_Flag:$exact);
   let results = (outs Nn_Tensor:$dx);
@@ -64,7 +74,10 @@ def Nn_GateOverwrites { string declaration = [{
     }
   }]; }
 
-def SwigluBwdOp : Nn_KernelOp<"swiglu_bwd", ["flags", "pointers"], [Nn_InPlace]> {
+def SwigluBwdOp : Nn_KernelOp<"swiglu_bwd", ["flags", "pointers"], [
+  Nn_InPlace,
+  Nn_Factors<Nn_GatesFactors # " | d(y) p q -> d(p) d(q)", [
+    Nn_When<"getPacked()", Nn_PackedGatesFactors # " | d(y) p -> d(p)">]>]> {
   let summary = "gradients of a swiglu's inputs";
   let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$p, Optional<Nn_Tensor>:$q, Nn_Flag:$packed);
   let results = (outs Nn_Tensor:$dp, Optional<Nn_Tensor>:$dq);
@@ -72,7 +85,10 @@ def SwigluBwdOp : Nn_KernelOp<"swiglu_bwd", ["flags", "pointers"], [Nn_InPlace]>
   let extraClassDeclaration = Nn_GateOverwrites.declaration;
 }
 
-def GluBwdOp : Nn_KernelOp<"glu_bwd", ["params", "flags", "pointers"], [Nn_InPlace]> {
+def GluBwdOp : Nn_KernelOp<"glu_bwd", ["params", "flags", "pointers"], [
+  Nn_InPlace,
+  Nn_Factors<Nn_GatesFactors # " | d(y) p q -> d(p) d(q)", [
+    Nn_When<"getPacked()", Nn_PackedGatesFactors # " | d(y) p -> d(p)">]>]> {
   let summary = "gradients of a glu's inputs; where a limit holds an input, its gradient is 0";
   let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$p, Optional<Nn_Tensor>:$q,
                        DefaultValuedStrAttr<StrAttr, "silu">:$activation, Nn_Number:$limit, Nn_One:$alpha,
@@ -84,7 +100,9 @@ def GluBwdOp : Nn_KernelOp<"glu_bwd", ["params", "flags", "pointers"], [Nn_InPla
 
 //===-- Dropout -------------------------------------------------------------------------------------------------===//
 
-def DropoutOp : Nn_ForwardOp<"dropout", ["params", "flags", "varying"], [Nn_InPlace]> {
+def DropoutOp : Nn_ForwardOp<"dropout", ["params", "flags", "varying"], [
+  Nn_InPlace,
+  Nn_Factors<"x: b s c!, #rows: b s -> y: b s c! ; counts">]> {
   let summary = "x with some elements made 0 and the others grown by 1 / (1 - rate), in training; its own derivative";
   let signature = "dropout(x, rate = ..)";
   let formula = "y = x m / (1 - rate), m = 1 with probability 1 - rate, else 0";

@@ -18,7 +18,10 @@ def Nn_KeyLists { string declaration = [{
   }]; }
 def Nn_Dropout : OptionalAttr<Nn_DropoutAttr>;
 
-def AttentionOp : Nn_ForwardOp<"attention", ["params", "flags", "lists", "varying", "variedParams"]> {
+def AttentionOp : Nn_ForwardOp<"attention", ["params", "flags", "lists", "varying", "variedParams"], [
+  Nn_Factors<Nn_AttentionFactors, [
+    Nn_When<"getPacked()", Nn_PackedAttentionFactors>,
+    Nn_When<"getDropoutAttr()", Nn_DroppedAttentionFactors>]>]> {
   let summary = "softmax(q k^T / sqrt(d)) v of each head over chunks of keys; keeps the log-sum-exp of each row";
   let signature = "attention(q, k, v, heads = .., kv_heads = heads, causal = .., window = 0, scale = 1 / sqrt(d), "
                   "softcap = 0.0, dropout = 0.0)";
@@ -58,7 +61,9 @@ def AttentionOp : Nn_ForwardOp<"attention", ["params", "flags", "lists", "varyin
   let extraClassDeclaration = Nn_KeyLists.declaration;
 }
 
-def AttentionMergeOp : Nn_ForwardOp<"attention_merge", ["lists"], [Nn_InPlace]> {
+def AttentionMergeOp : Nn_ForwardOp<"attention_merge", ["lists"], [
+  Nn_InPlace,
+  Nn_Factors<"[o: b s (h d!), lse: b h s] -> y: b s (h d!), lse_y: b h s">]> {
   let summary = "o and log-sum-exp of all keys together from those of parts: o0, lse0, o1, lse1, ..";
   let description = [{
     lse = log sum e^lse_a and o = sum e^(lse_a - lse) o_a. The parts that this function computes get their gradients
@@ -70,7 +75,9 @@ def AttentionMergeOp : Nn_ForwardOp<"attention_merge", ["lists"], [Nn_InPlace]> 
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}, {1, 1}}">.declaration;
 }
 
-def SinkOp : Nn_ForwardOp<"sink", [], [Nn_InPlace]> {
+def SinkOp : Nn_ForwardOp<"sink", [], [
+  Nn_InPlace,
+  Nn_Factors<Nn_SinkFactors>]> {
   let summary = "o and log-sum-exp of an attention whose softmax has one score more, `s` of each head, without a value";
   let signature = "sink(o, s)";
   let formula = "o = softmax([q k^T / sqrt(d), s])[.., : keys] v";
@@ -85,23 +92,27 @@ def SinkOp : Nn_ForwardOp<"sink", [], [Nn_InPlace]> {
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}, {1, 1}}">.declaration;
 }
 
-def SinkBwdOp : Nn_KernelOp<"sink_bwd"> {
+def SinkBwdOp : Nn_KernelOp<"sink_bwd", [], [
+  Nn_Factors<Nn_SinkFactors # " | scores lse_y d(lse_y) -> d(scores)">]> {
   let summary = "gradient of a sink's scores, of this unit alone (docs/derivatives.md R3): -sum e^(s - lse) delta";
   let arguments = (ins Nn_Tensor:$s, Nn_Tensor:$lse, Nn_Tensor:$delta);
   let results = (outs Nn_Tensor:$ds);
   let assemblyFormat = "$s `,` $lse `,` $delta attr-dict `:` functional-type(operands, results)";
 }
 
-def AttentionDeltaOp : Nn_KernelOp<"attention_delta"> {
+def AttentionDeltaOp : Nn_KernelOp<"attention_delta", [], [
+  Nn_Factors<"o: b s (h d!) -> lse: b h s | d(o) o -> d(lse)">]> {
   let summary = "sums of dout times o over each head's row: with lse, all that a part's gradients need of the whole";
   let arguments = (ins Nn_Tensor:$dout, Nn_Tensor:$o, I64Attr:$heads);
   let results = (outs Nn_Tensor:$delta);
   let assemblyFormat = "$dout `,` $o attr-dict `:` functional-type(operands, results)";
 }
 
-def AttentionBwdOp : Nn_KernelOp<"attention_bwd", ["params", "flags", "lists", "varying", "variedParams"],
-                                 [AttrSizedOperandSegments,
-                                  DeclareOpInterfaceMethods<Nn_InPlace, ["getRequiredTies"]>]> {
+def AttentionBwdOp : Nn_KernelOp<"attention_bwd", ["params", "flags", "lists", "varying", "variedParams"], [
+  AttrSizedOperandSegments, DeclareOpInterfaceMethods<Nn_InPlace, ["getRequiredTies"]>,
+  Nn_Factors<!strconcat(Nn_AttentionFactors, Nn_AttentionCall), [
+    Nn_When<"getPacked()", !strconcat(Nn_PackedAttentionFactors, Nn_AttentionCall)>,
+    Nn_When<"getDropoutAttr()", !strconcat(Nn_DroppedAttentionFactors, Nn_AttentionCall)>]>]> {
   let summary = "gradients of an attention or a part of one: dq, and dk, dv of each chunk";
   let description = [{
     `lse` and `delta` are those of all chunks of the query, which may be more than these: gradients of parts add. dq is
@@ -121,7 +132,8 @@ def AttentionBwdOp : Nn_KernelOp<"attention_bwd", ["params", "flags", "lists", "
   let extraClassDeclaration = Nn_KeyLists.declaration;
 }
 
-def RepeatHeadsOp : Nn_ForwardOp<"repeat_heads"> {
+def RepeatHeadsOp : Nn_ForwardOp<"repeat_heads", [], [
+  Nn_Factors<Nn_HeadsFactors>]> {
   let summary = "each of `heads` heads of x `times` times, copies side by side";
   let description = [{
     It is for devices that exchange heads when there are fewer heads of keys than devices. Each device then gets the
@@ -132,7 +144,8 @@ def RepeatHeadsOp : Nn_ForwardOp<"repeat_heads"> {
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
-def SumHeadsOp : Nn_KernelOp<"sum_heads"> {
+def SumHeadsOp : Nn_KernelOp<"sum_heads", [], [
+  Nn_Factors<Nn_HeadsFactors # " | d(y) -> d(x)">]> {
   let summary = "for each of `heads` heads the sum of its `times` copies side by side in x, rounded once";
   let arguments = (ins Nn_Tensor:$x, I64Attr:$heads, I64Attr:$times);
   let results = (outs Nn_Tensor:$y);

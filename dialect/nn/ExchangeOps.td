@@ -151,7 +151,9 @@ def PlacePieceOp : Nn_AccOp<"place_piece", ["kernelName", "varying"], [Nn_Weight
   let assemblyFormat = "$x `into` $acc `over` $axes attr-dict `:` functional-type(operands, results)";
 }
 
-def PieceOp : Nn_Op<"piece", [DeclareOpInterfaceMethods<Nn_Differentiable>, Nn_View]> {
+def PieceOp : Nn_Op<"piece", [
+  DeclareOpInterfaceMethods<Nn_Differentiable>, Nn_View,
+  Nn_Factors<"x: (p! b) s t! -> y: b s t! ; linear ranked">]> {
   let summary = "number `index` of `of` equal runs of the first dimension, where it lies";
   let arguments = (ins Nn_Tensor:$x, I64Attr:$index, I64Attr:$of);
   let results = (outs Nn_Tensor:$y);

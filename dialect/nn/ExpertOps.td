@@ -5,14 +5,18 @@
 
 //===-- Router --------------------------------------------------------------------------------------------------===//
 
-def RouterOp : Nn_ForwardOp<"router"> {
+def RouterOp : Nn_ForwardOp<"router", [], [
+  Nn_Factors<Nn_RouterFactors>]> {
   let summary = "x times wr [in, experts], in the type of sums: the logits of the experts";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$wr);
   let results = (outs Nn_Tensor:$logits);
   let assemblyFormat = "$x `,` $wr attr-dict `:` functional-type(operands, results)";
 }
 
-def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType"], [AttrSizedOperandSegments]> {
+def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType"], [
+  AttrSizedOperandSegments,
+  Nn_Factors<"logits: b s n!, bias: n!, #rows: b s "
+             "-> w: b s k!, #sel: b s k!, p: b s n!, lse: b s, #places: b s k!, #counts: s n! ; ranked">]> {
   let summary = "which experts take each token, with which weight, and where its rows are among all";
   let signature = "experts(x, wr, w_gate, w_up, w_down[, bias], top = .., renormalise = false, scale = 1.0, "
                   "balance = 0.0, over = \"sequence\", z = 0.0, score = \"softmax\", groups = 1, top_groups = 1, "
@@ -53,21 +57,25 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
   let assemblyFormat = "$logits (`bias` $bias^)? (`rows` $rows^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def RouterDxOp : Nn_AccOp<"router_dx", ["flags", "elementType"]> {
+def RouterDxOp : Nn_AccOp<"router_dx", ["flags", "elementType"], [
+  Nn_Factors<Nn_RouterFactors # " | d(logits) wr acc -> d(x)=acc">]> {
   let summary = "gradient of a router's input";
   let arguments = (ins Nn_Tensor:$dlogits, Nn_Tensor:$wr, Optional<Nn_Tensor>:$acc);
   let results = (outs Nn_Tensor:$dx);
   let assemblyFormat = "$dlogits `,` $wr (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def RouterDwOp : Nn_AccOp<"router_dw", ["flags"], [Nn_WeightGradient]> {
+def RouterDwOp : Nn_AccOp<"router_dw", ["flags"], [
+  Nn_WeightGradient,
+  Nn_Factors<Nn_RouterFactors # " | x d(logits) acc -> d(wr)=acc">]> {
   let summary = "gradient of a router's weight";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$dlogits, Optional<Nn_Tensor>:$acc);
   let results = (outs Nn_Tensor:$dwr);
   let assemblyFormat = "$x `,` $dlogits (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def ChoiceCountsOp : Nn_KernelOp<"choice_counts", ["elementType"]> {
+def ChoiceCountsOp : Nn_KernelOp<"choice_counts", ["elementType"], [
+  Nn_Factors<"#sel: b s k! -> often: u n! ; ranked">]> {
   let summary = "how often each group of `group` rows, one behind the other, chose each of `experts`";
   let description = [{
     Numbers, [groups, experts] of type `sum`, so that devices which share a group can add theirs up: exact up to 2^24 in
@@ -78,7 +86,10 @@ def ChoiceCountsOp : Nn_KernelOp<"choice_counts", ["elementType"]> {
   let assemblyFormat = "$sel attr-dict `:` functional-type(operands, results)";
 }
 
-def RouteBwdOp : Nn_KernelOp<"route_bwd", ["params", "flags", "pointers"], [AttrSizedOperandSegments]> {
+def RouteBwdOp : Nn_KernelOp<"route_bwd", ["params", "flags", "pointers"], [
+  AttrSizedOperandSegments,
+  Nn_Factors<"dw: b s k!, w: b s k!, #sel: b s k!, p: b s n!, lse: b s, ~often: u n! "
+             "-> dlogits: b s n! ; ranked linear_in(dw)">]> {
   let summary = "gradient of the logits of a `route`, from that of its weights and from its losses";
   let description = [{
     A group has `group` rows, one behind the other. Each expert has a share of the choices of the row's group. This
@@ -95,7 +106,9 @@ def RouteBwdOp : Nn_KernelOp<"route_bwd", ["params", "flags", "pointers"], [Attr
                        "functional-type(operands, results)";
 }
 
-def ExpertLoadOp : Nn_AccOp<"expert_load", ["flags", "elementType"], [Nn_WeightGradient]> {
+def ExpertLoadOp : Nn_AccOp<"expert_load", ["flags", "elementType"], [
+  Nn_WeightGradient,
+  Nn_Factors<"#counts: s n!, acc: n! -> load=acc: n! ; ranked">]> {
   let summary = "how far each expert's number of choices is above the mean, times experts / gcd(experts, top)";
   let description = [{
     What stands for the gradient of a router's bias: integers, whose sum over all microbatches has the sign by which
@@ -108,7 +121,9 @@ def ExpertLoadOp : Nn_AccOp<"expert_load", ["flags", "elementType"], [Nn_WeightG
 
 //===-- Rows of experts -----------------------------------------------------------------------------------------===//
 
-def DispatchOp : Nn_KernelOp<"dispatch", [], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
+def DispatchOp : Nn_KernelOp<"dispatch", [], [
+  DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>,
+  Nn_Factors<"x: b s c, #places: b s k! -> rows: o s c ; linear ranked">]> {
   let summary = "the rows of experts: for each choice of a token a copy of its row; the derivative of `combine`";
   let description = [{
     With `sections` the rows are [1, those of all sections, width], and those without a choice hold anything.
@@ -118,7 +133,9 @@ def DispatchOp : Nn_KernelOp<"dispatch", [], [DeclareOpInterfaceMethods<Nn_Diffe
   let assemblyFormat = "$x `,` $places attr-dict `:` functional-type(operands, results)";
 }
 
-def CombineOp : Nn_AccOp<"combine", ["flags"], [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
+def CombineOp : Nn_AccOp<"combine", ["flags"], [
+  DeclareOpInterfaceMethods<Nn_Differentiable>,
+  Nn_Factors<"rows: o s c, #places: b s k!, acc: b s c -> y=acc: b s c ; linear ranked">]> {
   let summary = "the sum of the rows of a token's choices, in the order of the choices; the derivative of `dispatch`";
   let description = "With `sections` the rows are those that `dispatch` makes with them.";
   let arguments = (ins Nn_Tensor:$rows, Nn_Integers:$places, Optional<Nn_Tensor>:$acc,
@@ -127,21 +144,24 @@ def CombineOp : Nn_AccOp<"combine", ["flags"], [DeclareOpInterfaceMethods<Nn_Dif
   let assemblyFormat = "$rows `,` $places (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def PlaceWeightsOp : Nn_ForwardOp<"place_weights"> {
+def PlaceWeightsOp : Nn_ForwardOp<"place_weights", [], [
+  Nn_Factors<"w: b s k!, #places: b s k! -> rows: o s ; linear ranked">]> {
   let summary = "the weights of choices as numbers of their rows, [1, rows of all sections]; of others 0";
   let arguments = (ins Nn_Tensor:$w, Nn_Integers:$places, Nn_SectionsAttr:$sections);
   let results = (outs Nn_Tensor:$rows);
   let assemblyFormat = "$w `,` $places attr-dict `:` functional-type(operands, results)";
 }
 
-def TakeWeightsOp : Nn_KernelOp<"take_weights"> {
+def TakeWeightsOp : Nn_KernelOp<"take_weights", [], [
+  Nn_Factors<"rows: o s, #places: b s k! -> w: b s k! ; linear ranked">]> {
   let summary = "of numbers of rows those of choices, 0 of those without a row; the derivative of `place_weights`";
   let arguments = (ins Nn_Tensor:$rows, Nn_Integers:$places);
   let results = (outs Nn_Tensor:$w);
   let assemblyFormat = "$rows `,` $places attr-dict `:` functional-type(operands, results)";
 }
 
-def ExpertLinearOp : Nn_ForwardOp<"expert_linear"> {
+def ExpertLinearOp : Nn_ForwardOp<"expert_linear", [], [
+  Nn_Factors<Nn_ExpertsFactors>]> {
   let summary = "the rows of each expert times its matrix of w [experts, in, out]";
   let description = [{
     With counts [sections, experts] x has equal sections, in each of which the rows of the experts lie one behind the
@@ -153,7 +173,8 @@ def ExpertLinearOp : Nn_ForwardOp<"expert_linear"> {
   let assemblyFormat = "$x `,` $w `,` $counts attr-dict `:` functional-type(operands, results)";
 }
 
-def ExpertLinearDxOp : Nn_AccOp<"expert_linear_dx", ["flags"]> {
+def ExpertLinearDxOp : Nn_AccOp<"expert_linear_dx", ["flags"], [
+  Nn_Factors<Nn_ExpertsFactors # " | d(y) w counts acc -> d(x)=acc">]> {
   let summary = "gradient of an expert_linear's input";
   let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$w, Nn_Integers:$counts, Optional<Nn_Tensor>:$acc,
                        Nn_One:$filled);
@@ -161,7 +182,9 @@ def ExpertLinearDxOp : Nn_AccOp<"expert_linear_dx", ["flags"]> {
   let assemblyFormat = "$dy `,` $w `,` $counts (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def ExpertLinearDwOp : Nn_AccOp<"expert_linear_dw", ["flags"], [Nn_WeightGradient]> {
+def ExpertLinearDwOp : Nn_AccOp<"expert_linear_dw", ["flags"], [
+  Nn_WeightGradient,
+  Nn_Factors<Nn_ExpertsFactors # " | x d(y) counts acc -> d(w)=acc">]> {
   let summary = "gradient of an expert_linear's weight; an expert that no row came to adds nothing";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$dy, Nn_Integers:$counts, Optional<Nn_Tensor>:$acc,
                        Nn_One:$filled);
@@ -169,8 +192,10 @@ def ExpertLinearDwOp : Nn_AccOp<"expert_linear_dw", ["flags"], [Nn_WeightGradien
   let assemblyFormat = "$x `,` $dy `,` $counts (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def ScaleRowsOp : Nn_KernelOp<"scale_rows", ["pointers"],
-                              [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>, Nn_InPlace]> {
+def ScaleRowsOp : Nn_KernelOp<"scale_rows", ["pointers"], [
+  DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>, Nn_InPlace,
+  Nn_Factors<Nn_RowsByNumbersFactors, [
+    Nn_When<"getPlaces()", Nn_RowsByChoicesFactors>]>]> {
   let summary = "the row of each choice that has one times its weight; without places row i times number i of w";
   let arguments = (ins Nn_Tensor:$a, Nn_Tensor:$w, Optional<Nn_Integers>:$places);
   let results = (outs Nn_Tensor:$y);
@@ -178,7 +203,10 @@ def ScaleRowsOp : Nn_KernelOp<"scale_rows", ["pointers"],
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 
-def ScaleRowsBwdOp : Nn_KernelOp<"scale_rows_bwd", ["pointers"], [Nn_InPlace]> {
+def ScaleRowsBwdOp : Nn_KernelOp<"scale_rows_bwd", ["pointers"], [
+  Nn_InPlace,
+  Nn_Factors<Nn_RowsByNumbersFactors # " | d(y) a w -> d(a) d(w)", [
+    Nn_When<"getPlaces()", Nn_RowsByChoicesFactors # " | d(y) a w places -> d(a) d(w)">]>]> {
   let summary = "gradients of the rows and of the weights of a scale_rows";
   let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$a, Nn_Tensor:$w, Optional<Nn_Integers>:$places);
   let results = (outs Nn_Tensor:$da, Nn_Tensor:$dw);

@@ -3,7 +3,9 @@
 #ifndef PP_DIALECT_NNLOSSOPS_TD
 #define PP_DIALECT_NNLOSSOPS_TD
 
-def CrossEntropyOp : Nn_Op<"cross_entropy", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
+def CrossEntropyOp : Nn_Op<"cross_entropy", [
+  DeclareOpInterfaceMethods<Nn_Differentiable>,
+  Nn_Factors<Nn_LossFactors>]> {
   let summary = "`scale` times the sum over tokens of lse(z) - z[target]; runs as `cross_entropy_bwd`, which makes dz "
                 "too";
   let description = [{
@@ -26,7 +28,9 @@ def CrossEntropyOp : Nn_Op<"cross_entropy", [DeclareOpInterfaceMethods<Nn_Differ
   let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";
 }
 
-def CrossEntropyBwdOp : Nn_KernelOp<"cross_entropy_bwd", ["kernelName", "params", "flags"], [Nn_InPlace]> {
+def CrossEntropyBwdOp : Nn_KernelOp<"cross_entropy_bwd", ["kernelName", "params", "flags"], [
+  Nn_InPlace,
+  Nn_Factors<Nn_LossFactors # " | z targets -> d(z) loss">]> {
   let summary = "loss and gradient of the logits in one pass, both times `scale`";
   let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, F64Attr:$scale, UnitAttr:$counted, Nn_Offset:$ahead,
                        Nn_Number:$softcap, Nn_Number:$z_loss);
@@ -35,7 +39,8 @@ def CrossEntropyBwdOp : Nn_KernelOp<"cross_entropy_bwd", ["kernelName", "params"
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 
-def CrossEntropyStatsOp : Nn_ForwardOp<"cross_entropy_stats", ["params", "varying"]> {
+def CrossEntropyStatsOp : Nn_ForwardOp<"cross_entropy_stats", ["params", "varying"], [
+  Nn_Factors<"z: b s v@, #targets: b s -> stats: (v b) s t!">]> {
   let summary = "largest logit, sum of exp(z - largest), target's logit or 0, of the columns of z in each row";
   let description = [{
     z holds columns [first, first + width) of the logits over a vocabulary of `vocab`; targets count in the whole.
@@ -48,7 +53,9 @@ def CrossEntropyStatsOp : Nn_ForwardOp<"cross_entropy_stats", ["params", "varyin
   let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";
 }
 
-def CrossEntropyMergeOp : Nn_ForwardOp<"cross_entropy_merge", ["lists"], [Nn_InPlace]> {
+def CrossEntropyMergeOp : Nn_ForwardOp<"cross_entropy_merge", ["lists"], [
+  Nn_InPlace,
+  Nn_Factors<"[parts: b s t!] -> stats: b s t!">]> {
   let summary = "the statistics of whole rows from those of all shards, summed in their order";
   let arguments = (ins Variadic<Nn_Tensor>:$parts);
   let results = (outs Nn_Tensor:$stats);
@@ -56,7 +63,8 @@ def CrossEntropyMergeOp : Nn_ForwardOp<"cross_entropy_merge", ["lists"], [Nn_InP
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 
-def CrossEntropyLossOp : Nn_ForwardOp<"cross_entropy_loss", ["params", "flags"]> {
+def CrossEntropyLossOp : Nn_ForwardOp<"cross_entropy_loss", ["params", "flags"], [
+  Nn_Factors<"stats: b s t!, #targets: b s -> loss: u">]> {
   let summary = "`scale` times the sum over tokens of log(sum) + largest - logit, from the statistics of whole rows";
   let description = [{
     Its derivative makes dz of each shard whose statistics are made in this function; the loss itself is counted where
@@ -68,7 +76,9 @@ def CrossEntropyLossOp : Nn_ForwardOp<"cross_entropy_loss", ["params", "flags"]>
   let assemblyFormat = "$stats `,` $targets attr-dict `:` functional-type(operands, results)";
 }
 
-def CrossEntropyDzOp : Nn_KernelOp<"cross_entropy_dz", ["params", "flags", "varying"], [Nn_InPlace]> {
+def CrossEntropyDzOp : Nn_KernelOp<"cross_entropy_dz", ["params", "flags", "varying"], [
+  Nn_InPlace,
+  Nn_Factors<"z: b s v@, #targets: b s, ~stats: b s t! -> dz: b s v">]> {
   let summary = "gradient of a shard's logits times `scale`, from the statistics of whole rows";
   let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Nn_Tensor:$stats, Nn_Offset:$first, I64Attr:$vocab,
                        F64Attr:$scale, UnitAttr:$counted, Nn_Offset:$ahead, Nn_Number:$softcap, Nn_Number:$z_loss,

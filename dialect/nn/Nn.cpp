@@ -61,6 +61,10 @@ void pp::nn::setDropoutSite(Operation *op, DropoutSite site) {
       DropoutAttr::get(op->getContext(), old.getRate(), site.site, site.sites, old.getLength(), old.getHeadsBy()));
 }
 
+bool pp::nn::areEqualRuns(Value whole, Value run, uint64_t start) {
+  return widthOf(whole) % widthOf(run) == 0 && static_cast<int64_t>(start) % widthOf(run) == 0;
+}
+
 SmallVector<Operation *> pp::nn::readersOf(Value value) {
   SmallVector<Operation *> readers(value.getUsers());
   for (size_t i = 0; i < readers.size(); ++i)

@@ -78,6 +78,11 @@ template <typename ConcreteOp> class WeightGradient : public mlir::OpTrait::Trai
 /// Marks the ops that run nothing: their results are memory of their operands, or the other way round.
 template <typename ConcreteOp> class View : public mlir::OpTrait::TraitBase<ConcreteOp, View> {};
 
+/// Marks the ops that state their factors (dialect/Factors.h).
+template <typename ConcreteOp> class Stated : public mlir::OpTrait::TraitBase<ConcreteOp, Stated> {};
+/// Whether the columns of `whole` are runs as wide as `run`, of which one begins at `start`.
+bool areEqualRuns(mlir::Value whole, mlir::Value run, uint64_t start);
+
 // Defaults of the Kernel interface.
 mlir::Type firstElementType(mlir::Operation *op);
 llvm::SmallVector<mlir::Value> operandsThenResults(mlir::Operation *op);

@@ -60,6 +60,20 @@ def Nn_Differentiable : OpInterface<"Differentiable"> {
   ];
 }
 
+def Nn_Factored : OpInterface<"Factored"> {
+  let cppNamespace = "::pp::nn";
+  let description = [{ An op that states which factors its operands and results share (dialect/Factors.h). }];
+  let methods = [
+    InterfaceMethod<"the statement of this op", "::llvm::StringRef", "factorText">,
+    StaticInterfaceMethod<"all statements of such ops", "::llvm::ArrayRef<::llvm::StringLiteral>", "factorTexts">,
+    InterfaceMethod<"the first of its operands number k, which may be several, and how many they are",
+                    "std::pair<unsigned, unsigned>", "operandsAt", (ins "unsigned":$k), "",
+                    [{ return $_op.getODSOperandIndexAndLength(k); }]>,
+    InterfaceMethod<"the same of its results", "std::pair<unsigned, unsigned>", "resultsAt", (ins "unsigned":$k), "",
+                    [{ return $_op.getODSResultIndexAndLength(k); }]>,
+  ];
+}
+
 def Nn_Exchange : OpInterface<"Exchange"> {
   let cppNamespace = "::pp::nn";
   let description = [{
@@ -79,6 +93,49 @@ def Nn_View : NativeOpTrait<"View"> { let cppNamespace = "::pp::nn"; }
 
 /// Its result is the gradient of a weight and it reads no weight: what W does (docs/derivatives.md R3).
 def Nn_WeightGradient : NativeOpTrait<"WeightGradient"> { let cppNamespace = "::pp::nn"; }
+
+/// Where the condition holds, an op has this statement in place of its first one.
+class Nn_When<string condition, string statement> {
+  string test = "if (" # condition # ") return \"" # statement # "\"; ";
+  string text = ", \"" # statement # "\"";
+}
+class Nn_Statement<string always, list<Nn_When> others> : NativeOpTrait<"Stated", [],
+    "::llvm::StringRef factorText() { " # !foldl("", others, all, each, all # each.test)
+    # "return \"" # always # "\"; }\n"
+    "static ::llvm::ArrayRef<::llvm::StringLiteral> factorTexts() {"
+    " static constexpr ::llvm::StringLiteral kTexts[] = {\"" # always # "\""
+    # !foldl("", others, all, each, all # each.text) # "}; return kTexts; }\n"> {
+  let cppNamespace = "::pp::nn";
+}
+/// The factors of an op, in the notation of dialect/Factors.h.
+class Nn_Factors<string always, list<Nn_When> others = []>
+    : TraitList<[Nn_Factored, Nn_Statement<always, others>]>;
+
+/// Those of forward ops by which their backward ops are called.
+defvar Nn_EmbeddingFactors = "#tokens: b s, table: v@ h! -> x: b s h!";
+defvar Nn_PositionsFactors = "#tokens: b s, table: p! c! -> x: b s c! ; counts";
+defvar Nn_LinearFactors = "x: b s k, w: k n -> y: b s n";
+defvar Nn_TurnedFactors = "x: b s k, w: n k -> y: b s n";
+defvar Nn_BiasFactors = "x: b s c, bias: c -> y: b s c";
+defvar Nn_LayernormFactors = "x: b s c!, gain: c!, bias: c! -> y: b s c!, mean: b s, rstd: b s";
+defvar Nn_RmsnormFactors = "x: b s (h d!), gain: d! -> y: b s (h d!), rstd: b s h";
+defvar Nn_GeluFactors = "x: .. -> y: .. ; each";
+defvar Nn_GatesFactors = "p: .., q: .. -> y: .. ; each";
+defvar Nn_PackedGatesFactors = "p: b s (* c) -> y: b s c";
+defvar Nn_AttentionFactors =
+    "q: b s (g r d!), [k: b S! (g d!), v: b S! (g e!)] -> o: b s (g r e!), lse: b (g r) s ; counts";
+defvar Nn_DroppedAttentionFactors =
+    "q: b s (g@ r@ d!), [k: b S! (g d!), v: b S! (g e!)] -> o: b s (g r e!), lse: b (g r) s ; counts";
+defvar Nn_PackedAttentionFactors = "q: b s! c!, [k: b s! c!, v: b s! c!] -> o: b s! c!, lse: b H! s! ; counts";
+defvar Nn_SinkFactors = "o: b s (h d!), lse: b h s, scores: h -> y: b s (h d!), lse_y: b h s";
+defvar Nn_HeadsFactors = "x: b s (h d!) -> y: b s (h n! d!) ; linear";
+defvar Nn_RouterFactors = "x: b s k!, wr: k! n! -> logits: b s n!";
+defvar Nn_ExpertsFactors = "x: o (x s) k, w: x k n, #counts: s x -> y: o (x s) n ; ranked";
+defvar Nn_RowsByNumbersFactors = "a: o (x s) c, w: o (x s) -> y: o (x s) c ; ranked";
+defvar Nn_RowsByChoicesFactors = "a: o s c, w: b s k!, #places: b s k! -> y: o s c ; ranked";
+defvar Nn_LossFactors = "z: b s v!, #targets: b s -> loss: u";
+defvar Nn_AttentionCall =
+    " | d(o) q lse d(lse) [k v] acc [kacc vacc] -> d(q)=acc [d(k)=kacc d(v)=vacc]";
 
 //===-- Classes -------------------------------------------------------------------------------------------------===//
 
@@ -133,7 +190,8 @@ def Nn_Epsilon : DefaultValuedAttr<F64Attr, "1e-5">;
 
 //===-- Forward -------------------------------------------------------------------------------------------------===//
 
-def EmbeddingOp : Nn_ForwardOp<"embedding", ["varying"]> {
+def EmbeddingOp : Nn_ForwardOp<"embedding", ["varying"], [
+  Nn_Factors<Nn_EmbeddingFactors>]> {
   let summary = "rows of a table, one for each token";
   let signature = "embedding(tokens, table, pad = -1)";
   let formula = "x[b, t] = table[tokens[b, t]]";
@@ -150,7 +208,8 @@ def EmbeddingOp : Nn_ForwardOp<"embedding", ["varying"]> {
   let assemblyFormat = "$tokens `,` $table attr-dict `:` functional-type(operands, results)";
 }
 
-def PositionsOp : Nn_ForwardOp<"positions", ["flags", "varying"]> {
+def PositionsOp : Nn_ForwardOp<"positions", ["flags", "varying"], [
+  Nn_Factors<Nn_PositionsFactors>]> {
   let summary = "row `offset + t` of a table at position t; the tokens give only the shape";
   let signature = "positions(tokens, table)";
   let formula = "x[b, t] = table[t]";
@@ -160,7 +219,11 @@ def PositionsOp : Nn_ForwardOp<"positions", ["flags", "varying"]> {
   let assemblyFormat = "$tokens `,` $table attr-dict `:` functional-type(operands, results)";
 }
 
-def LinearOp : Nn_ForwardOp<"linear", ["flags", "pointers"]> {
+def LinearOp : Nn_ForwardOp<"linear", ["flags", "pointers"], [
+  Nn_Factors<Nn_LinearFactors, [
+    Nn_When<"getBias() && getTransposed()", "x: b s k!, w: n k!, bias: n -> y: b s n">,
+    Nn_When<"getBias()", "x: b s k!, w: k! n, bias: n -> y: b s n">,
+    Nn_When<"getTransposed()", Nn_TurnedFactors>]>]> {
   let summary = "x times w [in, out] (transposed: [out, in]), plus a bias";
   let signature = "linear(x, w[, bias])";
   let formula = "y = x w + bias";
@@ -171,7 +234,8 @@ def LinearOp : Nn_ForwardOp<"linear", ["flags", "pointers"]> {
   let hasCanonicalizeMethod = 1;
 }
 
-def TransposeOp : Nn_Op<"transpose"> {
+def TransposeOp : Nn_Op<"transpose", [
+  Nn_Factors<"w: i j -> result: j i ; linear">]> {
   let summary = "a weight seen the other way round; only a `linear` may read it, which folds it into `transposed`";
   let signature = "transpose(w)";
   let formula = "result[i, j] = w[j, i]";
@@ -192,8 +256,9 @@ def OpaqueOp : Nn_ForwardOp<"opaque"> {
   let assemblyFormat = "$x `,` $w attr-dict `:` functional-type(operands, results)";
 }
 
-def LayernormOp : Nn_KernelOp<"layernorm", ["params"],
-                              [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap", "rebuild"]>]> {
+def LayernormOp : Nn_KernelOp<"layernorm", ["params"], [
+  DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap", "rebuild"]>,
+  Nn_Factors<Nn_LayernormFactors>]> {
   let summary = "mean 0 and variance 1 over the width, times a gain, plus a bias; keeps mean and 1/deviation";
   let signature = "layernorm(x, gain, bias, epsilon = 1e-5)";
   let formula = "y = (x - mean(x)) / sqrt(variance(x) + epsilon) * gain + bias";
@@ -203,8 +268,9 @@ def LayernormOp : Nn_KernelOp<"layernorm", ["params"],
   let assemblyFormat = "$x `,` $gain `,` $bias attr-dict `:` functional-type(operands, results)";
 }
 
-def RmsnormOp : Nn_KernelOp<"rmsnorm", ["params", "flags"],
-                            [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap", "rebuild"]>]> {
+def RmsnormOp : Nn_KernelOp<"rmsnorm", ["params", "flags"], [
+  DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap", "rebuild"]>,
+  Nn_Factors<Nn_RmsnormFactors>]> {
   let summary = "mean square 1 over the width, times a gain; keeps 1/root";
   let signature = "rmsnorm(x, gain, epsilon = 1e-5, heads = 1, plus = 0)";
   let formula = "y = x / sqrt(mean(x^2) + epsilon) * (gain + plus)";
@@ -216,7 +282,10 @@ def RmsnormOp : Nn_KernelOp<"rmsnorm", ["params", "flags"],
   let assemblyFormat = "$x `,` $gain attr-dict `:` functional-type(operands, results)";
 }
 
-def RopeOp : Nn_ForwardOp<"rope", ["params", "flags", "pointers", "varying"], [Nn_InPlace]> {
+def RopeOp : Nn_ForwardOp<"rope", ["params", "flags", "pointers", "varying"], [
+  Nn_InPlace,
+  Nn_Factors<"x: b s (m d!), #starts: b s -> y: b s (m d!) ; counts linear", [
+    Nn_When<"getPassing() > 0", "x: b s c!, #starts: b s -> y: b s c! ; counts linear">]>]> {
   let summary = "turns pairs of each head by an angle of the position; `inverse` turns back, the derivative";
   let signature = "rope(x, heads = .., theta = 10000.0, style = \"half\", table = [])";
   let formula = "(y_j, y_k) = (x_j cos a - x_k sin a, x_k cos a + x_j sin a), a = t theta^(-2j/d), d = width / heads";
@@ -240,7 +309,9 @@ def RopeOp : Nn_ForwardOp<"rope", ["params", "flags", "pointers", "varying"], [N
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 
-def AddOp : Nn_ForwardOp<"add", [], [Nn_InPlace]> {
+def AddOp : Nn_ForwardOp<"add", [], [
+  Nn_InPlace,
+  Nn_Factors<"x: .., y: .. -> z: .. ; linear each">]> {
   let summary = "x + y";
   let signature = "x + y";
   let formula = "z = x + y";
@@ -251,7 +322,9 @@ def AddOp : Nn_ForwardOp<"add", [], [Nn_InPlace]> {
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}, {0, 1}}">.declaration;
 }
 
-def ScaleOp : Nn_ForwardOp<"scale", ["params"], [Nn_InPlace]> {
+def ScaleOp : Nn_ForwardOp<"scale", ["params"], [
+  Nn_InPlace,
+  Nn_Factors<"x: .. -> y: .. ; linear each">]> {
   let summary = "x times a constant";
   let signature = "scale(x, factor = ..)";
   let formula = "y = factor x";
@@ -262,7 +335,11 @@ def ScaleOp : Nn_ForwardOp<"scale", ["params"], [Nn_InPlace]> {
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 
-def SplitOp : Nn_Op<"split", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
+def SplitOp : Nn_Op<"split", [
+  DeclareOpInterfaceMethods<Nn_Differentiable>,
+  Nn_Factors<"x: b s c! -> [y: b s d!] ; linear", [
+    Nn_When<"getPeriods() > 1", "x: b s (p a!) -> [y: b s (p d!)] ; linear">,
+    Nn_When<"areEqualRuns(getX(), getColumns()[0], 0)", "x: b s (* c) -> [y: b s c] ; linear">]>]> {
   let summary = "the width cut in `parts` equal runs of columns, or in runs of `widths`, in each of `periods` runs";
   let signature = "split(x, parts = .., periods = 1)";
   let formula = "columns_i = x[.., i width/parts : (i + 1) width/parts]";
@@ -279,7 +356,9 @@ def SplitOp : Nn_Op<"split", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
   }];
 }
 
-def ConcatOp : Nn_Op<"concat", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
+def ConcatOp : Nn_Op<"concat", [
+  DeclareOpInterfaceMethods<Nn_Differentiable>,
+  Nn_Factors<"x: b s c!, y: b s d! -> z: b s e! ; linear">]> {
   let summary = "the columns of x, and behind them those of y";
   let signature = "concat(x, y)";
   let formula = "z = [x, y]";
@@ -289,14 +368,18 @@ def ConcatOp : Nn_Op<"concat", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
   let assemblyFormat = "$x `,` $y attr-dict `:` functional-type(operands, results)";
 }
 
-def SplitRowsOp : Nn_Op<"split_rows", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
+def SplitRowsOp : Nn_Op<"split_rows", [
+  DeclareOpInterfaceMethods<Nn_Differentiable>,
+  Nn_Factors<"x: b s c -> [y: b s c] ; linear ranked">]> {
   let summary = "the rows of all sequences together cut in runs of `counts` rows, each as one sequence";
   let arguments = (ins Nn_Tensor:$x, DenseI64ArrayAttr:$counts);
   let results = (outs Variadic<Nn_Tensor>:$runs);
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
-def JoinRowsOp : Nn_Op<"join_rows", [DeclareOpInterfaceMethods<Nn_Differentiable>, Nn_View]> {
+def JoinRowsOp : Nn_Op<"join_rows", [
+  DeclareOpInterfaceMethods<Nn_Differentiable>, Nn_View,
+  Nn_Factors<"[x: b s c] -> y: b s c ; linear ranked">]> {
   let summary = "`batch` sequences of equal length from runs of their rows, which are computed where they belong";
   let arguments = (ins Variadic<Nn_Tensor>:$runs, I64Attr:$batch);
   let results = (outs Nn_Tensor:$y);
@@ -305,14 +388,19 @@ def JoinRowsOp : Nn_Op<"join_rows", [DeclareOpInterfaceMethods<Nn_Differentiable
 
 //===-- Backward ------------------------------------------------------------------------------------------------===//
 
-def LinearDxOp : Nn_AccOp<"linear_dx", ["flags"]> {
+def LinearDxOp : Nn_AccOp<"linear_dx", ["flags"], [
+  Nn_Factors<Nn_LinearFactors # " | d(y) w acc -> d(x)=acc", [
+    Nn_When<"getTransposed()", Nn_TurnedFactors # " | d(y) w acc -> d(x)=acc">]>]> {
   let summary = "gradient of a linear's input";
   let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$w, Optional<Nn_Tensor>:$acc, Nn_Flag:$transposed);
   let results = (outs Nn_Tensor:$dx);
   let assemblyFormat = "$dy `,` $w (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def LinearDwOp : Nn_AccOp<"linear_dw", ["flags"], [Nn_WeightGradient]> {
+def LinearDwOp : Nn_AccOp<"linear_dw", ["flags"], [
+  Nn_WeightGradient,
+  Nn_Factors<Nn_LinearFactors # " | x d(y) acc -> d(w)=acc", [
+    Nn_When<"getTransposed()", Nn_TurnedFactors # " | x d(y) acc -> d(w)=acc">]>]> {
   let summary = "gradient of a linear's weight";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$dy, Optional<Nn_Tensor>:$acc, Nn_Flag:$transposed);
   let results = (outs Nn_Tensor:$dw);
@@ -335,14 +423,18 @@ def OpaqueDwOp : Nn_AccOp<"opaque_dw", ["flags"], [Nn_WeightGradient]> {
   let assemblyFormat = "$dy `,` $kept (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def BiasDwOp : Nn_AccOp<"bias_dw", ["flags"], [Nn_WeightGradient]> {
+def BiasDwOp : Nn_AccOp<"bias_dw", ["flags"], [
+  Nn_WeightGradient,
+  Nn_Factors<Nn_BiasFactors # " | d(y) acc -> d(bias)=acc">]> {
   let summary = "gradient of a linear's bias: column sums";
   let arguments = (ins Nn_Tensor:$dy, Optional<Nn_Tensor>:$acc);
   let results = (outs Nn_Tensor:$db);
   let assemblyFormat = "$dy (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def EmbeddingDwOp : Nn_AccOp<"embedding_dw", ["params", "flags", "varying"], [Nn_WeightGradient]> {
+def EmbeddingDwOp : Nn_AccOp<"embedding_dw", ["params", "flags", "varying"], [
+  Nn_WeightGradient,
+  Nn_Factors<Nn_EmbeddingFactors # " | tokens d(x) acc -> d(table)=acc">]> {
   let summary = "gradient of an embedding's table of `vocab` rows; the row of the token `pad` takes none";
   let description = [{ `first`, `whole` and `first_by` are those of the embedding. }];
   let arguments = (ins Nn_Integers:$tokens, Nn_Tensor:$dx, Optional<Nn_Tensor>:$acc, I64Attr:$vocab,
@@ -352,7 +444,9 @@ def EmbeddingDwOp : Nn_AccOp<"embedding_dw", ["params", "flags", "varying"], [Nn
   let assemblyFormat = "$tokens `,` $dx (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def PositionsDwOp : Nn_AccOp<"positions_dw", ["flags", "varying"], [Nn_WeightGradient]> {
+def PositionsDwOp : Nn_AccOp<"positions_dw", ["flags", "varying"], [
+  Nn_WeightGradient,
+  Nn_Factors<Nn_PositionsFactors # " | d(x) acc -> d(table)=acc">]> {
   let summary = "gradient of a table of `positions` rows";
   let arguments = (ins Nn_Tensor:$dx, Optional<Nn_Tensor>:$acc, I64Attr:$positions, Nn_Offset:$offset,
                        Nn_Zigzag:$zigzag);
@@ -360,7 +454,8 @@ def PositionsDwOp : Nn_AccOp<"positions_dw", ["flags", "varying"], [Nn_WeightGra
   let assemblyFormat = "$dx (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def LayernormRebuildOp : Nn_KernelOp<"layernorm_rebuild"> {
+def LayernormRebuildOp : Nn_KernelOp<"layernorm_rebuild", [], [
+  Nn_Factors<Nn_LayernormFactors # " | x gain bias mean rstd -> y">]> {
   let summary = "a layernorm's output again, bit for bit, from its statistics";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Tensor:$bias, Nn_Tensor:$mean, Nn_Tensor:$rstd);
   let results = (outs Nn_Tensor:$y);
@@ -369,7 +464,8 @@ def LayernormRebuildOp : Nn_KernelOp<"layernorm_rebuild"> {
   }];
 }
 
-def LayernormBwdOp : Nn_AccOp<"layernorm_bwd", ["flags"]> {
+def LayernormBwdOp : Nn_AccOp<"layernorm_bwd", ["flags"], [
+  Nn_Factors<Nn_LayernormFactors # " | d(y) x gain mean rstd acc -> d(x)=acc d(gain) d(bias)">]> {
   let summary = "gradients of a layernorm: dx, and gain's and bias's of this unit alone (docs/derivatives.md R3)";
   let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Tensor:$mean, Nn_Tensor:$rstd,
                        Optional<Nn_Tensor>:$acc);
@@ -379,14 +475,16 @@ def LayernormBwdOp : Nn_AccOp<"layernorm_bwd", ["flags"]> {
   }];
 }
 
-def RmsnormRebuildOp : Nn_KernelOp<"rmsnorm_rebuild", ["flags"]> {
+def RmsnormRebuildOp : Nn_KernelOp<"rmsnorm_rebuild", ["flags"], [
+  Nn_Factors<Nn_RmsnormFactors # " | x gain rstd -> y">]> {
   let summary = "an rmsnorm's output again, bit for bit, from its statistic";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Tensor:$rstd, Nn_Offset:$plus);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x `,` $gain `,` $rstd attr-dict `:` functional-type(operands, results)";
 }
 
-def RmsnormBwdOp : Nn_AccOp<"rmsnorm_bwd", ["flags"]> {
+def RmsnormBwdOp : Nn_AccOp<"rmsnorm_bwd", ["flags"], [
+  Nn_Factors<Nn_RmsnormFactors # " | d(y) x gain rstd acc -> d(x)=acc d(gain)">]> {
   let summary = "gradients of an rmsnorm: dx, and gain's of this unit alone (docs/derivatives.md R3)";
   let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Tensor:$rstd, Optional<Nn_Tensor>:$acc,
                        Nn_Offset:$plus);
@@ -398,14 +496,19 @@ def RmsnormBwdOp : Nn_AccOp<"rmsnorm_bwd", ["flags"]> {
 
 //===-- Columns, copies, sums -----------------------------------------------------------------------------------===//
 
-def RowsOp : Nn_Op<"rows", [Nn_View]> {
+def RowsOp : Nn_Op<"rows", [
+  Nn_View,
+  Nn_Factors<"x: b s c -> y: b s c ; linear ranked">]> {
   let summary = "rows [start, start + count) of all sequences together, where they lie: a run of `split_rows`";
   let arguments = (ins Nn_Tensor:$x, I64Attr:$start, I64Attr:$count);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
-def SliceColumnsOp : Nn_KernelOp<"slice_columns"> {
+def SliceColumnsOp : Nn_KernelOp<"slice_columns", [], [
+  Nn_Factors<"x: b s c! -> y: b s d! ; linear", [
+    Nn_When<"getPeriods() > 1", "x: b s (p a!) -> y: b s (p d!) ; linear">,
+    Nn_When<"areEqualRuns(getX(), getY(), getStart())", "x: b s (* c) -> y: b s c ; linear">]>]> {
   let summary = "columns [start, start + width) of each of `periods` equal runs of columns of x";
   let arguments = (ins Nn_Tensor:$x, I64Attr:$start, I64Attr:$width, Nn_Once:$periods);
   let results = (outs Nn_Tensor:$y);
@@ -419,7 +522,10 @@ def SliceElementsOp : Nn_KernelOp<"slice_elements", ["kernelName"]> {
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
-def PlaceColumnsOp : Nn_AccOp<"place_columns"> {
+def PlaceColumnsOp : Nn_AccOp<"place_columns", [], [
+  Nn_Factors<"x: b s d!, acc: b s c! -> y=acc: b s c! ; linear", [
+    Nn_When<"getPeriods() > 1", "x: b s (p d!), acc: b s (p a!) -> y=acc: b s (p a!) ; linear">,
+    Nn_When<"areEqualRuns(getY(), getX(), getStart())", "x: b s c, acc: b s (* c) -> y=acc: b s (* c) ; linear">]>]> {
   let summary = "a tensor `total` wide with x from column `start` on, in each of `periods` equal runs its share of x; "
                 "the rest is that of `acc`, undefined without it";
   let arguments = (ins Nn_Tensor:$x, Optional<Nn_Tensor>:$acc, I64Attr:$start, I64Attr:$total, Nn_Once:$periods);
@@ -427,7 +533,8 @@ def PlaceColumnsOp : Nn_AccOp<"place_columns"> {
   let assemblyFormat = "$x (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def CopyOp : Nn_AccOp<"copy"> {
+def CopyOp : Nn_AccOp<"copy", [], [
+  Nn_Factors<"x: .., acc: .. -> y=acc: .. ; linear each">]> {
   let summary = "x in another buffer; that of `acc`, whose content is lost, if given";
   let arguments = (ins Nn_Tensor:$x, Optional<Nn_Tensor>:$acc);
   let results = (outs Nn_Tensor:$y);
@@ -441,7 +548,9 @@ def ZeroOp : Op<Nn_Dialect, "zero", [Pure, Nn_Kernels<[]>]> {
   let assemblyFormat = "attr-dict `:` type($y)";
 }
 
-def AccumulateOp : Nn_AccOp<"accumulate", ["varying", "moved"], [Nn_WeightGradient]> {
+def AccumulateOp : Nn_AccOp<"accumulate", ["varying", "moved"], [
+  Nn_WeightGradient,
+  Nn_Factors<"x: .., acc: .. -> y=acc: .. ; linear each">]> {
   let summary = "acc + x, in the type of sums, which x need not have";
   let description = [{ `flat`: to a shard `acc` a device adds what it has of x, as in `adamw`. }];
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$acc, OptionalAttr<DenseI64ArrayAttr>:$flat);
@@ -449,7 +558,8 @@ def AccumulateOp : Nn_AccOp<"accumulate", ["varying", "moved"], [Nn_WeightGradie
   let assemblyFormat = "$x `into` $acc attr-dict `:` functional-type(operands, results)";
 }
 
-def RoundOp : Nn_KernelOp<"round", ["elementType"]> {
+def RoundOp : Nn_KernelOp<"round", ["elementType"], [
+  Nn_Factors<"x: .. -> y: .. ; linear each">]> {
   let summary = "a sum rounded, once it is complete";
   let arguments = (ins Nn_Tensor:$x, TypeAttrOf<AnyTypeOf<[F32, BF16, F16, F64]>>:$element);
   let results = (outs Nn_Tensor:$y);

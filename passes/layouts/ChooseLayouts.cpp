@@ -68,6 +68,11 @@ bool pp::isVocabulary(Value weight, const DeviceLayout &layout) {
 /// Every device of the axis has the whole weights of this op's part.
 static bool isOfWholePart(Operation *op) { return op->getParentOfType<func::FuncOp>()->hasAttr(nn::kWholeAttr); }
 
+/// In how many runs of one width it cuts all columns; 0 if it does not.
+static int64_t equalRuns(nn::SplitOp split) {
+  return split.getPeriods() == 1 && llvm::all_equal(split.runWidths()) ? split.getNumResults() : 0;
+}
+
 /// Of how many runs of columns the op reads each for itself: heads, or periods; 0 of other ops.
 static int64_t runsOfColumns(Operation *op) {
   return llvm::TypeSwitch<Operation *, int64_t>(op)
@@ -299,7 +304,7 @@ std::optional<SmallVector<DeviceLayout>> Chooser::results(Operation *op, ArrayRe
     DeviceLayout copied = DeviceLayout::shard(2, 1, chosen[1].copies, LayoutKind::copy);
     SmallVector<DeviceLayout> own(chosen);
     std::replace(own.begin() + 1, own.end(), copied, DeviceLayout::shard(2)); // queries are never copies
-    return nn::inferLayouts(op, own, devices);
+    return nn::inferLayouts(op, own, Axis::tensor);
   }
   if (isa<nn::EmbeddingOp>(op) && chosen[1] == DeviceLayout::shard(0))
     return SmallVector<DeviceLayout>{DeviceLayout::of(LayoutKind::partial)};
@@ -307,7 +312,7 @@ std::optional<SmallVector<DeviceLayout>> Chooser::results(Operation *op, ArrayRe
   bool isCut = runs > 0 && chosen[0].kind == LayoutKind::shard && chosen[0].runs == 1;
   if (isCut && (runs % pieces != 0 || (isa<nn::SplitOp>(op) && runs == pieces)))
     return std::nullopt; // it reads columns of other devices; and of one period nobody could tell that it is one
-  return nn::inferLayouts(op, chosen, devices);
+  return nn::inferLayouts(op, chosen, Axis::tensor);
 }
 
 void Chooser::step(const State &state, Operation *op, ArrayRef<DeviceLayout> chosen, States &next) const {
@@ -426,8 +431,8 @@ FailureOr<LayoutChoice> Chooser::run() {
         fromWhole.insert(argument);
   for (func::FuncOp part : parts)
     part.walk([&](Operation *op) {
-      if (auto split = dyn_cast<nn::SplitOp>(op); split && nn::equalRuns(split) > 1)
-        runs.push_back(nn::equalRuns(split));
+      if (auto split = dyn_cast<nn::SplitOp>(op); split && equalRuns(split) > 1)
+        runs.push_back(equalRuns(split));
       if (auto attention = dyn_cast<nn::AttentionOp>(op))
         if (int64_t heads = attention.getKvHeads(); heads > 0 && devices > heads)
           copies.push_back(devices / heads);

@@ -43,23 +43,20 @@ struct DeviceLayout {
   std::string text() const;
 };
 
-/// The layouts of the op's results over the tensor axis from those of its operands; nothing where no rule allows these.
-/// Every op is replicated, from `full` to `full`, or distributed, where no operand is `full` (docs/meshes.md).
+/// The layouts of the op's results over the axis from those of its operands; nothing where no rule allows these. Over
+/// `tensor` every op is replicated, from `full` to `full`, or distributed, where no operand is `full`; over `context` a
+/// device has `rows` of activations and a `copy` of weights (docs/meshes.md).
 std::optional<llvm::SmallVector<DeviceLayout>> inferLayouts(mlir::Operation *op, llvm::ArrayRef<DeviceLayout> operands,
-                                                            int64_t devices);
+                                                            Axis axis);
 
-/// The same on the context axis: of activations a device has `rows`, of weights a `copy`.
-std::optional<llvm::SmallVector<DeviceLayout>> inferSequenceLayouts(mlir::Operation *op,
-                                                                    llvm::ArrayRef<DeviceLayout> operands);
+/// The same over `tensor` and `context`, of an op that is no exchange: by the factors that it states.
+std::optional<llvm::SmallVector<DeviceLayout>> layoutsByFactors(mlir::Operation *op,
+                                                                llvm::ArrayRef<DeviceLayout> operands, Axis axis);
 
-/// The same on the axis of experts. Only what belongs to experts has a layout there: rows, and the numbers of rows, are
-/// of the own tokens, `rows`, or of the own experts, `shard 1`; weights of experts and their gradients are `shard 0`.
+/// The same over `expert`. Only what belongs to experts has a layout there: rows, and the numbers of rows, are of the
+/// own tokens, `rows`, or of the own experts, `shard 1`; weights of experts and their gradients are `shard 0`.
 std::optional<llvm::SmallVector<DeviceLayout>> inferExpertLayouts(mlir::Operation *op,
                                                                   llvm::ArrayRef<DeviceLayout> operands);
-
-/// The rule of an op that works on each row by itself, as a norm does, where devices have rows: vectors are gains and
-/// biases, of which each device has a `copy`; results that are vectors are their gradients, and `partial`.
-std::optional<llvm::SmallVector<DeviceLayout>> rowByRow(mlir::Operation *op, llvm::ArrayRef<DeviceLayout> operands);
 
 /// Along which axes devices hand each other this op's operand, or read it as theirs; null of other ops.
 AxesAttr axesOfExchange(mlir::Operation *op);
@@ -72,9 +69,6 @@ std::string whatCounts(mlir::Operation *op, Axis axis);
 
 /// How many elements of a dimension of this size a device has; what is beyond the end does not exist.
 int64_t localSize(int64_t whole, const DeviceLayout &layout, int64_t devices);
-
-/// In how many runs of one width an op cuts all columns; 0 if it does not.
-int64_t equalRuns(SplitOp split);
 
 /// That of a weight which is declared so.
 DeviceLayout layoutOf(WeightAttr declared);

@@ -179,15 +179,16 @@ LogicalResult LayoutVerifier::verify(BodyAttr body, func::FuncOp function) {
   }
   for (Operation &op : function.front().without_terminator()) {
     Layouts operands = llvm::map_to_vector(op.getOperands(), [&](Value value) { return layouts.lookup(value); });
-    auto results = isContext()   ? nn::inferSequenceLayouts(&op, operands)
-                   : ofExperts() ? nn::inferExpertLayouts(&op, operands)
-                                 : nn::inferLayouts(&op, operands, devices);
+    auto results = nn::inferLayouts(&op, operands, axis);
     if (!results) {
       auto error = op.emitOpError() << "in `" << function.getName() << "` has no rule for `" << stringifyAxis(axis)
                                     << " = " << devices << "`";
       for (auto [i, layout] : llvm::enumerate(operands))
         error << (i == 0 ? ": operand 0 is " : i == 1 ? ", operand 1 is " : ", then ") << layout.text();
-      return error << nn::whatCounts(&op, axis);
+      error << nn::whatCounts(&op, axis);
+      if (auto stated = dyn_cast<nn::Factored>(op))
+        error << "; its factors are `" << stated.factorText() << "`";
+      return error;
     }
     for (auto [result, layout] : llvm::zip(op.getResults(), *results))
       layouts[result] = layout;

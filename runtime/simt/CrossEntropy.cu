@@ -324,11 +324,6 @@ template <class E> pp_status_t cross_entropy_dz(const PreparedOp &op, void *cons
 
 } // namespace
 
-int64_t pp::crossEntropyScratch(const PreparedOp &op) {
-  const bool sums = op.kernel == Kernel::cross_entropy || op.kernel == Kernel::cross_entropy_loss;
-  return sums ? 8 * op.dims[0] * (op.zLoss() > 0 ? 2 : 1) : 0;
-}
-
 Body pp::crossEntropyBody(Kernel kernel, Type type) {
   switch (kernel) {
     PP_BODY_OF(cross_entropy)

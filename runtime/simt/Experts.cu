@@ -707,15 +707,6 @@ template <class E> pp_status_t scale_rows_bwd(const PreparedOp &op, void *const 
 
 } // namespace
 
-int64_t pp::expertsScratch(const PreparedOp &op) {
-  const int64_t tokens = op.dims[0], n = op.dims[1], acc = op.type == Type::F64 ? 8 : 4;
-  if (op.kernel == Kernel::route_bwd)
-    return 8 * (tokens > tokens / op.dims[3] * n ? tokens : tokens / op.dims[3] * n);
-  if (op.kernel != Kernel::route)
-    return 0;
-  return 8 * (tokens + tokens / op.dims[3] * n) + acc * tokens * (n + int64_t(op.params[4]));
-}
-
 Body pp::expertsBody(Kernel kernel, Type type) {
   switch (kernel) {
     PP_BODY_OF(route)

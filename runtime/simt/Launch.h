@@ -100,13 +100,6 @@ inline bool onTensorCores(const PreparedOp &op) {
 /// Shared memory of an attention's largest block.
 size_t attentionSharedBytes(const PreparedOp &op);
 
-/// Bytes that an op needs in the rank's scratch.
-int64_t normsScratch(const PreparedOp &op);
-int64_t tablesScratch(const PreparedOp &op);
-int64_t optimizerScratch(const PreparedOp &op);
-int64_t crossEntropyScratch(const PreparedOp &op);
-int64_t expertsScratch(const PreparedOp &op);
-
 #define PP_BODY_OF(name)                                                                                               \
   case Kernel::name: {                                                                                                 \
     static constexpr Body bodies[] = {name<float>, name<Bf16>, name<double>, name<F16>}; /* in the order of Type */    \

@@ -1,5 +1,6 @@
 // Layernorm and rmsnorm, their rebuilds and backwards, and sums of columns; every sum in a fixed order.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/simt/Facts.h"
 #include "runtime/simt/Map.h"
 
 using namespace pp;
@@ -51,12 +52,9 @@ pp_status_t columnSums(const PreparedOp &op, const E *x, int64_t rows, int64_t c
                 threads * (wide ? W : 1) * sizeof(Acc<E>), x, rows, columns, stride, rowsPerBlock, sums, adds);
 }
 
-/// Rows that one block adds: at most 64 blocks' sums are left, and few rows make one block.
-int64_t biasRows(int64_t rows) { return blocksFor(rows, 64) > 64 ? blocksFor(rows, 64) : 64; }
-
 template <class E> pp_status_t bias_dw(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
-  int64_t rows = op.dims[0], columns = op.dims[1], each = biasRows(rows), parts = blocksFor(rows, each);
+  int64_t rows = op.dims[0], columns = op.dims[1], each = rowsOfBlock(rows), parts = blocksFor(rows, each);
   A *sums = out<A>(arguments[1]), *some = parts == 1 ? sums : reinterpret_cast<A *>(op.scratch);
   bool adds = op.has(Accumulate);
   if (pp_status_t status =
@@ -171,9 +169,6 @@ template <class E> pp_status_t rmsnorm_rebuild(const PreparedOp &op, void *const
       true);
 }
 
-/// Blocks that share the rows of a norm's backward: a number of its own for each size, so that a GPU's number of
-/// multiprocessors changes no bit.
-int64_t normBlocks(int64_t rows) { return rows < 264 ? rows : 264; }
 template <class E> struct NormGradients {
   const E *dy, *x, *g;
   const Acc<E> *mean, *rstd;
@@ -287,7 +282,7 @@ template <class E, bool Layer> pp_status_t normBackward(const PreparedOp &op, No
   n.parts = reinterpret_cast<A *>(op.scratch);
   n.rows = op.dims[0], n.h = op.dims[1], n.adds = op.has(Accumulate), n.plus = op.has(PlusOne);
   bool wide = n.h % W == 0 && aligned(n.dy, n.x, n.g, n.dx);
-  int64_t blocks = normBlocks(n.rows);
+  int64_t blocks = blocksOfNorm(n.rows);
   pp_status_t status = wide ? launchBackward<E, W, Layer>(op, n, blocks) : launchBackward<E, 1, Layer>(op, n, blocks);
   if (!status)
     status = columnSums<A>(op, n.parts, blocks, n.h, sumsOf * n.h, blocks, out<A>(dg), false);
@@ -309,20 +304,6 @@ template <class E> pp_status_t rmsnorm_bwd(const PreparedOp &op, void *const *a)
 }
 
 } // namespace
-
-int64_t pp::normsScratch(const PreparedOp &op) {
-  int64_t acc = op.type == Type::F64 ? 8 : 4;
-  switch (op.kernel) {
-  case Kernel::bias_dw:
-    return acc * op.dims[1] * blocksFor(op.dims[0], biasRows(op.dims[0]));
-  case Kernel::layernorm_bwd:
-    return acc * op.dims[1] * 2 * normBlocks(op.dims[0]);
-  case Kernel::rmsnorm_bwd:
-    return acc * op.dims[1] * normBlocks(op.dims[0]);
-  default:
-    return 0;
-  }
-}
 
 pp_status_t pp::addBias(const PreparedOp &op, const void *b, void *y) {
   static constexpr decltype(&addBiasOf<float>) bodies[] = {addBiasOf<float>, addBiasOf<Bf16>, addBiasOf<double>,

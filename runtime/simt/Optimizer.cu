@@ -3,6 +3,7 @@
 //
 //   tensors    | w0 ........ | g0 | w1 .......... |      a block has 4096 elements of one tensor; which one it finds
 //   blocks     |0 |1 |2 |3 | |4 | |5 |6 |7 |8 |9 |       by a search in the list of first blocks, which is an argument
+#include "runtime/simt/Facts.h"
 #include "runtime/simt/Launch.h"
 
 using namespace pp;
@@ -11,7 +12,6 @@ namespace {
 
 /// What one launch takes; a kernel's parameters hold 32 KB.
 constexpr int mostTensors = 256;
-constexpr int blockElements = 4096;
 
 /// The tensors of one launch, in the order of their blocks.
 template <class Tensor> struct TensorList {
@@ -22,7 +22,7 @@ template <class Tensor> struct TensorList {
 
   void add(const Tensor &tensor, int64_t size) {
     tensors[count] = tensor, sizes[count] = size, firstBlocks[count++] = blocks;
-    blocks += blocksFor(size, blockElements);
+    blocks += blocksOfElements(size);
   }
   /// The last tensor that begins at or before the block.
   PP_DEVICE int find(int64_t block) const {
@@ -58,8 +58,8 @@ template <class A> __global__ void squaresKernel(const __grid_constant__ TensorL
   A sum[1] = {0};
   int tensor = list.find(blockIdx.x);
   const A *grad = list.tensors[tensor];
-  int64_t size = list.sizes[tensor], first = (int64_t(blockIdx.x) - list.firstBlocks[tensor]) * blockElements;
-  int64_t end = first + blockElements < size ? first + blockElements : size;
+  int64_t size = list.sizes[tensor], first = (int64_t(blockIdx.x) - list.firstBlocks[tensor]) * elementsOfBlock;
+  int64_t end = first + elementsOfBlock < size ? first + elementsOfBlock : size;
   for (int64_t i = first + threadIdx.x; i < end; i += blockDim.x)
     sum[0] += grad[i] * grad[i];
   blockSum(sum, sharedMemory<A>());
@@ -168,8 +168,8 @@ __global__ void adamKernel(const __grid_constant__ TensorList<Adam<E>> list, con
   if (f.skips)
     return;
   constexpr int W = packOf<E>;
-  int64_t size = list.sizes[tensor], first = (int64_t(blockIdx.x) - list.firstBlocks[tensor]) * blockElements;
-  int64_t end = first + blockElements < size ? first + blockElements : size;
+  int64_t size = list.sizes[tensor], first = (int64_t(blockIdx.x) - list.firstBlocks[tensor]) * elementsOfBlock;
+  int64_t end = first + elementsOfBlock < size ? first + elementsOfBlock : size;
   for (int64_t i = first + int64_t(threadIdx.x) * W; i < end; i += int64_t(blockDim.x) * W)
     if (adam.wide && i + W <= end)
       adam.template at<W>(i, f);
@@ -214,15 +214,6 @@ template <class E> pp_status_t adamw_all(const PreparedOp &op, void *const *a) {
 template <class E> pp_status_t sum_squares_all(const PreparedOp &op, void *const *a) { return sum_squares<E>(op, a); }
 
 } // namespace
-
-int64_t pp::optimizerScratch(const PreparedOp &op) {
-  if (op.kernel != Kernel::sum_squares && op.kernel != Kernel::sum_squares_all)
-    return 0;
-  int64_t blocks = 0;
-  for (int64_t i = 0; i < countOf(op); ++i)
-    blocks += blocksFor(sizeOf(op, i), blockElements);
-  return 8 * blocks;
-}
 
 Body pp::optimizerBody(Kernel kernel, Type type) {
   switch (kernel) {

@@ -232,8 +232,6 @@ template <class E> pp_status_t positions_dw(const PreparedOp &op, void *const *a
 
 } // namespace
 
-int64_t pp::tablesScratch(const PreparedOp &op) { return op.kernel == Kernel::embedding_dw ? 4 * op.dims[0] : 0; }
-
 Body pp::tablesBody(Kernel kernel, Type type) {
   switch (kernel) {
     PP_BODY_OF(rope)
