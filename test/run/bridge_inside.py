@@ -292,12 +292,14 @@ def cuts(rank, programs):
 def copies(rank, programs):
     """Two pipelines of two ranks side by side, which sum their gradients once; and a pipeline with two copies of each
     stage, where `backward` leaves the whole gradient with both."""
+    import torch
     import torch.distributed as dist
     from bridge_models import Llama, batch
     pairs, rows = [dist.new_group(ranks) for ranks in ((0, 1), (2, 3), (0, 2), (1, 3))], rank // 2
     inputs, targets, weight = batch(MICROBATCHES)
     made = [Llama(stage, 4) for stage in range(4)]
-    pipe, _ = pipeline(programs["zb_v"], 4, made=made, group=pairs[rows], replicas=pairs[2 + rank % 2], clip=1.0)
+    pipe, _ = pipeline(programs["zb_v"], 4, made=made, group=pairs[rows], replicas=pairs[2 + rank % 2], clip=1.0,
+                       optimizer=lambda ps: torch.optim.SGD(ps, 0.1))
     pipe.step([(x[rows:rows + 1],) for x, in inputs], [(y[rows:rows + 1],) for y, in targets], weight)
     one_process(made, inputs, targets, weight)
     close(pipe, made)

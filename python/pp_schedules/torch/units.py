@@ -1,6 +1,7 @@
 """Makes of each unit of a rank a function without arguments: its slots, module and variant are known beforehand."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import contextlib
+from collections.abc import Mapping
 import torch
 from torch.autograd.graph import get_gradient_edge
 from ..refused import Refused
@@ -25,6 +26,25 @@ class Half:
 
     def __init__(self, made, linears):
         self.made, self.linears = made, linears
+
+
+def in_words(y):
+    """What is no tensor of a stage, for a sentence."""
+    if isinstance(y, torch.Tensor):
+        return f"a tensor of the shape {list(y.shape)}"
+    if isinstance(y, (tuple, list)):
+        return f"a {type(y).__name__} of {[type(t).__name__ for t in y]}"
+    keys = f" with the keys {list(y)}" if isinstance(y, Mapping) else ""
+    return f"`{y!r}`" if y is None or isinstance(y, (bool, int, float)) else f"a `{type(y).__name__}`{keys}"
+
+
+def tensors_of(y, who="the module returns"):
+    """What a module returned, as a tuple of tensors."""
+    if isinstance(y, torch.Tensor):
+        return (y,)
+    if isinstance(y, (tuple, list)) and y and all(isinstance(t, torch.Tensor) for t in y):
+        return tuple(y)
+    raise Refused(f"{who} {in_words(y)}; expected a tensor, or a tuple of tensors")
 
 
 @contextlib.contextmanager
@@ -90,17 +110,25 @@ class Units:
             makers.append(remembered)
         return makers
 
-    def module(self, piece, mb):
-        """A function from the inputs of a unit to what the stage makes of them: at the end the loss."""
+    def module(self, piece, mb, keeps):
+        """A function from the inputs of a unit to the tensors that the stage makes of them: at the end the loss."""
         now, pipe, module = self.now, self.pipe, self.pipe.pieces[piece].module
         last, loss = piece == len(pipe.program.pieces) - 1, self.pipe.loss
+        who = "the last stage, which has no `loss=`," if loss is None else "`loss`"
 
         def run(x):
             words = now.extra[mb] if now.extra is not None else {}
-            if last and loss is None:
-                return module(*x, *now.targets[mb], **words)
-            y = module(*x, **words)
-            return loss(y, *now.targets[mb]) if last else y
+            if not last:
+                return tensors_of(module(*x, **words))
+            y = module(*x, *(now.targets[mb] if loss is None else ()), **words)
+            if loss is not None:
+                y = loss(y if y is not None else tensors_of(y), *now.targets[mb])
+            if not isinstance(y, torch.Tensor) or y.dim():
+                raise Refused(f"{who} returns {in_words(y)}; expected a tensor without dimensions")
+            if keeps and not y.requires_grad:
+                raise Refused(f"{who} returns a tensor without a gradient, so no stage would train; `eval` runs "
+                              "forwards alone")
+            return (y,)
         return run
 
     def forward(self, phase, piece, mb, reads, makes):
@@ -112,7 +140,7 @@ class Units:
             return lambda: None
         keeps, moves = stash is not None, piece in pipe.moved and stash is not None
         linear = pipe.splits[piece] == "linears" and piece in pipe.halved and keeps
-        makers, run = self.contexts(phase, piece, mb, keeps), self.module(piece, mb)
+        makers, run = self.contexts(phase, piece, mb, keeps), self.module(piece, mb, keeps)
 
         def unit():
             if weight is not None and env[weight] is not p.bound:
@@ -137,21 +165,24 @@ class Units:
                         y = run(given)
                 else:
                     y = run(given)
-            y = (y,) if isinstance(y, torch.Tensor) else tuple(y)
             if last:
                 loss = y[0].detach()
                 if mb not in now.losses:
                     now.losses[mb] = loss
                     now.total += loss.double() * now.weights[mb]
             elif act is not None:
-                self.check(y, now.metas[mb][piece].outputs)
+                self.check(y, now.metas[mb][piece].outputs, keeps)
                 env[act] = tuple([t.detach() for t in y])
             if keeps:
                 env[stash] = Stash(x, y, loss if last else None, boxes, linears)
         return unit
 
-    def check(self, y, outputs):
-        """Refuses what is not as told: the receiver has room for what it was told."""
+    def check(self, y, outputs, keeps):
+        """Refuses what is not as told: the receiver has room for what it was told, and sends gradients for no more."""
+        for place, (t, (_, _, grad)) in enumerate(zip(y, outputs) if keeps else ()):
+            if t.requires_grad and not grad:
+                raise Refused(f"output {place} has a gradient, and none in {self.pipe.shapes.word}: nothing would come "
+                              "back for it")
         got = [(t.shape, t.dtype) for t in y]
         if got != [(shape, dtype) for shape, dtype, _ in outputs]:
             got, told = ([tuple(one[0]) for one in many] for many in (got, outputs))
