@@ -341,14 +341,15 @@ def halves(rank, programs):
         y = module(x)
         dy = torch.randn_like(y)
         want = torch.autograd.grad(y, trained + inputs, dy)
-        pending, sums = Pending([get_gradient_edge(module(x))], [dy], [x], parameters), [None] * len(parameters)
+        places, sums = {id(p): place for place, p in enumerate(parameters)}, [None] * len(parameters)
+        pending = Pending([get_gradient_edge(module(x))], [dy], [x], places)
         pending.weights(adder(sums))
         ways = {"halves": [g for g in sums if g is not None] + pending.dinputs[module.tokens:]}
         linears, sums = Linears(), [None] * len(parameters)
         with linears:
             y = module(x)
         y.backward(dy)
-        linears.weights({id(p): place for place, p in enumerate(parameters)}, adder(sums))
+        linears.weights(places, adder(sums))
         both = [p.grad if s is None else s if p.grad is None else s + p.grad for p, s in zip(parameters, sums)]
         ways["linears"] = [g for g in both if g is not None] + [x.grad for x in inputs]
         for way, made in ways.items():

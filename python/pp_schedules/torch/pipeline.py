@@ -26,7 +26,14 @@ class Now:
     def begin(self, inputs, targets, weights, extra, metas, device):
         self.inputs, self.targets, self.weights, self.extra, self.metas = inputs, targets, weights, extra, metas
         self.norm, self.losses, self.reduced, self.states, self.skips = None, {}, set(), {}, False
-        self.total = torch.zeros((), dtype=torch.double, device=device)
+        self.device = device
+
+    def total(self):
+        """What this rank adds to the loss of the step."""
+        if not self.losses:
+            return torch.zeros((), dtype=torch.double, device=self.device)
+        weights = torch.tensor([self.weights[mb] for mb in self.losses], dtype=torch.double, device=self.device)
+        return torch.stack(list(self.losses.values())).double() @ weights
 
 
 class Pipeline:
@@ -241,14 +248,15 @@ class Pipeline:
                     env[v] = None
             for p in self.pieces.values():
                 p.bind(p.home)
-            dist.all_reduce(self.now.total, group=self.lanes.groups[self.lanes.all])
+            total = self.now.total()
+            dist.all_reduce(total, group=self.lanes.groups[self.lanes.all])
         except Exception as error:
             act = None
             self._failed(error, place, actions, story)
         finally:
             watch.end()
             env[:] = [None] * len(env)
-        self.losses, total = self.now.losses, self.now.total.item()
+        self.losses, total = self.now.losses, total.item()
         wrong = [mb for mb, loss in self.losses.items() if not torch.isfinite(loss)] if not math.isfinite(total) else []
         for mb in wrong[:1]:
             self.tell("loss", f"{way} {self.steps}: the loss of microbatch {mb} is {self.losses[mb].item()}" + (
@@ -305,7 +313,8 @@ class Pipeline:
         self._prepare(inputs, targets, weights, kwargs, way)
         for p in self.pieces.values():
             p.take_grads(way == "backward")
-        total = self._run(way)
+        with torch.enable_grad():
+            total = self._run(way)
         self.norm, self.steps = self.now.norm, self.steps + 1
         return total
 
@@ -326,7 +335,8 @@ class Pipeline:
         for p in self.pieces.values():
             p.module.eval()
         try:
-            return self._run("eval")
+            with torch.no_grad():
+                return self._run("eval")
         finally:
             for module, mode in modes:
                 module.training = mode

@@ -15,6 +15,7 @@ class Meta:
 
     def __init__(self, outputs, held=None, sent=None, writes=False, trains=False):
         self.outputs, self.held, self.sent, self.writes, self.trains = outputs, held, sent, writes, trains
+        self.shapes, self.dtypes, self.grads = ([output[k] for output in outputs] for k in range(3))
 
 
 class Shapes:

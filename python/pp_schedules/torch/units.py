@@ -7,7 +7,7 @@ from torch.autograd.graph import get_gradient_edge
 from ..refused import Refused
 from .backward import Linears, Pending
 from .boxes import Boxes
-from .shared import Added
+from .shared import current
 
 
 class Stash:
@@ -15,9 +15,8 @@ class Stash:
     which may be gone when they were sent; `loss` is that of the last stage."""
     __slots__ = ("inputs", "edges", "loss", "boxes", "linears")
 
-    def __init__(self, inputs, outputs, loss, boxes, linears):
-        self.inputs, self.loss, self.boxes, self.linears = inputs, loss, boxes, linears
-        self.edges = [get_gradient_edge(y) if y.requires_grad else None for y in outputs]
+    def __init__(self, inputs, boxes, linears):
+        self.inputs, self.boxes, self.linears, self.edges, self.loss = inputs, boxes, linears, None, None
 
 
 class Half:
@@ -89,26 +88,35 @@ class Units:
             return self.backward(phase, piece, mb, reads, makes)
         return self.weights(piece, reads, makes)
 
-    def contexts(self, phase, piece, mb, keeps):
-        """Functions that make the context managers of a forward: the user's, and dropout by the seed. Without a seed R
-        has the masks of F."""
+    def contexts(self, phase, piece, mb, keeps, moves, linear):
+        """A function from a stash to the context manager of a forward, or None: the user's, dropout by the seed, and
+        what fills the stash. Without a seed R has the masks of F."""
         pipe, now, key = self.pipe, self.now, (piece, mb)
 
         @contextlib.contextmanager
-        def remembered():
+        def remembered(_):
             cuda = torch.cuda.get_rng_state(pipe.device) if pipe.device.type == "cuda" else None
             now.states[key] = torch.get_rng_state(), cuda
             yield
 
-        makers = [pipe.context] if pipe.context else []
+        @contextlib.contextmanager
+        def together(stash):
+            with contextlib.ExitStack() as stack:
+                for make in makers:
+                    stack.enter_context(make(stash))
+                yield
+
+        makers = [lambda _: pipe.context()] if pipe.context else []
         if pipe.seed is not None:
-            makers.append(lambda: random_state(pipe.device, seed_of(pipe.seed, pipe.steps, piece, mb)))
+            makers.append(lambda _: random_state(pipe.device, seed_of(pipe.seed, pipe.steps, piece, mb)))
         elif phase == "R":
-            makers.append(lambda: random_state(pipe.device, state=now.states.pop(key)) if key in now.states else
+            makers.append(lambda _: random_state(pipe.device, state=now.states.pop(key)) if key in now.states else
                           contextlib.nullcontext())
         elif not keeps and self.training and piece in pipe.redone:
             makers.append(remembered)
-        return makers
+        makers += [lambda _: torch.no_grad()] * (not keeps and self.training)
+        makers += [lambda stash: stash.boxes.hooks()] * moves + [lambda stash: stash.linears] * linear
+        return together if len(makers) > 1 else next(iter(makers), None)
 
     def module(self, piece, mb, keeps):
         """A function from the inputs of a unit to the tensors that the stage makes of them: at the end the loss."""
@@ -140,56 +148,43 @@ class Units:
             return lambda: None
         keeps, moves = stash is not None, piece in pipe.moved and stash is not None
         linear = pipe.splits[piece] == "linears" and piece in pipe.halved and keeps
-        makers, run = self.contexts(phase, piece, mb, keeps), self.module(piece, mb, keeps)
+        context, run = self.contexts(phase, piece, mb, keeps, moves, linear), self.module(piece, mb, keeps)
 
         def unit():
             if weight is not None and env[weight] is not p.bound:
                 p.bind(env[weight])
-            if first:
-                x = tuple(now.inputs[mb])
+            x = now.inputs[mb] if first else [t.detach().requires_grad_(grad) for t, grad in zip(
+                env[source], now.metas[mb][piece - 1].grads)]
+            given, current.weight = [t.clone() for t in x] if p.writes else x, now.weights[mb]
+            kept = Stash(x, Boxes(p.parameters) if moves else None, Linears() if linear else None)
+            if context is None:
+                y = run(given)
             else:
-                x = tuple([t.detach().requires_grad_(grad) for t, (_, _, grad) in zip(
-                    env[source], now.metas[mb][piece - 1].outputs)])
-            given = tuple([t.clone() for t in x]) if p.writes else x
-            boxes, linears = Boxes(p.parameters) if moves else None, Linears() if linear else None
-            Added.weight = now.weights[mb]
-            with torch.set_grad_enabled(keeps):
-                if makers or moves or linear:
-                    with contextlib.ExitStack() as stack:
-                        for make in makers:
-                            stack.enter_context(make())
-                        if moves:
-                            stack.enter_context(boxes.hooks())
-                        if linear:
-                            stack.enter_context(linears)
-                        y = run(given)
-                else:
+                with context(kept):
                     y = run(given)
             if last:
-                loss = y[0].detach()
-                if mb not in now.losses:
-                    now.losses[mb] = loss
-                    now.total += loss.double() * now.weights[mb]
+                kept.loss = y[0].detach()
+                now.losses.setdefault(mb, kept.loss)
             elif act is not None:
-                self.check(y, now.metas[mb][piece].outputs, keeps)
-                env[act] = tuple([t.detach() for t in y])
+                self.check(y, now.metas[mb][piece], keeps)
+                env[act] = [t.detach() for t in y]
             if keeps:
-                env[stash] = Stash(x, y, loss if last else None, boxes, linears)
+                kept.edges = [get_gradient_edge(t) if t.requires_grad else None for t in y]
+                env[stash] = kept
         return unit
 
-    def check(self, y, outputs, keeps):
+    def check(self, y, meta, keeps):
         """Refuses what is not as told: the receiver has room for what it was told, and sends gradients for no more."""
-        for place, (t, (_, _, grad)) in enumerate(zip(y, outputs) if keeps else ()):
-            if t.requires_grad and not grad:
-                raise Refused(f"output {place} has a gradient, and none in {self.pipe.shapes.word}: nothing would come "
-                              "back for it")
-        got = [(t.shape, t.dtype) for t in y]
-        if got != [(shape, dtype) for shape, dtype, _ in outputs]:
-            got, told = ([tuple(one[0]) for one in many] for many in (got, outputs))
-            if got == told:
-                got, told = [t.dtype for t in y], [dtype for _, dtype, _ in outputs]
-            shapes, what = self.pipe.shapes, "dtypes" if got and isinstance(got[0], torch.dtype) else "shapes"
-            raise Refused(f"the {what} {got} are not {shapes.word}, {told}{shapes.hint}")
+        shapes = self.pipe.shapes
+        for what, got, told in (("shapes", [t.shape for t in y], meta.shapes),
+                                ("dtypes", [t.dtype for t in y], meta.dtypes)):
+            if got != told:
+                got = [tuple(one) for one in got] if what == "shapes" else got
+                raise Refused(f"the {what} {got} are not {shapes.word}, {told}{shapes.hint}")
+        for place, (t, grad) in enumerate(zip(y, meta.grads)):
+            if keeps and t.requires_grad and not grad:
+                raise Refused(f"output {place} has a gradient, and none in {shapes.word}: nothing would come back for "
+                              "it")
 
     def backward(self, phase, piece, mb, reads, makes):
         env, now, p = self.env, self.now, self.pipe.pieces[piece]
@@ -213,13 +208,11 @@ class Units:
             if weight is not None and env[weight] is not p.bound:
                 p.bind(env[weight])
             stash, held = env[kept], env[read] if read is not None else None
-            edges = [edge for edge in stash.edges if edge is not None]
-            if last:
-                edges, seeds = edges[:1], [torch.full_like(stash.loss, now.weights[mb])]
-            else:
-                seeds = [g for edge, g in zip(stash.edges, env[incoming]) if edge is not None]
+            edges, seeds = stash.edges, [torch.full_like(stash.loss, now.weights[mb])] if last else env[incoming]
+            if None in edges:
+                edges, seeds = [e for e in edges if e is not None], [g for e, g in zip(edges, seeds) if e is not None]
             if halves:
-                env[pending] = half = Pending(edges, seeds, stash.inputs, p.parameters)
+                env[pending] = half = Pending(edges, seeds, stash.inputs, p.places)
                 dx = half.dinputs
             else:
                 dx, sums = self._whole(p, edges, seeds, stash, held if whole else None)
@@ -230,7 +223,7 @@ class Units:
                 elif pending is not None:
                     env[pending] = Half(sums, stash.linears)
             if dact is not None:
-                env[dact] = tuple([torch.zeros_like(x) if g is None else g for g, x in zip(dx, stash.inputs)])
+                env[dact] = [torch.zeros_like(x) if g is None else g for g, x in zip(dx, stash.inputs)]
             stash.edges = stash.inputs = None
             if before is not None:
                 env[kept] = None
@@ -239,8 +232,9 @@ class Units:
     @staticmethod
     def _whole(p, edges, seeds, stash, held):
         """Runs autograd over all; the sums of gradients lie under `.grad` meanwhile, for hooks expect them there."""
-        for place, q in enumerate(p.parameters):
-            q.grad = held[place] if held is not None else None
+        if held is not None:
+            for q, g in zip(p.parameters, held):
+                q.grad = g
         if edges and stash.linears:
             with stash.linears:                    # what checkpoints run again must save what F saved
                 torch.autograd.backward(edges, seeds)
@@ -249,8 +243,6 @@ class Units:
         dx, sums = [x.grad for x in stash.inputs], [q.grad for q in p.parameters]
         for q in p.parameters:
             q.grad = None
-        for x in stash.inputs:
-            x.grad = None
         return dx, sums
 
     def weights(self, piece, reads, makes):
