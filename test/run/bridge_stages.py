@@ -119,6 +119,31 @@ def writers(rank, programs):
         close(pipe, made)
 
 
+def buffers(rank, programs):
+    """Running statistics, and what a module counts, see each microbatch once, also where its forward runs again."""
+    import torch
+    from bridge_models import Llama, WIDTH, batch
+
+    class Counts(Llama):
+        def __init__(self, stage, stages):
+            super().__init__(stage, stages)
+            self.running = torch.nn.BatchNorm1d(WIDTH, dtype=torch.double)
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x):
+            self.count = self.count + 1
+            x = self.layer(x if self.embed is None else self.embed(x))
+            x = self.running(x.transpose(1, 2)).transpose(1, 2)
+            return x if self.head is None else self.head(self.norm(x))
+    made = [Counts(stage, 2) for stage in range(2)]
+    pipe, _ = pipeline(programs["recompute"], 2, made=made)
+    agrees(pipe, made, batch(MICROBATCHES))
+    for i, p in pipe.pieces.items():
+        for (name, b), want in zip(p.module.named_buffers(), made[i].buffers()):
+            if not (b - want).abs().max() <= 1e-12:
+                raise RuntimeError(f"stage {i}, `{name}` is {b}, and {want} in one process")
+
+
 def compiled(rank, programs):
     """Compiled stages; the compiler's stand-in `aot_eager` traces forward and backward as the real one does."""
     import torch
@@ -416,7 +441,7 @@ def silent(rank, programs):
 
 
 CHECKS = {"lengths": (lengths, 4), "sends": (sends, 2), "outputs": (outputs, 2), "writers": (writers, 2),
-          "compiled": (compiled, 2), "again": (again, 2), "autocast": (autocast, 2), "sharded": (sharded, 4),
+          "buffers": (buffers, 2), "compiled": (compiled, 2), "again": (again, 2), "autocast": (autocast, 2), "sharded": (sharded, 4),
           "checkpoints": (checkpoints, 4), "told": (told, 2), "returns": (returns, 2), "given": (given, 2),
           "silent": (silent, 2)}
 

@@ -76,6 +76,8 @@ class Units:
     def __init__(self, pipe, env, values, training):
         self.pipe, self.env, self.values, self.now, self.training = pipe, env, values, pipe.now, training
         self.last = {a[3]: a[4] for a in pipe.me["actions"] if a[:2] in (["run", "B"], ["run", "I"])}
+        self.before = {(a[3], a[4]) for a in pipe.me["actions"] if training and a[:2] == ["run", "F"] and (
+            a[3] == 0 or self.slot("act", a[5]) is not None)}  # units that run before their R
 
     def slot(self, role, ids):
         """The first value of a role, or None. Slots behind the program's are the driver's own, for stashes."""
@@ -90,8 +92,17 @@ class Units:
 
     def contexts(self, phase, piece, mb, keeps, moves, linear):
         """A function from a stash to the context manager of a forward, or None: the user's, dropout by the seed, and
-        what fills the stash. Without a seed R has the masks of F."""
+        what fills the stash. R leaves buffers as F left them, and without a seed it has the masks of F."""
         pipe, now, key = self.pipe, self.now, (piece, mb)
+
+        @contextlib.contextmanager
+        def buffers(_):
+            kept = [(part, name, b, b.clone()) for part in pipe.pieces[piece].module.modules()
+                    for name, b in part._buffers.items() if b is not None]
+            yield
+            for part, name, b, before in kept:
+                part._buffers[name] = b
+                b.data.copy_(before)               # not b itself, of which autograd may have kept the version
 
         @contextlib.contextmanager
         def remembered(_):
@@ -114,6 +125,7 @@ class Units:
                           contextlib.nullcontext())
         elif not keeps and self.training and piece in pipe.redone:
             makers.append(remembered)
+        makers += [buffers] * (phase == "R" and key in self.before)
         makers += [lambda _: torch.no_grad()] * (not keeps and self.training)
         makers += [lambda stash: stash.boxes.hooks()] * moves + [lambda stash: stash.linears] * linear
         return together if len(makers) > 1 else next(iter(makers), None)
