@@ -401,10 +401,10 @@ def programs_of(compiler, folder):
     for name, (case, ranks, tied) in PROGRAMS.items():
         program_of(compiler, folder, case, ranks, MICROBATCHES, tied)
         paths[name] = os.path.join(os.path.abspath(folder), f"{'tied-' * tied}{case}-{ranks}-{MICROBATCHES}.json")
-    paths["frozen"] = os.path.join(os.path.abspath(folder), "frozen.json")
-    call([compiler, os.path.join(ROOT, "examples", "train.pipe"), "--emit=json", "-o", paths["frozen"], "-D",
-          "schedule=1f1b", "-D", "ranks=2", "-D", "microbatches=8", "-D", "layers=2", "-D",
-          "freeze=embed_tokens,layers.0."])
+    for name, more in (("frozen", "freeze=embed_tokens,layers.0."), ("unclipped", "clip=0")):
+        paths[name] = os.path.join(os.path.abspath(folder), name + ".json")
+        call([compiler, os.path.join(ROOT, "examples", "train.pipe"), "--emit=json", "-o", paths[name], "-D",
+              "schedule=1f1b", "-D", "ranks=2", "-D", "microbatches=8", "-D", "layers=2", "-D", more])
     return paths
 
 

@@ -407,6 +407,9 @@ def given(rank, programs):
             "no output of stage 0 has a gradient, so stage 0 would not train; in `shapes`, `requires_grad=True`")
     refusal(lambda: Pipeline(programs["1f1b"], made, optimizer=lambda ps: 7).step(inputs, targets),
             "`optimizer` returns `7`")
+    other = "`optimizer` was called with the parameters of stage 1, and returns an optimizer of others"
+    refusal(lambda: Pipeline(programs["1f1b"], made, optimizer=lambda ps: adam).step(inputs, targets), other)
+    refusal(lambda: pipeline(programs["unclipped"], 2, clip=1.0, optimizer=lambda ps: adam), "updates without the norm")
     try:                                           # a builder that fails on one rank fails on both
         Pipeline(programs["1f1b"], lambda stage: made[stage] if rank else 1 / 0)
     except (ZeroDivisionError, Refused) as error:
@@ -441,9 +444,9 @@ def silent(rank, programs):
 
 
 CHECKS = {"lengths": (lengths, 4), "sends": (sends, 2), "outputs": (outputs, 2), "writers": (writers, 2),
-          "buffers": (buffers, 2), "compiled": (compiled, 2), "again": (again, 2), "autocast": (autocast, 2), "sharded": (sharded, 4),
-          "checkpoints": (checkpoints, 4), "told": (told, 2), "returns": (returns, 2), "given": (given, 2),
-          "silent": (silent, 2)}
+          "buffers": (buffers, 2), "compiled": (compiled, 2), "again": (again, 2), "autocast": (autocast, 2),
+          "sharded": (sharded, 4), "checkpoints": (checkpoints, 4), "told": (told, 2), "returns": (returns, 2),
+          "given": (given, 2), "silent": (silent, 2)}
 
 if __name__ == "__main__":
     os.environ["PP"] = os.path.abspath(sys.argv[1])

@@ -116,8 +116,8 @@ def tie(program, i, piece, ties):
     piece.tied = {t: places if len(mine) == 1 else [places[k]] for k, t in enumerate(mine)}
 
 
-def arguments(**given):
-    """Refuses words that are not known, and what is no function."""
+def arguments(program, **given):
+    """Refuses words that are not known, what is no function, and clipping without an update or without a norm."""
     known = {"lanes": ("edge", "pair"), "sends": ("proved", "lazy"), "reduces": ("each", "last"),
              "split": ("linears", "halves", "whole")}
     for what, words in known.items():
@@ -131,6 +131,21 @@ def arguments(**given):
     if given["clip"] and given["optimizer"] is None:
         raise Refused("`clip` is for the update of `optimizer`, and none is given; a loop that updates itself clips "
                       "itself")
+    for rank in program.data["programs"] if given["clip"] else ():
+        stats = {v for v, value in enumerate(rank["values"]) if value["role"] == "stat"}
+        if any(a[1:3] == ["U", "plain"] and not stats & set(a[5]) for a in rank["actions"]):
+            raise Refused(f"`clip`: `{program.name}` updates without the norm of the gradients (`clip = 0`)")
+
+
+def updater(what, make, parameters):
+    """The optimizer of a piece, which holds some of the parameters that it is asked for, and no others."""
+    optimizer = make(parameters)
+    if not hasattr(optimizer, "param_groups"):
+        raise Refused(f"`optimizer` returns {in_words(optimizer)}; expected a torch.optim.Optimizer")
+    held = {id(q) for group in optimizer.param_groups for q in group["params"]}
+    if not held or held - {id(q) for q in parameters}:
+        raise Refused(f"`optimizer` was called with the parameters of {what}, and returns an optimizer of others")
+    return optimizer
 
 
 def splits(pieces, split, context):

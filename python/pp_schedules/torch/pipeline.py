@@ -13,7 +13,7 @@ from .lanes import Lanes
 from .messages import Messages
 from .shapes import Shapes
 from .shared import Program
-from .units import Units, in_words
+from .units import Units
 from .updates import Updates
 from .watch import Trace, Watch
 
@@ -98,8 +98,8 @@ class Pipeline:
                       for what, kind in (("inputs", "tokens"), ("targets", "targets"))}
 
         def build():
-            agree.arguments(lanes=lanes, sends=sends, reduces=reduces, split=split, loss=loss, optimizer=optimizer,
-                            context=context, clip=clip)
+            agree.arguments(program, lanes=lanes, sends=sends, reduces=reduces, split=split, loss=loss,
+                            optimizer=optimizer, context=context, clip=clip)
             self.shapes = Shapes(self, shapes)
             self._places()
             numbers = {a[3] for a in runs} | {b["piece"] for b in self.binds}
@@ -149,9 +149,7 @@ class Pipeline:
                 shared = {place for t in p.tied if i in ties[t]["sharers"] for place in p.tied[t]}
                 own = [p.shard] if i in self.sharded else [q for place, q in enumerate(p.parameters) if
                                                           q.requires_grad and place not in shared]
-                p.optimizer = self.optimizer(own) if own else None
-                if own and not hasattr(p.optimizer, "param_groups"):
-                    raise Refused(f"`optimizer` returns {in_words(p.optimizer)}; expected a torch.optim.Optimizer")
+                p.optimizer = agree.updater(p.what, self.optimizer, own) if own else None
         self.splits = self.splits or agree.splits(self.pieces, self.split, self.context)
 
     def tell(self, what, text):
