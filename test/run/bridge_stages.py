@@ -370,9 +370,8 @@ def returns(rank, programs):
         raise RuntimeError("a loss may take a dictionary")
     for loss, said in ((lambda y, t: y.sum(-1), "a tensor of the shape [2, 5]"), (lambda y, t: 1.5, "`1.5`"), (
             lambda y, t: (counted_sum(y, t),), "a tuple of ['Tensor']"), (lambda y, t: None, "`None`")):
-        for way in ("step", "eval"):
-            refusal(lambda: step(way, loss), "(1, 0) at 1f1b.pipe:", f"`loss` returns {said}; expected a tensor "
-                    "without dimensions")
+        refusal(lambda: step("eval" if said == "`None`" else "step", loss), "(1, 0) at 1f1b.pipe:",
+                f"`loss` returns {said}; expected a tensor without dimensions")
     refusal(lambda: step(loss=lambda y, t: counted_sum(y, t).detach()), "(1, 0) at 1f1b.pipe:", "without a gradient")
     away = "no output of stage 0 has a gradient, so stage 0 would not train; "
     refusal(lambda: step(s0=lambda y: y.detach()), away + "if that is meant, say `requires_grad_(False)`")
