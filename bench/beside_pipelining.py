@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: PYTHON bench/beside_pipelining.py PP_COMPILE [overhead] [schedules] [--rounds 10]
-# PYTHON has torch. `overhead`: stages that do next to nothing, in one process (units) and in two (messages); seconds of
-# the processor, median over calls, beside the bare module and `torch.autograd.backward`. `schedules`: a llama of 8
-# layers on two processes, 8 microbatches, f32, over gloo; both drivers take turns on the same modules, and their
-# gradients must be equal to the bit. Ours / theirs: milliseconds of a step with its backward and no update, and of the
-# processor on both ranks, medians over rounds; a busy machine moves the former.
+# PYTHON has torch. `overhead`: stages that do next to nothing, in one process (units) and in two (messages); time of
+# the processor, median over calls: what the driver takes + what the module, autograd and gloo take inside. `schedules`:
+# a llama of 8 layers on two processes, 8 microbatches, f32, over gloo; both drivers take turns on the same modules, and
+# their gradients must be equal to the bit. Ours / theirs: milliseconds of a step with its backward and no update, and
+# of the processor on both ranks, medians over rounds; a busy machine moves the former.
 import argparse, collections, os, statistics, subprocess, sys, tempfile, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -111,19 +111,37 @@ def paired(rank, name, path, hidden, tokens, rounds):
 
 
 def driver(rank, path, split):
-    """{action: median seconds of the processor}, with stages that multiply sixteen numbers."""
+    """{action: (the driver's, what it calls)}, median seconds of the processor, with stages that multiply sixteen
+    numbers. What it calls are the module, autograd, and the process group."""
     import torch
+    import torch.distributed as dist
     from pp_schedules.torch import Pipeline, Program
+    called = [0.0]
+
+    def within(function):
+        def call(*arguments, **words):
+            begun = time.thread_time()
+            try:
+                return function(*arguments, **words)
+            finally:
+                called[0] += time.thread_time() - begun
+        return call
 
     class Nothing(torch.nn.Module):
         def __init__(self):
             super().__init__()
             self.weight = torch.nn.Parameter(torch.ones(4, 4))
 
+        @within
         def forward(self, x):
             return x * self.weight
 
-    pipe = Pipeline(Program.load(path), lambda stage: Nothing(), loss=lambda y, t: (y * t).sum(), split=split)
+    for owner, names in ((torch.autograd, ("backward", "grad")), (dist.ProcessGroup, ("send", "recv")),
+                         (dist, ("all_reduce",)), (dist.Work, ("wait",))):
+        for name in names:
+            setattr(owner, name, within(getattr(owner, name)))
+    pipe = Pipeline(Program.load(path), lambda stage: Nothing(), loss=lambda y, t: (y * t).sum(), split=split,
+                    optimizer=lambda parameters: torch.optim.SGD(parameters, 1e-9))
     batch, times = [(torch.ones(4, 4),)] * MICROBATCHES, collections.defaultdict(list)
     pipe.step(batch, batch)
     steps, *rest, actions = pipe.lists["step"]
@@ -134,23 +152,15 @@ def driver(rank, path, split):
         key = a[1] if a[0] == "run" and 0 < a[3] < last else f"{a[0]} {a[2]}" if a[0] != "run" else ""
 
         def run():
-            begun = time.thread_time()
+            called[0], begun = 0.0, time.thread_time()
             act()
-            times[key].append(time.thread_time() - begun)
+            times[key].append((time.thread_time() - begun - called[0], called[0]))
         return run, dead, place
     pipe.lists["step"] = [timed(*step) for step in steps], *rest, actions
     for _ in range(50):
         pipe.step(batch, batch)
     pipe.close()
-    bare, x = Nothing(), torch.ones(4, 4)
-    for _ in range(1000):
-        begun = time.thread_time()
-        y = bare(x.requires_grad_())
-        between = time.thread_time()
-        torch.autograd.backward([y], [x.detach()])
-        times["bare F"].append(between - begun)
-        times["bare B"].append(time.thread_time() - between)
-    return {key: statistics.median(value) for key, value in times.items() if key}
+    return {key: tuple(map(statistics.median, zip(*pairs))) for key, pairs in times.items() if key}
 
 
 def worker(rank, ranks, store, function, arguments, results):
@@ -189,13 +199,13 @@ def main():
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if "overhead" in arguments.what:
-            print("| processes, `split` | microseconds of the processor |\n|---|---|")
+            print("| processes, `split` | microseconds of the processor: the driver + what it calls |\n|---|---|")
             for name, ranks, split in (("Interleaved1F1B", 1, "linears"), ("ZBVZeroBubble", 2, "linears"),
                                        ("ZBVZeroBubble", 2, "halves")):
                 path = program_of(arguments.compiler, folder, name, ranks, 4 if ranks == 1 else None)
                 times = run(ranks, folder, driver, path, split)[-1]
-                print(f"| {name}, {ranks}, `{split}` | " + ", ".join(
-                    f"{key} {1e6 * value:.0f}" for key, value in sorted(times.items())) + " |", flush=True)
+                print(f"| {name}, {ranks}, `{split}` | " + ", ".join("{} {:.0f} + {:.0f}".format(
+                    key, *(1e6 * part for part in times[key])) for key in sorted(times)) + " |", flush=True)
         if "schedules" in arguments.what:
             print("| hidden, tokens | " + " | ".join(SCHEDULES) + " |\n|---|" + "---:|" * len(SCHEDULES))
             for hidden, tokens in SIZES:

@@ -18,6 +18,7 @@ License: Apache-2.0 WITH LLVM-exception
 Requires-Python: >=3.9
 Provides-Extra: torch
 Requires-Dist: torch>=2.6; extra == "torch"
+Requires-Dist: numpy; extra == "torch"
 Description-Content-Type: text/markdown
 
 {page}"""

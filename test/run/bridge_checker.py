@@ -6,7 +6,7 @@
 # A mutant that does not run so must be refused. The executor shares no code with the checker.
 import collections, copy, random, sys, time
 from bridge_numbers import Wrong, harmless
-from bridge_programs import CASES, PARTS, TIED, program_of
+from bridge_programs import CASES, PARTS, TIED, judged, program_of
 from harness import draws
 import pp_schedules
 
@@ -108,15 +108,6 @@ KINDS = [neighbours, posts, drops("run"), drops("post"), drops("wait"), doubles,
          variants, phases, deaths, stated]
 
 
-def judged(program):
-    """The claim that the checker refuses, or None."""
-    try:
-        pp_schedules.verify(program)
-    except pp_schedules.Unproved as unproved:
-        return unproved.claim
-    return None
-
-
 def runs(program, accepted):
     try:
         for which in pp_schedules.MAPS if accepted else ("edge",):
@@ -143,7 +134,7 @@ def main():
         mutant = copy.deepcopy(programs[case])
         kind(draw, mutant)
         same = mutant == programs[case]
-        claim = judged(mutant)
+        claim = getattr(judged(mutant), "claim", None)
         wrong = None if kind in (deaths, stated) and claim else runs(mutant, claim is None)
         said[claim] += not same
         slow["harmless, and refused"] += claim is not None and wrong is None

@@ -292,12 +292,14 @@ def cuts(rank, programs):
 def copies(rank, programs):
     """Two pipelines of two ranks side by side, which sum their gradients once; and a pipeline with two copies of each
     stage, where `backward` leaves the whole gradient with both."""
+    import torch
     import torch.distributed as dist
     from bridge_models import Llama, batch
     pairs, rows = [dist.new_group(ranks) for ranks in ((0, 1), (2, 3), (0, 2), (1, 3))], rank // 2
     inputs, targets, weight = batch(MICROBATCHES)
     made = [Llama(stage, 4) for stage in range(4)]
-    pipe, _ = pipeline(programs["zb_v"], 4, made=made, group=pairs[rows], replicas=pairs[2 + rank % 2], clip=1.0)
+    pipe, _ = pipeline(programs["zb_v"], 4, made=made, group=pairs[rows], replicas=pairs[2 + rank % 2], clip=1.0,
+                       optimizer=lambda ps: torch.optim.SGD(ps, 0.1))
     pipe.step([(x[rows:rows + 1],) for x, in inputs], [(y[rows:rows + 1],) for y, in targets], weight)
     one_process(made, inputs, targets, weight)
     close(pipe, made)
@@ -339,14 +341,15 @@ def halves(rank, programs):
         y = module(x)
         dy = torch.randn_like(y)
         want = torch.autograd.grad(y, trained + inputs, dy)
-        pending, sums = Pending([get_gradient_edge(module(x))], [dy], [x], parameters), [None] * len(parameters)
+        places, sums = {id(p): place for place, p in enumerate(parameters)}, [None] * len(parameters)
+        pending = Pending([get_gradient_edge(module(x))], [dy], [x], places)
         pending.weights(adder(sums))
         ways = {"halves": [g for g in sums if g is not None] + pending.dinputs[module.tokens:]}
         linears, sums = Linears(), [None] * len(parameters)
         with linears:
             y = module(x)
         y.backward(dy)
-        linears.weights({id(p): place for place, p in enumerate(parameters)}, adder(sums))
+        linears.weights(places, adder(sums))
         both = [p.grad if s is None else s if p.grad is None else s + p.grad for p, s in zip(parameters, sums)]
         ways["linears"] = [g for g in both if g is not None] + [x.grad for x in inputs]
         for way, made in ways.items():
@@ -398,10 +401,10 @@ def programs_of(compiler, folder):
     for name, (case, ranks, tied) in PROGRAMS.items():
         program_of(compiler, folder, case, ranks, MICROBATCHES, tied)
         paths[name] = os.path.join(os.path.abspath(folder), f"{'tied-' * tied}{case}-{ranks}-{MICROBATCHES}.json")
-    paths["frozen"] = os.path.join(os.path.abspath(folder), "frozen.json")
-    call([compiler, os.path.join(ROOT, "examples", "train.pipe"), "--emit=json", "-o", paths["frozen"], "-D",
-          "schedule=1f1b", "-D", "ranks=2", "-D", "microbatches=8", "-D", "layers=2", "-D",
-          "freeze=embed_tokens,layers.0."])
+    for name, more in (("frozen", "freeze=embed_tokens,layers.0."), ("unclipped", "clip=0")):
+        paths[name] = os.path.join(os.path.abspath(folder), name + ".json")
+        call([compiler, os.path.join(ROOT, "examples", "train.pipe"), "--emit=json", "-o", paths[name], "-D",
+              "schedule=1f1b", "-D", "ranks=2", "-D", "microbatches=8", "-D", "layers=2", "-D", more])
     return paths
 
 

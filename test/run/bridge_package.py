@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: bridge_package.py PP_COMPILE FOLDER
-import importlib.util, json, os, re, shutil, subprocess, sys, tarfile
+import importlib.util, json, os, re, shutil, subprocess, sys, tarfile, zipfile
 from bridge_programs import program_of
 from harness import ROOT, draws
 import pp_schedules
@@ -177,6 +177,11 @@ def wheel(compiler, folder):
     with open(made[0], "rb") as first, open(made[1], "rb") as second:
         if first.read() != second.read():
             yield "two wheels of one build differ"
+    with zipfile.ZipFile(made[0]) as archive:
+        info = next(archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA"))
+    needs = sorted(re.findall(r'^Requires-Dist: (\w+).*; extra == "torch"$', info, re.M))
+    if needs != ["numpy", "torch"]:                # what PyTorch's exchange of objects asks for, without saying so
+        yield f"`[torch]` brings {needs}"
     venv = os.path.join(folder, "venv")
     shutil.rmtree(venv, ignore_errors=True)
     call([sys.executable, "-m", "venv", venv], environment)

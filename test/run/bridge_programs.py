@@ -4,6 +4,7 @@ import json, os, sys
 from harness import ROOT, call
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
+import pp_schedules  # which is found by the line above
 # Name: file of stdlib/, schedule, parameters, stages of P ranks.
 CASES = {
     "gpipe": ("gpipe", "gpipe", {}, 1), "1f1b": ("1f1b", "one_f_one_b", {}, 1),
@@ -25,6 +26,15 @@ PARTS = {"helixpipe": ("helixpipe", "helixpipe", {}, 1),
          "helixpipe_cached": ("helixpipe", "helixpipe", {"cached": "true"}, 1)}
 # With a weight that the first and the last stage share.
 TIED = ("1f1b", "zb_v", "interleaved", "chimera", "zb_h1", "dualpipe_v")
+
+
+def judged(program):
+    """What the checker refuses, or None. Any other exception is a fault."""
+    try:
+        pp_schedules.verify(program)
+    except pp_schedules.Unproved as unproved:
+        return unproved
+    return None
 
 
 def program_of(compiler, folder, name, ranks=4, microbatches=8, tied=False):

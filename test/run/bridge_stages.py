@@ -119,15 +119,40 @@ def writers(rank, programs):
         close(pipe, made)
 
 
+def buffers(rank, programs):
+    """Running statistics, and what a module counts, see each microbatch once, also where its forward runs again."""
+    import torch
+    from bridge_models import Llama, WIDTH, batch
+
+    class Counts(Llama):
+        def __init__(self, stage, stages):
+            super().__init__(stage, stages)
+            self.running = torch.nn.BatchNorm1d(WIDTH, dtype=torch.double)
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x):
+            self.count = self.count + 1
+            x = self.layer(x if self.embed is None else self.embed(x))
+            x = self.running(x.transpose(1, 2)).transpose(1, 2)
+            return x if self.head is None else self.head(self.norm(x))
+    made = [Counts(stage, 2) for stage in range(2)]
+    pipe, _ = pipeline(programs["recompute"], 2, made=made)
+    agrees(pipe, made, batch(MICROBATCHES))
+    for i, p in pipe.pieces.items():
+        for (name, b), want in zip(p.module.named_buffers(), made[i].buffers()):
+            if not (b - want).abs().max() <= 1e-12:
+                raise RuntimeError(f"stage {i}, `{name}` is {b}, and {want} in one process")
+
+
 def compiled(rank, programs):
     """Compiled stages; the compiler's stand-in `aot_eager` traces forward and backward as the real one does."""
     import torch
     from bridge_models import batch
     made = llamas(4)
     pipe, _ = pipeline(programs["zb_v"], 4, made=[torch.compile(m, backend="aot_eager") for m in copy.deepcopy(made)])
+    agrees(pipe, made, batch(MICROBATCHES), 1e-11)
     if set(pipe.splits.values()) != {"whole"}:
         raise RuntimeError(f"the halves of a compiled stage are {pipe.splits}")
-    agrees(pipe, made, batch(MICROBATCHES), 1e-11)
     same(pipe, made, 1e-12)
     names = [f"stages.{i}.{name}" for i in pipe.pieces for name, _ in made[i].named_parameters()]
     if [name for name, _ in pipe.named_parameters()] != names or set(names) - set(pipe.state_dict()):
@@ -189,11 +214,11 @@ def sharded(rank, programs):
     inputs, targets, weight = batch(MICROBATCHES)
     made, row = llamas(4), rank // 2
     parts = copy.deepcopy(made)
-    for part in parts:
-        fully_shard(part, mesh=mesh["dp"])
-        part.set_gradient_divide_factor(1.0)
     pipe = Pipeline(programs["zb_v"], parts, loss=counted_sum, group=mesh.get_group("pp"), clip=0.5,
                     optimizer=lambda ps: torch.optim.AdamW(ps, 1e-2))
+    for part in parts:                             # behind the Pipeline, which looks at the first step
+        fully_shard(part, mesh=mesh["dp"])
+        part.set_gradient_divide_factor(1.0)
     other = torch.optim.AdamW([q for module in made for q in module.parameters()], 1e-2)
     some = [(x[row:row + 1],) for x, in inputs], [(y[row:row + 1],) for y, in targets], weight
     for step in range(2):
@@ -311,9 +336,116 @@ def told(rank, programs):
     pipe.close()
 
 
+def returns(rank, programs):
+    """What a stage, a loss, or `stages` must not be is a sentence with the stage or the unit, on both ranks."""
+    import torch
+    from bridge_models import Llama, batch, counted_sum
+    from pp_schedules.torch import Pipeline, Refused
+    inputs, targets, weight = batch(MICROBATCHES)
+
+    class Ends(Llama):
+        def __init__(self, stage, end):
+            super().__init__(stage, 2)
+            self.end = end
+
+        def forward(self, x):
+            return self.end(super().forward(x))
+
+    def step(way="step", loss=counted_sum, **ends):
+        made = [Ends(stage, ends.get(f"s{stage}", lambda y: y)) for stage in range(2)]
+        pipe, _ = pipeline(programs["1f1b"], 2, made=made, loss=loss, optimizer=lambda ps: torch.optim.SGD(ps, 0.1))
+        try:
+            return getattr(pipe, way)(inputs, targets, weight)
+        finally:
+            pipe.close()
+    tensors, calls = "expected a tensor, or a tuple of tensors", []
+    for end, said in ((lambda y: {"x": y}, "a `dict` with the keys ['x']"), (lambda y: None, "`None`"), (
+            lambda y: 7, "`7`"), (lambda y: 0.5, "`0.5`"), (lambda y: (y, None), "a tuple of ['Tensor', 'NoneType']"), (
+            lambda y: (), "a tuple of []"), (lambda y: "y", "a `str`")):
+        refusal(lambda: step(s0=end), f"stage 0 on microbatch 0: the module returns {said}; {tensors}")
+    later = lambda y: calls.append(1) or (y if len(calls) == 1 else {"x": y})  # what the run for shapes does not see
+    refusal(lambda: step(s0=later), "rank 0, F(0, 0) at 1f1b.pipe:", f"the keys ['x']; {tensors}")
+    refusal(lambda: step(s1=lambda y: None), f"stage 1 on microbatch 0: the module returns `None`; {tensors}")
+    if step(s1=lambda y: {"logits": y}, loss=lambda y, t: counted_sum(y["logits"], t)) != step():
+        raise RuntimeError("a loss may take a dictionary")
+    for loss, said in ((lambda y, t: y.sum(-1), "a tensor of the shape [2, 5]"), (lambda y, t: 1.5, "`1.5`"), (
+            lambda y, t: (counted_sum(y, t),), "a tuple of ['Tensor']"), (lambda y, t: None, "`None`")):
+        refusal(lambda: step("eval" if said == "`None`" else "step", loss), "(1, 0) at 1f1b.pipe:",
+                f"`loss` returns {said}; expected a tensor without dimensions")
+    refusal(lambda: step(loss=lambda y, t: counted_sum(y, t).detach()), "(1, 0) at 1f1b.pipe:", "without a gradient")
+    away = "no output of stage 0 has a gradient, so stage 0 would not train; "
+    refusal(lambda: step(s0=lambda y: y.detach()), away + "if that is meant, say `requires_grad_(False)`")
+    step("eval", s0=lambda y: y.detach())
+    told = [(torch.empty(2, 5, 8, dtype=torch.double, requires_grad=True), torch.empty(2, 5, 8, dtype=torch.double))]
+    pipe, _ = pipeline(programs["1f1b"], 2, shapes=told, made=[Ends(0, lambda y: (y, y * 2)), Llama(1, 2)])
+    refusal(lambda: pipe.step(inputs, targets, weight), "F(0, 0)", "output 1 has a gradient, and none in the declared "
+            "ones")
+
+
+def given(rank, programs):
+    """What a Pipeline must not be made of is a sentence, on both ranks; a list, a ModuleList and tensors are taken."""
+    import torch
+    from bridge_models import Llama, batch, counted_sum
+    from pp_schedules.torch import Pipeline, Refused
+    inputs, targets, weight = batch(MICROBATCHES)
+    made = [Llama(stage, 2) for stage in range(2)]
+    for stages, said in ((torch.nn.Sequential(*made), "`stages` is a `Sequential`; expected a function"), (
+            7, "`stages` is `7`; expected a function"), (
+            made * 2, "`stages` has 4 modules; the program has 2 stages"), (
+            [made[0], None], "stage 1 is `None`; expected an nn.Module"), (
+            lambda stage: made, "a list of ['Llama', 'Llama']; expected an nn.Module")):
+        refusal(lambda: Pipeline(programs["1f1b"], stages, loss=counted_sum), said)
+    adam = torch.optim.AdamW(made[0].parameters())
+    for words, said in (({"loss": 7}, "`loss`: expected a function, got `7`"), (
+            {"optimizer": adam}, "`optimizer`: expected a function, got a `AdamW`"), (
+            {"clip": 1.0}, "`clip` is for the update of `optimizer`"), (
+            {"split": {0: "thirds"}}, "`split`: expected `linears`, `halves` or `whole`, got `thirds`"), (
+            {"shapes": [None]}, "`shapes` has for stage 0 `None`; expected a tensor, or a tuple of tensors")):
+        refusal(lambda: Pipeline(programs["1f1b"], made, **words), said)
+    refusal(lambda: Pipeline(programs["1f1b"], made, shapes=[torch.empty(2, 5, 8)]).step(inputs, targets),
+            "no output of stage 0 has a gradient, so stage 0 would not train; in `shapes`, `requires_grad=True`")
+    refusal(lambda: Pipeline(programs["1f1b"], made, optimizer=lambda ps: 7).step(inputs, targets),
+            "`optimizer` returns `7`")
+    other = "`optimizer` was called with the parameters of stage 1, and returns an optimizer of others"
+    refusal(lambda: Pipeline(programs["1f1b"], made, optimizer=lambda ps: adam).step(inputs, targets), other)
+    refusal(lambda: pipeline(programs["unclipped"], 2, clip=1.0, optimizer=lambda ps: adam), "updates without the norm")
+    try:                                           # a builder that fails on one rank fails on both
+        Pipeline(programs["1f1b"], lambda stage: made[stage] if rank else 1 / 0)
+    except (ZeroDivisionError, Refused) as error:
+        if isinstance(error, Refused) != (rank == 1) or "division by zero" not in str(error):
+            raise
+    pipe = Pipeline(programs["1f1b"], torch.nn.ModuleList(made), loss=counted_sum)
+    bare = [x for x, in inputs], [y for y, in targets]
+    if pipe.eval(*bare, weight) != pipe.eval(inputs, targets, weight):
+        raise RuntimeError("a microbatch may be a tensor")
+
+
+def silent(rank, programs):
+    """What trains nothing, or makes no number, is said once, and no more."""
+    import torch
+    from bridge_models import batch
+    inputs, targets, weight = batch(MICROBATCHES)
+    mean = lambda y, t: torch.nn.functional.cross_entropy(y.flatten(0, -2), t.flatten())
+    pipe, _ = pipeline(programs["1f1b"], 2, loss=mean)
+    words = io.StringIO()
+    with contextlib.redirect_stderr(words):
+        for way in (pipe.step, pipe.step, pipe.backward):
+            way(inputs, targets)                   # microbatch 4 has no target
+    want = ["pp: no `optimizer` is given: `step` leaves", "pp: step 0: the loss of microbatch 4 is nan; a mean over"]
+    said = words.getvalue().splitlines()
+    if len(said) != 1 or want[rank] not in said[0]:
+        raise RuntimeError(f"rank {rank} says: {said}")
+    pipe.close()
+    pipe, _ = pipeline(programs["wzb1"], 2)
+    pipe.eval(inputs, targets, weight)
+    refusal(lambda: pipe.step(inputs, targets, weight), "moves new weights behind its updates; give `optimizer`")
+    pipe.close()
+
+
 CHECKS = {"lengths": (lengths, 4), "sends": (sends, 2), "outputs": (outputs, 2), "writers": (writers, 2),
-          "compiled": (compiled, 2), "again": (again, 2), "autocast": (autocast, 2), "sharded": (sharded, 4),
-          "checkpoints": (checkpoints, 4), "told": (told, 2)}
+          "buffers": (buffers, 2), "compiled": (compiled, 2), "again": (again, 2), "autocast": (autocast, 2),
+          "sharded": (sharded, 4), "checkpoints": (checkpoints, 4), "told": (told, 2), "returns": (returns, 2),
+          "given": (given, 2), "silent": (silent, 2)}
 
 if __name__ == "__main__":
     os.environ["PP"] = os.path.abspath(sys.argv[1])

@@ -6,7 +6,7 @@
 # given the functions that the monitor of memory asks for; attention is PyTorch's `scaled_dot_product_attention`; FSDP2
 # reduces by plain sums; timeouts of groups stay, and nobody sleeps at the end. Nothing else, and nothing of pp.
 # Ends with 77, which ctest calls skipped, where there is no torchtitan.
-import faulthandler, os, socket, sys, traceback, types, zlib
+import faulthandler, os, socket, sys, traceback, types, weakref, zlib
 from dataclasses import dataclass, replace
 from bridge_inside import refusal
 from bridge_programs import ROOT                   # which also finds the package
@@ -232,6 +232,26 @@ def refusals(compiler):
             parallelism=few, device="cpu", model_config=model, parallelize_fn=None, loss_fn=None), *words)
 
 
+def heads():
+    """Of a head's gradients that the loss makes, one is kept for all microbatches, and it is their sum."""
+    import torch
+    from pp_schedules.torch.titan import Schedule
+    head, made, schedule = torch.nn.Parameter(torch.zeros(3)), [], Schedule.__new__(Schedule)
+
+    def loss(output, target):
+        head.grad = torch.full((3,), float(output))
+        made.append(weakref.ref(head.grad))
+        return output, None
+    piece = types.SimpleNamespace(parameters=[head])
+    schedule.loss_fn, schedule.loss_kwargs, schedule.early = loss, {}, {}
+    schedule.pipe = types.SimpleNamespace(pieces=[piece], program=types.SimpleNamespace(pieces=[None]),
+                                          backward=lambda *_: [schedule._loss(mb, None) for mb in range(1, 9)])
+    schedule._run = lambda run, *_: run()
+    schedule.step()
+    if head.grad.tolist() != [36.0] * 3 or sum(one() is not None for one in made) != 1:
+        raise RuntimeError(f"the sum is {head.grad}, and {sum(one() is not None for one in made)} are alive")
+
+
 def main():
     arguments = draws(only="")
     try:
@@ -243,6 +263,7 @@ def main():
         return 77
     picked = arguments.only.split(";") if arguments.only else list(CASES)
     refusals(arguments.compiler)
+    heads()
     seen, failed = {}, 0
     for case in picked:
         seen[case] = run(case, arguments.folder, arguments.compiler)

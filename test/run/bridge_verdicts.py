@@ -5,8 +5,8 @@
 # `pp-fuzz verdicts` changes rank programs, proves them with lanes by each map, and writes them as JSON, proved or not.
 # The two verdicts must be the same, or their difference has a name in SCOPE. `--keep 1` keeps others as JSON.
 import collections, json, os, re, subprocess, sys
-import bridge_programs, harness, programs  # the first makes the package known
-import pp_schedules
+import harness, programs
+from bridge_programs import judged
 
 # Programs with what the library's schedules do not have by themselves.
 MORE = [("one_f_one_b", {"model": "gpt2"}), ("zb_v", {"model": "gpt2"}), ("chimera", {"model": "gpt2"}),
@@ -38,14 +38,6 @@ def bases(compiler, folder, sizes):
             done = harness.call([compiler, harness.TRAIN, *words, "--emit=ranks", "-o", path], expect=None)
             if done.returncode == 0:
                 yield f"{schedule} {more or ''} {ranks} x {microbatches}", path
-
-
-def judged(program):
-    try:
-        pp_schedules.verify(program)
-    except pp_schedules.Unproved as unproved:
-        return unproved.claim, str(unproved)
-    return None, ""
 
 
 def mutants(fuzz, path, seed, count):
@@ -80,7 +72,8 @@ def main():
                 continue
             program = json.loads(text)
             program["time"] = None                 # nothing was simulated
-            one["claim"], said = judged(program)
+            unproved = judged(program)
+            one["claim"], said = getattr(unproved, "claim", None), str(unproved or "good")
             if one["mutation"] == "none" and "is not checked" in said:
                 unknown.add(said)
                 break
@@ -92,7 +85,7 @@ def main():
             columns += [column] * (column not in columns)
             if column == "DIFFER" or one["mutation"] == "none" and one["claim"]:
                 tally.check(False, f"{name}, mutant {place}, {one['mutation']}: the compiler says "
-                            f"{one['proof'] or 'proved'} ({one['message'][:200]}), the checker {said[:300] or 'good'}")
+                            f"{one['proof'] or 'proved'} ({one['message'][:200]}), the checker {said[:300]}")
                 if arguments.keep:
                     with open(os.path.join(arguments.folder, f"differs-{number}-{place}.json"), "w") as file:
                         file.write(text)

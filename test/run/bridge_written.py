@@ -5,7 +5,7 @@
 # Random edits of the program by hand and of two that pp wrote must be taken, or refused by an exception of the package,
 # within seconds; so must texts that are no programs.
 import copy, json, os, random, sys, time
-from bridge_programs import program_of
+from bridge_programs import judged, program_of
 from harness import ROOT, Tally, draws
 import pp_schedules
 
@@ -89,24 +89,15 @@ def edit(draw, program):
             where[key], other[there] = copy.deepcopy(other[there]), copy.deepcopy(where[key])
 
 
-def judge(program):
-    """None, or what verify says; any other exception is a fault."""
-    try:
-        pp_schedules.verify(program)
-    except pp_schedules.Unproved as unproved:
-        return unproved
-    return None
-
-
 def main():
     arguments, tally = draws(edits=1500, seed=1), Tally()
     with open(WRITTEN) as file:
         program = json.load(file)
-    tally.check(judge(program) is None, f"the program by hand: {judge(program)}")
+    tally.check(judged(program) is None, f"the program by hand: {judged(program)}")
     for name, change, claim, words in BROKEN:
         broken = copy.deepcopy(program)
         change(broken)
-        said = judge(broken)
+        said = judged(broken)
         good = said is not None and said.claim == claim and all(word in str(said) for word in words)
         tally.check(good, f"{name}: expected {claim} with {words}, got {said}")
     path = os.path.join(arguments.folder, "text.json")
@@ -130,7 +121,7 @@ def main():
         edit(draw, edited)
         start = time.process_time()
         try:
-            taken += judge(edited) is None
+            taken += judged(edited) is None
         except Exception as error:  # a traceback where a sentence is due
             tally.check(False, f"edit {number}: {type(error).__name__}: {error}")
         slowest = max(slowest, time.process_time() - start)

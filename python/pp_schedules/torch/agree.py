@@ -6,6 +6,7 @@ from ..form import part_of
 from ..refused import Refused, Unproved
 from ..verify import MAPS, verify
 from .pieces import Piece
+from .units import in_words
 
 REFUSED = {
     "slices": "slices of sequences run in pp's own programs only: a module of PyTorch has no place where its keys "
@@ -19,15 +20,18 @@ REFUSED = {
 
 
 def together(group, make):
-    """Calls `make`; what one rank refuses all refuse, or the others would wait for it."""
+    """Calls `make`; what one rank refuses all refuse, or the others would wait for it. Its other errors it keeps."""
     mine, said = None, [None] * dist.get_world_size(group)
     try:
         make()
-    except Refused as refused:
-        mine = str(refused)
-    dist.all_gather_object(said, mine, group=group)
+    except Exception as error:
+        mine = error
+    text = None if mine is None else str(mine) if isinstance(mine, Refused) else f"{type(mine).__name__}: {mine}"
+    dist.all_gather_object(said, text, group=group)
+    if mine is not None:
+        raise mine
     if any(said):
-        raise Refused(mine or next(f"rank {rank}: {text}" for rank, text in enumerate(said) if text))
+        raise Refused(next(f"rank {rank}: {text}" for rank, text in enumerate(said) if text))
 
 
 def on_program(program, group, lanes, unsafe_lanes, made):
@@ -56,20 +60,20 @@ def on_program(program, group, lanes, unsafe_lanes, made):
 
 def modules(program, stages, numbers, ties, device):
     """{piece: Piece} of the pieces that a rank runs or updates: stages, or parts of layers, which have names."""
-    build = stages if callable(stages) else stages.__getitem__
+    build = builder(program, stages)
     if bool(ties) != bool(program.ties):
         raise Refused("the program ties weights, and `ties` names none" if program.ties else
                       "`ties` names weights that two stages share, and the program was not told: its proof of "
                       "gradients does not hold for this model")
     pieces = {}
     for i in sorted(numbers):
-        of = program.pieces[i]
-        key = i if of["kind"] == "stage" else part_of(of)
-        what = f"stage {i}" if of["kind"] == "stage" else f"part `{key}`"
+        of, what = program.pieces[i], called(program, i)
         try:
-            module = build(key)
+            module = build(i if of["kind"] == "stage" else part_of(of))
         except LookupError as error:
             raise Refused(f"`stages` has no {what}") from error
+        if not isinstance(module, torch.nn.Module):
+            raise Refused(f"{what} is {in_words(module)}; expected an nn.Module")
         if not any(p.is_meta for p in module.parameters()):
             module = module.to(device)
         if isinstance(module, torch.nn.parallel.DistributedDataParallel):
@@ -83,6 +87,24 @@ def modules(program, stages, numbers, ties, device):
     return pieces
 
 
+def called(program, i):
+    """A piece in words."""
+    return f"stage {i}" if program.pieces[i]["kind"] == "stage" else f"part `{part_of(program.pieces[i])}`"
+
+
+def builder(program, stages):
+    """A function of a stage's number, or of a part's name."""
+    parts = any(piece["kind"] != "stage" for piece in program.pieces)
+    if isinstance(stages, (list, tuple, torch.nn.ModuleList)):
+        if len(stages) != len(program.pieces) or parts:
+            raise Refused(f"`stages` has {len(stages)} modules; the program has {len(program.pieces)} " + (
+                "parts, which have names: expected a function or a dictionary" if parts else "stages"))
+    elif isinstance(stages, torch.nn.Module) or not callable(stages) and not hasattr(stages, "__getitem__"):
+        raise Refused(f"`stages` is {in_words(stages)}; expected a function of a stage's number, or a list of modules; "
+                      "`split` makes one of a whole model")
+    return stages if callable(stages) and not isinstance(stages, torch.nn.ModuleList) else stages.__getitem__
+
+
 def tie(program, i, piece, ties):
     mine = [t for t, tie in enumerate(program.ties) if i == tie["owner"] or i in tie["sharers"]]
     given = list(ties.get(i, ()))
@@ -94,13 +116,43 @@ def tie(program, i, piece, ties):
     piece.tied = {t: places if len(mine) == 1 else [places[k]] for k, t in enumerate(mine)}
 
 
+def arguments(program, **given):
+    """Refuses words that are not known, what is no function, and clipping without an update or without a norm."""
+    known = {"lanes": ("edge", "pair"), "sends": ("proved", "lazy"), "reduces": ("each", "last"),
+             "split": ("linears", "halves", "whole")}
+    for what, words in known.items():
+        for word in given[what].values() if isinstance(given[what], dict) else [given[what]]:
+            if word not in words:
+                told = ", ".join(f"`{one}`" for one in words[:-1])
+                raise Refused(f"`{what}`: expected {told} or `{words[-1]}`, got `{word}`")
+    for what in ("loss", "optimizer", "context"):
+        if given[what] is not None and not callable(given[what]):
+            raise Refused(f"`{what}`: expected a function, got {in_words(given[what])}")
+    if given["clip"] and given["optimizer"] is None:
+        raise Refused("`clip` is for the update of `optimizer`, and none is given; a loop that updates itself clips "
+                      "itself")
+    for rank in program.data["programs"] if given["clip"] else ():
+        stats = {v for v, value in enumerate(rank["values"]) if value["role"] == "stat"}
+        if any(a[1:3] == ["U", "plain"] and not stats & set(a[5]) for a in rank["actions"]):
+            raise Refused(f"`clip`: `{program.name}` updates without the norm of the gradients (`clip = 0`)")
+
+
+def updater(what, make, parameters):
+    """The optimizer of a piece, which holds some of the parameters that it is asked for, and no others."""
+    optimizer = make(parameters)
+    if not hasattr(optimizer, "param_groups"):
+        raise Refused(f"`optimizer` returns {in_words(optimizer)}; expected a torch.optim.Optimizer")
+    held = {id(q) for group in optimizer.param_groups for q in group["params"]}
+    if not held or held - {id(q) for q in parameters}:
+        raise Refused(f"`optimizer` was called with the parameters of {what}, and returns an optimizer of others")
+    return optimizer
+
+
 def splits(pieces, split, context):
-    """{stage: how I and W share its backward}."""
+    """{stage: how I and W share its backward}, of modules as they are at the first step."""
     chosen = {}
     for i, p in pieces.items():
         way = split.get(i, "linears") if isinstance(split, dict) else split
-        if way not in ("linears", "halves", "whole"):
-            raise Refused(f"`split`: expected `linears`, `halves` or `whole`, got `{way}`")
         compiled = any(getattr(m, "_compiled_call_impl", None) is not None or "_orig_mod" in m._modules
                        for m in p.module.modules())
         sharded = any(hasattr(m, "set_requires_gradient_sync") for m in p.module.modules())

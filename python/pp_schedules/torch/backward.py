@@ -14,81 +14,90 @@ from torch.autograd.graph import GradientEdge
 
 
 def ordered(roots):
-    """All nodes behind `roots`; each stands behind those that it leads to."""
-    seen, order, todo = set(), [], [(root, False) for root in roots]
+    """[(node, [(a node that it leads to, which of its outputs)])] of all nodes behind `roots`, each behind those that
+    it leads to; and how many edges lead to a node. A root has its seed beside them."""
+    seen, order, parents, todo = set(), [], dict.fromkeys(roots, 1), [(root, None) for root in roots]
     while todo:
-        node, done = todo.pop()
-        if done:
-            order.append(node)
+        node, nexts = todo.pop()
+        if nexts is not None:
+            order.append((node, nexts))
         elif node not in seen:
             seen.add(node)
-            todo.append((node, True))
-            todo.extend((other, False) for other, _ in node.next_functions if other is not None and other not in seen)
-    return order
-
-
-def leaf_of(parameter):
-    """The node that accumulates a parameter's gradient."""
-    return parameter.view_as(parameter).grad_fn.next_functions[0][0]
+            nexts = [edge for edge in node.next_functions if edge[0] is not None]
+            todo.append((node, nexts))
+            for other, _ in nexts:
+                parents[other] = parents.get(other, 0) + 1
+                if other not in seen:
+                    todo.append((other, None))
+    return order, parents
 
 
 class Pending:
-    """What I leaves for W. `roots` are the edges of outputs; `dinputs` has a gradient, or None, for each input."""
+    """What I leaves for W. `roots` are the edges of outputs, `places` has of a weight's id its place among the
+    parameters; `dinputs` has a gradient, or None, for each input."""
 
-    def __init__(self, roots, seeds, inputs, parameters):
-        with torch.enable_grad():
-            leaf = {leaf_of(p): number for number, p in enumerate(parameters) if p.requires_grad}
-        self.leaf = {number: node for node, number in leaf.items()}
-        users = self._users([root.node for root in roots], leaf, len(parameters))
-        edges = [GradientEdge(node, i) for node, _ in users for i in range(len(node._input_metadata))]
-        owners = [number for number, (node, _) in enumerate(users) for _ in node._input_metadata]
+    def __init__(self, roots, seeds, inputs, places):
+        self.leaf, self.ways, self.jobs = {}, collections.Counter(), []
         wanted = [x for x in inputs if x.requires_grad]
-        got = torch.autograd.grad(roots, wanted + edges, seeds, retain_graph=True, allow_unused=True) \
-            if wanted or edges else []
+        edges, owners = list(wanted), []
+        for job in self._users([root.node for root in roots], places):
+            self.jobs.append(job)
+            for i in range(len(job[0]._input_metadata)):
+                edges.append(GradientEdge(job[0], i))
+                owners.append(job)
+        got = torch.autograd.grad(roots, edges, seeds, retain_graph=True, allow_unused=True) if edges else []
         found = dict(zip(map(id, wanted), got))
         self.dinputs = [found.get(id(x)) for x in inputs]
-        self.jobs = [(node, children, []) for node, children in users]
-        for owner, edge, gradient in zip(owners, edges, got[len(wanted):]):
+        for (_, _, _, gradients), edge, gradient in zip(owners, edges[len(wanted):], got[len(wanted):]):
             if gradient is not None:
-                self.jobs[owner][2].append((edge, gradient))
+                gradients.append((edge, gradient))
 
-    def _users(self, roots, leaf, count):
-        """[node, [(child, its output, weight)]]. A chain of nodes with one input and one user, such as a transpose, is
-        part of the weight; a node of it that has two users is a user itself, or its graph would run twice."""
-        chain, users, self.ways = {}, [], [0] * count
-        order = ordered(roots)
-        parents = collections.Counter(other for node in order for other, _ in node.next_functions if other is not None)
-        for node in order:
-            nexts = [(other, place) for other, place in node.next_functions if other is not None]
-            children = [(other, place, chain[other]) for other, place in nexts if other in chain]
-            if node in leaf:
-                chain[node] = leaf[node]
-            elif len(nexts) == 1 and children and parents[node] == 1:
+    def _users(self, roots, places):
+        """Yields (node, [(child, its output, weight)], level, []). A chain of nodes with one input and one user, such
+        as a transpose, is part of the weight; a node of it that has two users is a user itself, or its graph would run
+        twice. A user's level is the most users on a way from it to a leaf: two of one level do not reach each other."""
+        chain, level = {}, {}
+        order, parents = ordered(roots)
+        for node, nexts in order:
+            high, children = 0, []
+            for other, place in nexts:
+                high = max(high, level[other])
+                if other in chain:
+                    children.append((other, place, chain[other]))
+            if not nexts:
+                weight = places.get(id(getattr(node, "variable", None)))
+                if weight is not None:
+                    chain[node], self.leaf[weight] = weight, node
+            elif children and len(nexts) == 1 and parents[node] == 1 and node not in roots:
                 chain[node] = children[0][2]
             elif children:
-                users.append((node, children))
-                for _, _, weight in children:
-                    self.ways[weight] += 1
-        return users
+                high += 1
+                self.ways.update([weight for _, _, weight in children])
+                yield node, children, high, []
+            level[node] = high
 
     def weights(self, add):
         """Calls `add(number of the weight, gradient)` for every contribution."""
         shared = collections.defaultdict(list)     # leaves that several users take directly
-        for node, children, gradients in self.jobs:
-            for child, _, weight in children:
-                if self.ways[weight] > 1 and child is self.leaf[weight] and gradients:
+        levels = collections.defaultdict(lambda: ([], []))  # what runs at once: users of weights that have no other
+        for node, children, level, gradients in self.jobs:
+            ends = []
+            for child, place, weight in children if gradients else ():
+                if self.ways[weight] == 1:
+                    ends.append((GradientEdge(self.leaf[weight], 0), weight))
+                elif child is self.leaf[weight]:
                     shared[weight].append((node, gradients))
+                else:
+                    ends.append((GradientEdge(child, place), weight))
+            alone = all(self.ways[weight] == 1 for _, weight in ends)
+            caught, into = levels[level if alone else node]
+            caught += gradients
+            into += ends
         for weight, jobs in shared.items():
             add(weight, self._together(weight, jobs))
-        for _, children, gradients in self.jobs:
-            once = [self.ways[weight] == 1 for _, _, weight in children]
-            ends = [(GradientEdge(self.leaf[weight], 0) if alone else GradientEdge(child, place), weight)
-                    for alone, (child, place, weight) in zip(once, children)
-                    if alone or child is not self.leaf[weight]]
-            if not gradients or not ends:
-                continue
-            made = torch.autograd.grad([edge for edge, _ in gradients], [end for end, _ in ends],
-                                       [gradient for _, gradient in gradients], allow_unused=True)
+        for caught, ends in levels.values():
+            made = torch.autograd.grad([edge for edge, _ in caught], [end for end, _ in ends],
+                                       [gradient for _, gradient in caught], allow_unused=True) if ends else ()
             for (end, weight), gradient in zip(ends, made):
                 if gradient is not None:
                     add(weight, gradient if self.ways[weight] == 1 else torch.autograd.grad(

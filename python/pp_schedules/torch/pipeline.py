@@ -1,7 +1,7 @@
 """The driver: runs the list of one rank, in its order, on the modules of the stages that this rank has."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 from __future__ import annotations
-import os, time, traceback
+import math, os, sys, time, traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 import torch
@@ -26,7 +26,14 @@ class Now:
     def begin(self, inputs, targets, weights, extra, metas, device):
         self.inputs, self.targets, self.weights, self.extra, self.metas = inputs, targets, weights, extra, metas
         self.norm, self.losses, self.reduced, self.states, self.skips = None, {}, set(), {}, False
-        self.total = torch.zeros((), dtype=torch.double, device=device)
+        self.device = device
+
+    def total(self):
+        """What this rank adds to the loss of the step."""
+        if not self.losses:
+            return torch.zeros((), dtype=torch.double, device=self.device)
+        weights = torch.tensor([self.weights[mb] for mb in self.losses], dtype=torch.double, device=self.device)
+        return torch.stack(list(self.losses.values())).double() @ weights
 
 
 class Pipeline:
@@ -35,11 +42,13 @@ class Pipeline:
     program: a `Program`; its number of ranks is that of processes. stages: a function (or a list) that gives the
     nn.Module of a stage; it is asked for those alone that this rank runs or updates. The first stage takes the inputs
     of a microbatch, the others what the one before returns, a tensor or a tuple. Where pieces are parts of layers,
-    `stages` is asked for them by name: "pre 0", "attn 0", "post 0", "head". loss: takes what the last stage
-    returns, and the targets; without it the last stage takes the targets behind its inputs, and returns the loss.
-    Modules may be on `meta` until the first step, and their storage may be replaced between steps.
+    `stages` is asked for them by name: "pre 0", "attn 0", "post 0", "head". loss: takes what the last stage returns,
+    and the targets, and returns a tensor without dimensions; without it the last stage takes the targets behind its
+    inputs, and returns the loss. Modules may be on `meta` until the first step, be sharded or compiled until then, and
+    their storage may be replaced between steps.
 
-    optimizer: called with the parameters of each piece that this rank updates. clip: the largest norm of all gradients.
+    optimizer: called with the parameters of each piece that this rank updates; without it `step` updates nothing, and
+    says so once. clip: the largest norm of all gradients.
     replicas: the group of data-parallel copies. device: where modules and messages are. ties: {stage: [names of
     parameters]} for weights that stages share. seed: makes dropout a function of step, stage and microbatch. context:
     makes a context manager for every forward, such as autocast. split: how I and W share a backward: `linears`,
@@ -73,7 +82,7 @@ class Pipeline:
         self.program, self.group, self.rank, self.device = program, group, dist.get_rank(group), torch.device(device)
         self.loss, self.clip, self.seed, self.context, self.replicas = loss, clip, seed, context, replicas
         self.closed, self.steps, self.norm, self.log, self.now, self.lists = False, 0, None, None, Now(), {}
-        self.ready = False
+        self.ready, self.split, self.splits, self.told = False, split, {}, set()
         self.losses, self.optimizer, self.skipped, self.lazy = {}, optimizer, 0, sends == "lazy"
         self.reduces = reduces
         Pipeline.made = 1 + agree.on_program(program, group, lanes, unsafe_lanes, Pipeline.made)
@@ -89,16 +98,13 @@ class Pipeline:
                       for what, kind in (("inputs", "tokens"), ("targets", "targets"))}
 
         def build():
-            for what, given, known in (("lanes", lanes, ("edge", "pair")), ("sends", sends, ("proved", "lazy")),
-                                      ("reduces", reduces, ("each", "last"))):
-                if given not in known:
-                    raise Refused(f"`{what}`: expected `{known[0]}` or `{known[1]}`, got `{given}`")
+            agree.arguments(program, lanes=lanes, sends=sends, reduces=reduces, split=split, loss=loss,
+                            optimizer=optimizer, context=context, clip=clip)
             self.shapes = Shapes(self, shapes)
             self._places()
             numbers = {a[3] for a in runs} | {b["piece"] for b in self.binds}
             self.pieces = agree.modules(program, stages, numbers, ties or {}, self.device)
             self._cuts()
-            self.splits = agree.splits(self.pieces, split, context)
         agree.together(group, build)
         whole = all(getattr(p.module, "pp_whole_names", False) for p in self.pieces.values())
         self.names = names or ((lambda stage, name: name) if whole else self._name)
@@ -143,7 +149,14 @@ class Pipeline:
                 shared = {place for t in p.tied if i in ties[t]["sharers"] for place in p.tied[t]}
                 own = [p.shard] if i in self.sharded else [q for place, q in enumerate(p.parameters) if
                                                           q.requires_grad and place not in shared]
-                p.optimizer = self.optimizer(own) if own else None
+                p.optimizer = agree.updater(p.what, self.optimizer, own) if own else None
+        self.splits = self.splits or agree.splits(self.pieces, self.split, self.context)
+
+    def tell(self, what, text):
+        """Says once what may be meant and may be a mistake."""
+        if what not in self.told:
+            self.told.add(what)
+            print(f"pp: {text}", file=sys.stderr, flush=True)
 
     # Lists of functions.
 
@@ -181,7 +194,7 @@ class Pipeline:
             return self.program.story(me["actions"][min(place, len(me["actions"]) - 1)], messages)
         return steps + last, env, bound, story, me["actions"]
 
-    def _prepare(self, inputs, targets, weights, extra):
+    def _prepare(self, inputs, targets, weights, extra, way):
         """What the first step finds out, or finds changed since the last one: what every stage makes."""
         if self.closed:
             raise Refused("this pipeline is closed: a step failed, or `close` was called")
@@ -197,21 +210,32 @@ class Pipeline:
         else:
             agree.together(self.group, self._settle)
             self.ready = True
-        return self.shapes.of(inputs, extra)
-
-    def _run(self, inputs, targets, weights, extra, way, metas):
+        inputs, targets = (given if given is None else [(t,) if isinstance(t, torch.Tensor) else t for t in given]
+                           for given in (inputs, targets))
+        metas = self.shapes.of(inputs, extra)
         if way not in self.lists:
-            self.lists[way] = self._list(way)
-        m = self.program.microbatches
+            self._first(way, metas[0])
         self.now.begin(inputs, targets, weights if isinstance(weights, (list, tuple)) else [
-            1 / m if weights is None else weights] * m, extra, metas, self.device)
+            1 / count if weights is None else weights] * count, extra, metas, self.device)
+
+    def _first(self, way, metas):
+        """What is asked of a way of running before its first time, on all ranks."""
+        if way != "eval":
+            self.shapes.train(metas)
+        if way == "backward" or way == "step" and self.optimizer is None:
+            agree.on_backward(self.program)
+        if way == "step" and self.optimizer is None and self.rank == 0:
+            self.tell("optimizer", "no `optimizer` is given: `step` leaves gradients in `.grad` and updates nothing")
+        self.lists[way] = self._list(way)
+
+    def _run(self, way):
         steps, env, bound, story, actions = self.lists[way]
         for v, bind in bound:
             if bind["kind"] == "weight":
                 p = self.pieces[bind["piece"]]
                 env[v] = [p.shard.data] if bind.get("shard") is not None else p.home
             else:                                  # tokens and targets are taken from where they are
-                env[v] = inputs[bind["mb"]] if bind["kind"] == "tokens" else None
+                env[v] = self.now.inputs[bind["mb"]] if bind["kind"] == "tokens" else None
         self.watch.begin(story)
         watch, place = self.watch, 0
         try:
@@ -222,15 +246,21 @@ class Pipeline:
                     env[v] = None
             for p in self.pieces.values():
                 p.bind(p.home)
-            dist.all_reduce(self.now.total, group=self.lanes.groups[self.lanes.all])
+            total = self.now.total()
+            dist.all_reduce(total, group=self.lanes.groups[self.lanes.all])
         except Exception as error:
             act = None
             self._failed(error, place, actions, story)
         finally:
             watch.end()
             env[:] = [None] * len(env)
-        self.losses = self.now.losses
-        return self.now.total.item()
+        self.losses, total = self.now.losses, total.item()
+        wrong = [mb for mb, loss in self.losses.items() if not torch.isfinite(loss)] if not math.isfinite(total) else []
+        for mb in wrong[:1]:
+            self.tell("loss", f"{way} {self.steps}: the loss of microbatch {mb} is {self.losses[mb].item()}" + (
+                "; a mean over a microbatch without targets is: give a loss that sums, and `weights=1 / counted`, "
+                "the targets of all microbatches" if self.losses[mb].isnan() else ""))
+        return total
 
     def _logged(self, steps, story):
         for step in steps:
@@ -242,14 +272,14 @@ class Pipeline:
     def _failed(self, error, place, actions, story):
         """Every rank says what failed first, and where: this one lets its lanes go, so those that wait fail, too."""
         where = story(place)
-        told = f"rank {self.rank}, {where}: {error}"
+        mine = isinstance(error, Refused), f"rank {self.rank}, {where}: {error}"
         if actions[place][0] == "run":
-            told = self.watch.failed(told)
+            refused, told = self.watch.failed(*mine)
         else:
-            told = self.watch.heard(where) or self.watch.failed(told)
+            refused, told = self.watch.heard(where) or self.watch.failed(*mine)
             traceback.clear_frames(error.__traceback__)  # they hold what a transport began
         self._end(True)
-        raise (Refused if isinstance(error, Refused) else RuntimeError)(told) from error
+        raise (Refused if refused else RuntimeError)(told) from error
 
     def _end(self, abort):
         """Lets go of all that refers to a lane, and of the lanes."""
@@ -266,11 +296,11 @@ class Pipeline:
              kwargs: Sequence[Mapping[str, Any]] | None = None) -> float:
         """Runs one step and returns its loss, the same number on every rank; `norm` is that of the gradients.
 
-        inputs[i], targets[i]: tuples of tensors of microbatch i; those alone are read that `needs` names, and a rank
-        that reads none may give None. weights: how much the loss of a microbatch counts in that of the step, one number
-        or a list. It is 1 / microbatches by default, for losses that are means of equal counts; for sums it is
-        1 / (counted targets of all microbatches and replicas). kwargs[i]: a dictionary of keyword arguments that the
-        modules of all stages get for microbatch i; every rank gives them, for they do not travel.
+        inputs[i], targets[i]: a tensor, or a tuple of tensors, of microbatch i; those alone are read that `needs`
+        names, and a rank that reads none may give None. weights: how much the loss of a microbatch counts in that of
+        the step, one number or a list. It is 1 / microbatches by default, for losses that are means of equal counts;
+        for sums it is 1 / (counted targets of all microbatches and replicas). kwargs[i]: a dictionary of keyword
+        arguments that the modules of all stages get for microbatch i; every rank gives them, for they do not travel.
 
         Gradients are left in `.grad`, unclipped. Raises `Refused` where shapes are not those that were told, and
         `RuntimeError` with the unit that failed first, and its line, on every rank; the pipeline is closed then.
@@ -278,10 +308,11 @@ class Pipeline:
         return self._train(inputs, targets, weights, kwargs, "step")
 
     def _train(self, inputs, targets, weights, kwargs, way):
-        metas = self._prepare(inputs, targets, weights, kwargs)
+        self._prepare(inputs, targets, weights, kwargs, way)
         for p in self.pieces.values():
             p.take_grads(way == "backward")
-        total = self._run(inputs, targets, weights, kwargs, way, metas)
+        with torch.enable_grad():
+            total = self._run(way)
         self.norm, self.steps = self.now.norm, self.steps + 1
         return total
 
@@ -292,18 +323,18 @@ class Pipeline:
         Programs that move weights behind their updates, or update in shards, are refused. There is no `norm`: where
         stages are replicated, each copy has the whole gradient.
         """
-        agree.on_backward(self.program)
         return self._train(inputs, targets, weights, kwargs, "backward")
 
     def eval(self, inputs: Batch, targets: Batch, weights: float | Sequence[float] | None = None,
              kwargs: Sequence[Mapping[str, Any]] | None = None) -> float:
         """The loss by the forward program, which pp proved too; modules are in `eval()` mode meanwhile."""
-        metas = self._prepare(inputs, targets, weights, kwargs)
+        self._prepare(inputs, targets, weights, kwargs, "eval")
         modes = [(module, module.training) for p in self.pieces.values() for module in p.module.modules()]
         for p in self.pieces.values():
             p.module.eval()
         try:
-            return self._run(inputs, targets, weights, kwargs, "eval", metas)
+            with torch.no_grad():
+                return self._run("eval")
         finally:
             for module, mode in modes:
                 module.training = mode
@@ -359,8 +390,8 @@ class Pipeline:
         counts = self.program.data["counts"][self.rank]
         mine = [metas[i] for metas in self.shapes.known.values() for i in self.pieces]
         weight = max((sum(t.numel() * t.element_size() for t in p.like) for p in self.pieces.values()), default=0)
-        act = max((sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype, _ in meta.outputs)
-                   for meta in mine), default=0)
+        act = max((sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype, _ in metas[j].outputs)
+                   for metas in self.shapes.known.values() for i in self.pieces for j in {max(0, i - 1), i}), default=0)
         held = [meta.held for meta in mine]
         return {"weights": counts["weights"] * weight, "grads": counts["grads"] * weight,
                 "acts": (counts["acts"] + counts["dacts"]) * act,

@@ -4,16 +4,18 @@ import hashlib
 import torch
 import torch.distributed as dist
 from ..refused import Refused
+from .agree import called
 from .boxes import Boxes
-from .units import random_state
+from .units import random_state, tensors_of
 
 
 class Meta:
     """What a stage makes: `outputs`, [(shape, dtype, has a gradient)]; bytes of its stash that are `held` and `sent`,
-    None where nobody ran it; whether it writes into its inputs."""
+    None where nobody ran it; whether it writes into its inputs; whether it has parameters to train."""
 
-    def __init__(self, outputs, held=None, sent=None, writes=False):
-        self.outputs, self.held, self.sent, self.writes = outputs, held, sent, writes
+    def __init__(self, outputs, held=None, sent=None, writes=False, trains=False):
+        self.outputs, self.held, self.sent, self.writes, self.trains = outputs, held, sent, writes, trains
+        self.shapes, self.dtypes, self.grads = ([output[k] for output in outputs] for k in range(3))
 
 
 class Shapes:
@@ -44,8 +46,9 @@ class Shapes:
                           f"{len(self.pipe.program.pieces)}")
         if any(m["role"] == "stash" and m["kind"] != "host" for m in self.pipe.program.data["messages"]):
             raise Refused(f"`{self.pipe.program.name}` sends stashes, whose sizes declared shapes do not tell")
-        tensors = [(y,) if isinstance(y, torch.Tensor) else tuple(y) for y in outputs]
-        self.known[None] = [Meta([(tuple(t.shape), t.dtype, t.requires_grad) for t in y]) for y in tensors] + [Meta([])]
+        tensors = [tensors_of(y, f"`shapes` has for stage {i}") for i, y in enumerate(outputs)]
+        self.known[None] = [Meta([(tuple(t.shape), t.dtype, t.requires_grad) for t in y], trains=not piece["frozen"])
+                            for y, piece in zip(tensors, self.pipe.program.pieces)] + [Meta([])]
 
     def of(self, inputs, extra):
         """A collective of the pipeline, but where the shapes are known for good."""
@@ -66,6 +69,17 @@ class Shapes:
                 self.known[key] = self._run(mb, inputs, extra)
         return [self.known[key] for key in keys]
 
+    def train(self, metas):
+        """Refuses a stage behind which nothing is told what its gradient is."""
+        trained = None
+        for i, meta in enumerate(metas[:-1]):
+            trained = i if meta.trains else trained
+            if trained is not None and not any(grad for *_, grad in meta.outputs):
+                here, before = called(self.pipe.program, i), called(self.pipe.program, trained)
+                raise Refused(f"no output of {here} has a gradient, so {before} would not train; " + (
+                    "if that is meant, say `requires_grad_(False)` to its parameters" if isinstance(self.how, str) else
+                    "in `shapes`, `requires_grad=True` says which output has one"))
+
     def _run(self, mb, inputs, extra):
         """Runs all stages on one microbatch, each on the rank that has to; the others hear what came of it."""
         metas, outputs, pipe = [], None, self.pipe
@@ -75,7 +89,8 @@ class Shapes:
                 try:
                     told = [self._stage(pipe.pieces[i], mb, outputs, inputs, extra[mb] if extra else {})]
                 except Exception as error:         # every rank must hear of it, or the others wait for ever
-                    told = [f"stage {i} on microbatch {mb}: {type(error).__name__}: {error}"]
+                    kind = "" if isinstance(error, Refused) else f"{type(error).__name__}: "
+                    told = [f"{called(pipe.program, i)} on microbatch {mb}: {kind}{error}"]
             dist.broadcast_object_list(told, pipe.lanes.ranks[runner], group=pipe.group)
             if isinstance(told[0], str):
                 raise Refused(told[0])
@@ -89,8 +104,9 @@ class Shapes:
         """Runs a stage on zeros of the told shapes, as it trains; generator and buffers are put back."""
         pipe, away = self.pipe, p.visitor and any(t.numel() for t in p.like)
         where = torch.device("meta") if away else pipe.device
-        if p.number == len(pipe.program.pieces) - 1 and pipe.loss is None:
-            return [], 0, 0, False                 # the module would want targets, and nobody needs the shape of a loss
+        last, trains = p.number == len(pipe.program.pieces) - 1, any(q.requires_grad for q in p.parameters)
+        if last and pipe.loss is None:
+            return [], 0, 0, False, trains         # the module would want targets, and nobody needs the shape of a loss
         kept = {name: b.clone() for name, b in p.module.named_buffers()}
 
         def made():
@@ -105,7 +121,8 @@ class Shapes:
                 with pipe.context() if pipe.context else torch.enable_grad():
                     if not away:
                         return p.module(*x, **words), boxes
-                    empty = dict(zip(p.paths, p.like)) | {name: b.to("meta") for name, b in kept.items()}
+                    empty = {path: t.detach().requires_grad_(q.requires_grad) for path, t, q in zip(
+                        p.paths, p.like, p.parameters)} | {name: b.to("meta") for name, b in kept.items()}
                     there = {key: t.to(where) if isinstance(t, torch.Tensor) else t for key, t in words.items()}
                     return torch.func.functional_call(p.module, empty, x, there), boxes
 
@@ -119,9 +136,9 @@ class Shapes:
                 raise
             writes = True
             y, boxes = run(tuple(t.clone() for t in made()))
-        y = (y,) if isinstance(y, torch.Tensor) else tuple(y)
+        outputs = [] if last and y is not None else [
+            (tuple(t.shape), t.dtype, t.requires_grad) for t in tensors_of(y)]  # at the end `loss` takes what it takes
         with torch.no_grad():
             for name, b in p.module.named_buffers():
                 b.copy_(kept[name])
-        outputs = [(tuple(t.shape), t.dtype, t.requires_grad or away and t.is_floating_point()) for t in y]
-        return outputs, boxes.held(), boxes.sent(), writes
+        return outputs, boxes.held(), boxes.sent(), writes, trains

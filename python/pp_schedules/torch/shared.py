@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 from __future__ import annotations
 import os
+from types import SimpleNamespace
 from typing import Any
 import torch
 import torch.distributed as dist
@@ -34,13 +35,15 @@ class Program(core.Program):
         self._take(said[0])
 
 
+current = SimpleNamespace(weight=1.0)              # of the microbatch whose unit runs; the driver sets it
+
+
 class Added(torch.autograd.Function):
     """Passes a tensor on, and gives a loss beside it the weight of its microbatch as its gradient."""
-    weight = 1.0                                   # of the microbatch whose unit runs; the driver sets it
 
     @staticmethod
     def forward(ctx, x, loss):
-        ctx.weight, ctx.loss = Added.weight, loss
+        ctx.weight, ctx.loss = current.weight, loss
         return x.view_as(x)
 
     @staticmethod

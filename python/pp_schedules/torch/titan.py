@@ -63,16 +63,16 @@ class Schedule:
     """What torchtitan's trainer and validator call. It clips and updates, so steps end before the first update."""
 
     def __init__(self, program, build, loss_fn, group, device):
-        self.loss_fn, self.loss_kwargs, self.early = loss_fn, {}, []
+        self.loss_fn, self.loss_kwargs, self.early = loss_fn, {}, {}
         self.pipe = Pipeline(program, build, loss=self._loss, group=group, device=device)
 
     def _loss(self, output, target):
         """The trainer's loss divides by the counted tokens of the step itself, so each microbatch has weight 1. A loss
-        in chunks makes the gradients of the head here, in F; they are kept until B's are in `.grad`."""
+        in chunks makes the gradients of the head here, in F; their sum is kept until B's are in `.grad`."""
         loss, _ = self.loss_fn(output, target, **self.loss_kwargs)
         for place, p in enumerate(self.pipe.pieces[len(self.pipe.program.pieces) - 1].parameters):
             if p.grad is not None and torch.is_grad_enabled():
-                self.early.append((place, p.grad))
+                self.early[place] = self.early[place].add_(p.grad) if place in self.early else p.grad
                 p.grad = None
         return loss
 
@@ -94,9 +94,9 @@ class Schedule:
             raise Refused("`return_outputs=True`: outputs of the last stage are not kept; give `losses`")
         self._run(self.pipe.backward, arg_mbs, kwarg_mbs, target_mbs, losses, loss_kwargs)
         while self.early:
-            place, gradient = self.early.pop(0)
+            place, gradient = self.early.popitem()
             p = self.pipe.pieces[len(self.pipe.program.pieces) - 1].parameters[place]
-            p.grad = gradient if p.grad is None else p.grad + gradient
+            p.grad = gradient if p.grad is None else p.grad.add_(gradient)
 
     @torch.no_grad()
     def eval(self, *, arg_mbs=None, kwarg_mbs=None, target_mbs=None, losses=None, loss_kwargs=None):

@@ -1,12 +1,13 @@
 """Makes of each unit of a rank a function without arguments: its slots, module and variant are known beforehand."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import contextlib
+from collections.abc import Mapping
 import torch
 from torch.autograd.graph import get_gradient_edge
 from ..refused import Refused
 from .backward import Linears, Pending
 from .boxes import Boxes
-from .shared import Added
+from .shared import current
 
 
 class Stash:
@@ -14,9 +15,8 @@ class Stash:
     which may be gone when they were sent; `loss` is that of the last stage."""
     __slots__ = ("inputs", "edges", "loss", "boxes", "linears")
 
-    def __init__(self, inputs, outputs, loss, boxes, linears):
-        self.inputs, self.loss, self.boxes, self.linears = inputs, loss, boxes, linears
-        self.edges = [get_gradient_edge(y) if y.requires_grad else None for y in outputs]
+    def __init__(self, inputs, boxes, linears):
+        self.inputs, self.boxes, self.linears, self.edges, self.loss = inputs, boxes, linears, None, None
 
 
 class Half:
@@ -25,6 +25,25 @@ class Half:
 
     def __init__(self, made, linears):
         self.made, self.linears = made, linears
+
+
+def in_words(y):
+    """What is no tensor of a stage, for a sentence."""
+    if isinstance(y, torch.Tensor):
+        return f"a tensor of the shape {list(y.shape)}"
+    if isinstance(y, (tuple, list)):
+        return f"a {type(y).__name__} of {[type(t).__name__ for t in y]}"
+    keys = f" with the keys {list(y)}" if isinstance(y, Mapping) else ""
+    return f"`{y!r}`" if y is None or isinstance(y, (bool, int, float)) else f"a `{type(y).__name__}`{keys}"
+
+
+def tensors_of(y, who="the module returns"):
+    """What a module returned, as a tuple of tensors."""
+    if isinstance(y, torch.Tensor):
+        return (y,)
+    if isinstance(y, (tuple, list)) and y and all(isinstance(t, torch.Tensor) for t in y):
+        return tuple(y)
+    raise Refused(f"{who} {in_words(y)}; expected a tensor, or a tuple of tensors")
 
 
 @contextlib.contextmanager
@@ -57,6 +76,8 @@ class Units:
     def __init__(self, pipe, env, values, training):
         self.pipe, self.env, self.values, self.now, self.training = pipe, env, values, pipe.now, training
         self.last = {a[3]: a[4] for a in pipe.me["actions"] if a[:2] in (["run", "B"], ["run", "I"])}
+        self.before = {(a[3], a[4]) for a in pipe.me["actions"] if training and a[:2] == ["run", "F"] and (
+            a[3] == 0 or self.slot("act", a[5]) is not None)}  # units that run before their R
 
     def slot(self, role, ids):
         """The first value of a role, or None. Slots behind the program's are the driver's own, for stashes."""
@@ -69,38 +90,65 @@ class Units:
             return self.backward(phase, piece, mb, reads, makes)
         return self.weights(piece, reads, makes)
 
-    def contexts(self, phase, piece, mb, keeps):
-        """Functions that make the context managers of a forward: the user's, and dropout by the seed. Without a seed R
-        has the masks of F."""
+    def contexts(self, phase, piece, mb, keeps, moves, linear):
+        """A function from a stash to the context manager of a forward, or None: the user's, dropout by the seed, and
+        what fills the stash. R leaves buffers as F left them, and without a seed it has the masks of F."""
         pipe, now, key = self.pipe, self.now, (piece, mb)
 
         @contextlib.contextmanager
-        def remembered():
+        def buffers(_):
+            kept = [(part, name, b, b.clone()) for part in pipe.pieces[piece].module.modules()
+                    for name, b in part._buffers.items() if b is not None]
+            yield
+            for part, name, b, before in kept:
+                part._buffers[name] = b
+                b.data.copy_(before)               # not b itself, of which autograd may have kept the version
+
+        @contextlib.contextmanager
+        def remembered(_):
             cuda = torch.cuda.get_rng_state(pipe.device) if pipe.device.type == "cuda" else None
             now.states[key] = torch.get_rng_state(), cuda
             yield
 
-        makers = [pipe.context] if pipe.context else []
+        @contextlib.contextmanager
+        def together(stash):
+            with contextlib.ExitStack() as stack:
+                for make in makers:
+                    stack.enter_context(make(stash))
+                yield
+
+        makers = [lambda _: pipe.context()] if pipe.context else []
         if pipe.seed is not None:
-            makers.append(lambda: random_state(pipe.device, seed_of(pipe.seed, pipe.steps, piece, mb)))
+            makers.append(lambda _: random_state(pipe.device, seed_of(pipe.seed, pipe.steps, piece, mb)))
         elif phase == "R":
-            makers.append(lambda: random_state(pipe.device, state=now.states.pop(key)) if key in now.states else
+            makers.append(lambda _: random_state(pipe.device, state=now.states.pop(key)) if key in now.states else
                           contextlib.nullcontext())
         elif not keeps and self.training and piece in pipe.redone:
             makers.append(remembered)
-        return makers
+        makers += [buffers] * (phase == "R" and key in self.before)
+        makers += [lambda _: torch.no_grad()] * (not keeps and self.training)
+        makers += [lambda stash: stash.boxes.hooks()] * moves + [lambda stash: stash.linears] * linear
+        return together if len(makers) > 1 else next(iter(makers), None)
 
-    def module(self, piece, mb):
-        """A function from the inputs of a unit to what the stage makes of them: at the end the loss."""
+    def module(self, piece, mb, keeps):
+        """A function from the inputs of a unit to the tensors that the stage makes of them: at the end the loss."""
         now, pipe, module = self.now, self.pipe, self.pipe.pieces[piece].module
         last, loss = piece == len(pipe.program.pieces) - 1, self.pipe.loss
+        who = "the last stage, which has no `loss=`," if loss is None else "`loss`"
 
         def run(x):
             words = now.extra[mb] if now.extra is not None else {}
-            if last and loss is None:
-                return module(*x, *now.targets[mb], **words)
-            y = module(*x, **words)
-            return loss(y, *now.targets[mb]) if last else y
+            if not last:
+                return tensors_of(module(*x, **words))
+            y = module(*x, *(now.targets[mb] if loss is None else ()), **words)
+            if loss is not None:
+                y = loss(y if y is not None else tensors_of(y), *now.targets[mb])
+            if not isinstance(y, torch.Tensor) or y.dim():
+                raise Refused(f"{who} returns {in_words(y)}; expected a tensor without dimensions")
+            if keeps and not y.requires_grad:
+                raise Refused(f"{who} returns a tensor without a gradient, so no stage would train; `eval` runs "
+                              "forwards alone")
+            return (y,)
         return run
 
     def forward(self, phase, piece, mb, reads, makes):
@@ -112,53 +160,43 @@ class Units:
             return lambda: None
         keeps, moves = stash is not None, piece in pipe.moved and stash is not None
         linear = pipe.splits[piece] == "linears" and piece in pipe.halved and keeps
-        makers, run = self.contexts(phase, piece, mb, keeps), self.module(piece, mb)
+        context, run = self.contexts(phase, piece, mb, keeps, moves, linear), self.module(piece, mb, keeps)
 
         def unit():
             if weight is not None and env[weight] is not p.bound:
                 p.bind(env[weight])
-            if first:
-                x = tuple(now.inputs[mb])
+            x = now.inputs[mb] if first else [t.detach().requires_grad_(grad) for t, grad in zip(
+                env[source], now.metas[mb][piece - 1].grads)]
+            given, current.weight = [t.clone() for t in x] if p.writes else x, now.weights[mb]
+            kept = Stash(x, Boxes(p.parameters) if moves else None, Linears() if linear else None)
+            if context is None:
+                y = run(given)
             else:
-                x = tuple([t.detach().requires_grad_(grad) for t, (_, _, grad) in zip(
-                    env[source], now.metas[mb][piece - 1].outputs)])
-            given = tuple([t.clone() for t in x]) if p.writes else x
-            boxes, linears = Boxes(p.parameters) if moves else None, Linears() if linear else None
-            Added.weight = now.weights[mb]
-            with torch.set_grad_enabled(keeps):
-                if makers or moves or linear:
-                    with contextlib.ExitStack() as stack:
-                        for make in makers:
-                            stack.enter_context(make())
-                        if moves:
-                            stack.enter_context(boxes.hooks())
-                        if linear:
-                            stack.enter_context(linears)
-                        y = run(given)
-                else:
+                with context(kept):
                     y = run(given)
-            y = (y,) if isinstance(y, torch.Tensor) else tuple(y)
             if last:
-                loss = y[0].detach()
-                if mb not in now.losses:
-                    now.losses[mb] = loss
-                    now.total += loss.double() * now.weights[mb]
+                kept.loss = y[0].detach()
+                now.losses.setdefault(mb, kept.loss)
             elif act is not None:
-                self.check(y, now.metas[mb][piece].outputs)
-                env[act] = tuple([t.detach() for t in y])
+                self.check(y, now.metas[mb][piece], keeps)
+                env[act] = [t.detach() for t in y]
             if keeps:
-                env[stash] = Stash(x, y, loss if last else None, boxes, linears)
+                kept.edges = [get_gradient_edge(t) if t.requires_grad else None for t in y]
+                env[stash] = kept
         return unit
 
-    def check(self, y, outputs):
-        """Refuses what is not as told: the receiver has room for what it was told."""
-        got = [(t.shape, t.dtype) for t in y]
-        if got != [(shape, dtype) for shape, dtype, _ in outputs]:
-            got, told = ([tuple(one[0]) for one in many] for many in (got, outputs))
-            if got == told:
-                got, told = [t.dtype for t in y], [dtype for _, dtype, _ in outputs]
-            shapes, what = self.pipe.shapes, "dtypes" if got and isinstance(got[0], torch.dtype) else "shapes"
-            raise Refused(f"the {what} {got} are not {shapes.word}, {told}{shapes.hint}")
+    def check(self, y, meta, keeps):
+        """Refuses what is not as told: the receiver has room for what it was told, and sends gradients for no more."""
+        shapes = self.pipe.shapes
+        for what, got, told in (("shapes", [t.shape for t in y], meta.shapes),
+                                ("dtypes", [t.dtype for t in y], meta.dtypes)):
+            if got != told:
+                got = [tuple(one) for one in got] if what == "shapes" else got
+                raise Refused(f"the {what} {got} are not {shapes.word}, {told}{shapes.hint}")
+        for place, (t, grad) in enumerate(zip(y, meta.grads)):
+            if keeps and t.requires_grad and not grad:
+                raise Refused(f"output {place} has a gradient, and none in {shapes.word}: nothing would come back for "
+                              "it")
 
     def backward(self, phase, piece, mb, reads, makes):
         env, now, p = self.env, self.now, self.pipe.pieces[piece]
@@ -182,13 +220,11 @@ class Units:
             if weight is not None and env[weight] is not p.bound:
                 p.bind(env[weight])
             stash, held = env[kept], env[read] if read is not None else None
-            edges = [edge for edge in stash.edges if edge is not None]
-            if last:
-                edges, seeds = edges[:1], [torch.full_like(stash.loss, now.weights[mb])]
-            else:
-                seeds = [g for edge, g in zip(stash.edges, env[incoming]) if edge is not None]
+            edges, seeds = stash.edges, [torch.full_like(stash.loss, now.weights[mb])] if last else env[incoming]
+            if None in edges:
+                edges, seeds = [e for e in edges if e is not None], [g for e, g in zip(edges, seeds) if e is not None]
             if halves:
-                env[pending] = half = Pending(edges, seeds, stash.inputs, p.parameters)
+                env[pending] = half = Pending(edges, seeds, stash.inputs, p.places)
                 dx = half.dinputs
             else:
                 dx, sums = self._whole(p, edges, seeds, stash, held if whole else None)
@@ -199,7 +235,7 @@ class Units:
                 elif pending is not None:
                     env[pending] = Half(sums, stash.linears)
             if dact is not None:
-                env[dact] = tuple([torch.zeros_like(x) if g is None else g for g, x in zip(dx, stash.inputs)])
+                env[dact] = [torch.zeros_like(x) if g is None else g for g, x in zip(dx, stash.inputs)]
             stash.edges = stash.inputs = None
             if before is not None:
                 env[kept] = None
@@ -208,8 +244,9 @@ class Units:
     @staticmethod
     def _whole(p, edges, seeds, stash, held):
         """Runs autograd over all; the sums of gradients lie under `.grad` meanwhile, for hooks expect them there."""
-        for place, q in enumerate(p.parameters):
-            q.grad = held[place] if held is not None else None
+        if held is not None:
+            for q, g in zip(p.parameters, held):
+                q.grad = g
         if edges and stash.linears:
             with stash.linears:                    # what checkpoints run again must save what F saved
                 torch.autograd.backward(edges, seeds)
@@ -218,8 +255,6 @@ class Units:
         dx, sums = [x.grad for x in stash.inputs], [q.grad for q in p.parameters]
         for q in p.parameters:
             q.grad = None
-        for x in stash.inputs:
-            x.grad = None
         return dx, sums
 
     def weights(self, piece, reads, makes):

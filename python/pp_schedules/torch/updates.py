@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import functools
 import math
-import sys
 import torch
 import torch.distributed as dist
 from ..refused import Refused
@@ -127,9 +126,9 @@ class Updates:
         self.now.skips, pipe.skipped = True, pipe.skipped + 1
         speaker = min(r["rank"] for r in pipe.program.data["programs"] if any(a[1:3] == ["U", "plain"]
                                                                               for a in r["actions"]))
-        if pipe.skipped == 1 and pipe.rank == speaker:
-            print(f"pp: step {pipe.steps}: the norm of the gradients is {norm}: no update; `skipped` counts such steps",
-                  file=sys.stderr, flush=True)
+        if pipe.rank == speaker:
+            pipe.tell("skipped", f"step {pipe.steps}: the norm of the gradients is {norm}: no update; `skipped` counts "
+                      "such steps")
 
     def _plain(self, piece, p, reads, makes):
         env, pipe, now = self.env, self.pipe, self.now

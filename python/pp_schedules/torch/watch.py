@@ -36,16 +36,17 @@ class Watch:
         self.store.set(f"{self.name}/late/{self.rank}", mine)
         others = [self.store.get(key).decode() for rank in range(self.ranks) if rank != self.rank and self.store.check(
             [key := f"{self.name}/late/{rank}"])]
-        key = f"{self.name}/failed"
-        others += [f"failed: {self.store.get(key).decode()}"] if self.store.check([key]) else []
+        others += [f"failed: {self.first()[1]}"] if self.store.check([f"{self.name}/failed"]) else []
         print("; ".join(["pp: " + mine, *others]), file=sys.stderr, flush=True)
 
-    def failed(self, told):
-        """This rank failed first, or another one did: what all should say."""
-        key = f"{self.name}/failed"
-        if self.store.compare_set(key, "", told).decode() in ("", told):
-            return told
-        return self.store.get(key).decode()
+    def first(self):
+        """Whether what failed first was refused, and its text."""
+        return json.loads(self.store.get(f"{self.name}/failed"))
+
+    def failed(self, refused, told):
+        """This rank failed first, or another one did: what all should raise."""
+        self.store.compare_set(f"{self.name}/failed", "", json.dumps([refused, told]))
+        return self.first()
 
     def heard(self, told):
         """A transport failed here: what the rank that failed first said, if one did."""
@@ -55,7 +56,8 @@ class Watch:
             time.sleep(0.05)
         if not self.store.check([key]):
             return None
-        return f"{self.store.get(key).decode()}  (rank {self.rank} stood at {told})"
+        refused, text = self.first()
+        return refused, f"{text}  (rank {self.rank} stood at {told})"
 
     def close(self):
         self.ended.set()
