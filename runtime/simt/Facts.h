@@ -18,7 +18,7 @@ constexpr int64_t blocksOfNorm(int64_t rows) { return rows < 264 ? rows : 264; }
 inline constexpr int64_t elementsOfBlock = 4096;
 constexpr int64_t blocksOfElements(int64_t size) { return (size + elementsOfBlock - 1) / elementsOfBlock; }
 
-/// A kernel by its name, with sizes and numbers in the order of runtime/Pp.h and kernels/Op.h.
+/// A kernel by its name, with sizes and numbers in the order of runtime/Pp.h and runtime/kernels/Op.h.
 struct SizedCall {
   std::string_view kernel;
   const int64_t *dims;
