@@ -1,7 +1,7 @@
 // What identifies a program in the files that its runs write, so that it refuses the files of another program.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_PASSES_FINGERPRINT_H
-#define PP_PASSES_FINGERPRINT_H
+#ifndef PP_ANALYSIS_FINGERPRINT_H
+#define PP_ANALYSIS_FINGERPRINT_H
 
 #include "dialect/pipeline/Pipeline.h"
 #include "llvm/Support/JSON.h"
@@ -19,4 +19,4 @@ std::string differenceFrom(pipeline::ProgramOp program, const llvm::json::Object
 
 } // namespace pp
 
-#endif // PP_PASSES_FINGERPRINT_H
+#endif // PP_ANALYSIS_FINGERPRINT_H

@@ -115,7 +115,7 @@ pp::ChangeOptions requestedChanges() {
   return {fuse, hoist, pp::requestedCosts(), /*forward=*/false, epilogue, interleave};
 }
 
-/// Sets what the command line says of a module: its target, its costs of parts.
+/// Sets the target that the command line names.
 LogicalResult prepareModule(ModuleOp module) {
   if (target != "cpu")
     for (auto program : module.getOps<pp::pipeline::ProgramOp>())
