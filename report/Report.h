@@ -1,4 +1,4 @@
-// What `--emit=tasks|comms|stats|json` print, read off the rank programs that are lowered.
+// What `--emit=tasks|comms|torch|stats|json` print, read off the rank programs that are lowered.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_REPORT_REPORT_H
 #define PP_REPORT_REPORT_H
