@@ -10,7 +10,7 @@ namespace pp {
 
 /// Names and sizes, and hashes: of each task's operand types (`tasks`, by name), of every rank's units in order
 /// (`units`), and of its messages in order (`messages`). A run copies it into its profile and trace as `made_from`.
-llvm::json::Object fingerprintOf(pipeline::ProgramOp program);
+mlir::DictionaryAttr fingerprintOf(pipeline::ProgramOp program);
 
 /// What is wrong with a file whose root this is: it does not say what it was made from, or that was another program,
 /// with the first difference. Empty if it is of this program; `inOrder`: with the same units and messages in the same
