@@ -1,7 +1,7 @@
 // The actions of a schedule in memory: pieces in model order, units and transfers with what they need and make.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_PASSES_ACTIONS_H
-#define PP_PASSES_ACTIONS_H
+#ifndef PP_ANALYSIS_ACTIONS_H
+#define PP_ANALYSIS_ACTIONS_H
 
 #include "dialect/pipeline/Pipeline.h"
 #include "llvm/ADT/DenseMap.h"
@@ -181,4 +181,4 @@ template <> struct llvm::DenseMapInfo<pp::Condition> {
   static bool isEqual(const pp::Condition &a, const pp::Condition &b) { return a == b; }
 };
 
-#endif // PP_PASSES_ACTIONS_H
+#endif // PP_ANALYSIS_ACTIONS_H

@@ -1,7 +1,7 @@
 // Executes rank programs with zero buffering, without time: the machine behind the proofs of progress and of values.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_PASSES_EXECUTION_H
-#define PP_PASSES_EXECUTION_H
+#ifndef PP_ANALYSIS_EXECUTION_H
+#define PP_ANALYSIS_EXECUTION_H
 
 #include "dialect/pipeline/Pipeline.h"
 #include <tuple>
@@ -117,4 +117,4 @@ private:
 
 } // namespace pp
 
-#endif // PP_PASSES_EXECUTION_H
+#endif // PP_ANALYSIS_EXECUTION_H

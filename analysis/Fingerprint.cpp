@@ -47,39 +47,40 @@ void add(Hash &hash, CoordAttr coord) {
 } // namespace
 
 /// For each launched body a hash of the types of its inputs and results.
-static json::Object hashesOfTasks(ProgramOp program) {
-  json::Object hashes;
+static DictionaryAttr hashesOfTasks(ProgramOp program) {
+  Builder builder(program.getContext());
+  NamedAttrList hashes;
+  llvm::DenseSet<Attribute> known;
   SymbolTable symbols(program->getParentOfType<ModuleOp>());
   for (auto rank : program.getOps<RankOp>())
     for (auto launch : rank.getOps<LaunchOp>())
-      if (json::Value &hash = hashes[launch.getCallee()]; hash.kind() == json::Value::Null) {
+      if (known.insert(launch.getCalleeAttr()).second) {
         auto body = symbols.lookup<func::FuncOp>(launch.getCallee());
-        hash = llvm::utohexstr(Hash::hashOf(body ? Hash::str(body.getFunctionType()) : ""), /*LowerCase=*/true,
-                               /*Width=*/16);
+        uint64_t hash = Hash::hashOf(body ? Hash::str(body.getFunctionType()) : "");
+        hashes.append(launch.getCallee(), builder.getStringAttr(llvm::utohexstr(hash, /*LowerCase=*/true, 16)));
       }
-  return hashes;
+  return hashes.getDictionary(program.getContext());
 }
 
-json::Object pp::fingerprintOf(ProgramOp program) {
-  json::Object made;
+DictionaryAttr pp::fingerprintOf(ProgramOp program) {
+  Builder builder(program.getContext());
+  NamedAttrList made;
   DictionaryAttr train = program.getTrain();
-  for (StringRef key : {"model", "schedule", "precision", "gradients"})
-    if (auto text = train.getAs<StringAttr>(key))
-      made[key] = text.getValue();
-  for (StringRef key : {"layers", "batch", "sequence", "vocab"})
-    if (auto number = train.getAs<IntegerAttr>(key))
-      made[key] = number.getInt();
-  made["ranks"] = static_cast<int64_t>(program.getRanks());
+  for (StringRef key : {"model", "schedule", "precision", "gradients", "layers", "batch", "sequence", "vocab"})
+    if (Attribute value = train.get(key); isa_and_nonnull<StringAttr, IntegerAttr>(value))
+      made.set(key, value);
+  auto number = [&](StringRef key, int64_t value) { made.set(key, builder.getI64IntegerAttr(value)); };
+  number("ranks", program.getRanks());
   if (MeshAttr mesh = program.getMeshAttr()) {
-    made["replicas"] = mesh.sizeOf(Axis::data);
-    made["context"] = mesh.sizeOf(Axis::context);
-    made["tensor"] = mesh.sizeOf(Axis::tensor);
+    number("replicas", mesh.sizeOf(Axis::data));
+    number("context", mesh.sizeOf(Axis::context));
+    number("tensor", mesh.sizeOf(Axis::tensor));
   }
-  made["microbatches"] = static_cast<int64_t>(program.getMicrobatches());
-  made["slices"] = static_cast<int64_t>(program.getSlices());
-  made["target"] = program.getTarget().value_or("cpu");
+  number("microbatches", program.getMicrobatches());
+  number("slices", program.getSlices());
+  made.set("target", builder.getStringAttr(program.getTarget().value_or("cpu")));
   if (program.getOps<RankOp>().empty())
-    return made; // not projected yet
+    return made.getDictionary(program.getContext()); // not projected yet
   Hash units, messages;
   for (auto rank : program.getOps<RankOp>()) {
     for (Operation &op : rank.getBody().front()) {
@@ -97,44 +98,59 @@ json::Object pp::fingerprintOf(ProgramOp program) {
     }
     units.add(-1), messages.add(-1); // where the rank ends
   }
-  made["tasks"] = hashesOfTasks(program);
-  made["units"] = units.result();
-  made["messages"] = messages.result();
-  return made;
+  made.set("tasks", hashesOfTasks(program));
+  made.set("units", builder.getStringAttr(units.result()));
+  made.set("messages", builder.getStringAttr(messages.result()));
+  return made.getDictionary(program.getContext());
+}
+
+/// Whether a file says of a text, a number or a dictionary of these what the program says.
+static bool isSame(const json::Value &theirs, Attribute ours) {
+  if (auto text = dyn_cast<StringAttr>(ours))
+    return theirs.getAsString() == text.getValue();
+  if (auto number = dyn_cast<IntegerAttr>(ours))
+    return theirs.getAsInteger() == number.getInt();
+  auto all = cast<DictionaryAttr>(ours);
+  const json::Object *object = theirs.getAsObject();
+  return object && object->size() == all.size() && llvm::all_of(all, [&](NamedAttribute each) {
+           const json::Value *its = object->get(each.getName());
+           return its && isSame(*its, each.getValue());
+         });
 }
 
 std::string pp::differenceFrom(ProgramOp program, const json::Object &root, bool inOrder) {
   const json::Object *found = root.getObject("made_from");
   if (!found || found->empty())
     return "does not say which program it was made from (`made_from`)";
-  json::Object own = fingerprintOf(program);
+  DictionaryAttr own = fingerprintOf(program);
   auto differs = [&](StringRef key) {
-    const json::Value *theirs = found->get(key), *ours = own.get(key);
-    return theirs && ours && *theirs != *ours;
+    const json::Value *theirs = found->get(key);
+    Attribute ours = own.get(key);
+    return theirs && ours && !isSame(*theirs, ours);
   };
-  auto sizeIn = [](const json::Object &made, StringRef axis) { return made.getInteger(axis).value_or(1); };
-  for (StringRef axis : {"replicas", "context", "tensor"}) // absent without a mesh
-    if (int64_t theirs = sizeIn(*found, axis), ours = sizeIn(own, axis); theirs != ours)
+  for (StringRef axis : {"replicas", "context", "tensor"}) { // absent without a mesh
+    auto number = own.getAs<IntegerAttr>(axis);
+    if (int64_t theirs = found->getInteger(axis).value_or(1), ours = number ? number.getInt() : 1; theirs != ours)
       return (Twine("is of another program: its `") + axis + "` is " + Twine(theirs) + ", expected " + Twine(ours))
           .str();
+  }
   for (StringRef key : {"model", "schedule", "ranks", "microbatches", "slices", "layers", "batch", "sequence", "vocab",
                         "precision", "gradients", "target"}) {
     bool isOrder = key == "schedule" || key == "ranks" || key == "microbatches";
-    if ((inOrder || !isOrder) && differs(key))
-      return (Twine("is of another program: its `") + key + "` is " + Hash::str(*found->get(key)) + ", expected " +
-              Hash::str(*own.get(key)))
-          .str();
+    if ((!inOrder && isOrder) || !differs(key))
+      continue;
+    auto number = own.getAs<IntegerAttr>(key);
+    return (Twine("is of another program: its `") + key + "` is " + Hash::str(*found->get(key)) + ", expected " +
+            (number ? std::to_string(number.getInt()) : Hash::str(own.get(key))))
+        .str();
   }
-  const json::Object *theirs = found->getObject("tasks"), *ours = own.getObject("tasks");
+  const json::Object *theirs = found->getObject("tasks");
+  auto ours = own.getAs<DictionaryAttr>("tasks");
   if (inOrder ? differs("tasks") : found->get("tasks") && !theirs)
     return "is of another program: its tasks work on tensors of other sizes, or are others";
-  std::string other; // the first by name, for an object has its entries in no order
-  if (ours && theirs && !inOrder)
-    for (const auto &[name, hash] : *ours)
-      if (const json::Value *its = theirs->get(name); its && *its != hash && (other.empty() || name.str() < other))
-        other = name.str();
-  if (!other.empty())
-    return "is of another program: its task `" + other + "` works on tensors of other sizes";
+  for (NamedAttribute task : !inOrder && ours && theirs ? ours.getValue() : ArrayRef<NamedAttribute>()) // by name
+    if (const json::Value *its = theirs->get(task.getName()); its && !isSame(*its, task.getValue()))
+      return "is of another program: its task `" + task.getName().str() + "` works on tensors of other sizes";
   if (inOrder && differs("units"))
     return "is of another program: its ranks run other units, or the same in another order";
   if (inOrder && differs("messages"))

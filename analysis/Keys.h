@@ -1,7 +1,7 @@
 // Which pieces attend keys and values that the piece before makes: then attentions of slices run beside each other.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_PASSES_KEYS_H
-#define PP_PASSES_KEYS_H
+#ifndef PP_ANALYSIS_KEYS_H
+#define PP_ANALYSIS_KEYS_H
 
 #include "analysis/Actions.h"
 
@@ -35,4 +35,4 @@ private:
 
 } // namespace pp
 
-#endif // PP_PASSES_KEYS_H
+#endif // PP_ANALYSIS_KEYS_H

@@ -1,7 +1,7 @@
 // What was proved of a program, with counts: recorded by the proofs on the program, read and printed from there.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_PASSES_PROOF_H
-#define PP_PASSES_PROOF_H
+#ifndef PP_ANALYSIS_PROOF_H
+#define PP_ANALYSIS_PROOF_H
 
 #include "analysis/lives/Scratch.h"
 #include "mlir/Pass/PassInstrumentation.h"
@@ -101,4 +101,4 @@ void printProofJson(const Proof &proof, llvm::raw_ostream &os);
 
 } // namespace pp
 
-#endif // PP_PASSES_PROOF_H
+#endif // PP_ANALYSIS_PROOF_H

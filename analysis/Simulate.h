@@ -1,7 +1,7 @@
 // Runs the planned rank programs in model time: when each task and message starts and ends, who waits and why.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_PASSES_SIMULATE_H
-#define PP_PASSES_SIMULATE_H
+#ifndef PP_ANALYSIS_SIMULATE_H
+#define PP_ANALYSIS_SIMULATE_H
 
 #include "analysis/Messages.h"
 #include "analysis/costs/Costs.h"
@@ -107,4 +107,4 @@ std::vector<MemoryPoint> memoryCurve(pipeline::RankOp rank, llvm::ArrayRef<doubl
 
 } // namespace pp
 
-#endif // PP_PASSES_SIMULATE_H
+#endif // PP_ANALYSIS_SIMULATE_H

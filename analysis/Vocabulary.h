@@ -4,8 +4,8 @@
 // The shards of a part are pieces next to each other, numbered by their coordinate, with a `vocabulary` attribute. All
 // of them read what the piece before makes; what they make, activations and gradients of activations, is added up for
 // who reads it.
-#ifndef PP_PASSES_VOCABULARY_H
-#define PP_PASSES_VOCABULARY_H
+#ifndef PP_ANALYSIS_VOCABULARY_H
+#define PP_ANALYSIS_VOCABULARY_H
 
 #include "analysis/Actions.h"
 #include "llvm/ADT/Sequence.h"
@@ -41,4 +41,4 @@ inline llvm::iota_range<int64_t> piecesAfter(const Pieces &pieces, int64_t piece
 
 } // namespace pp
 
-#endif // PP_PASSES_VOCABULARY_H
+#endif // PP_ANALYSIS_VOCABULARY_H

@@ -69,28 +69,34 @@ double sgemmRate() {
          1e9;
 }
 
-/// One prepared op of a rank.
+/// One prepared op of a rank, and the arithmetic of a call.
 struct Op {
   OpSpec spec;
+  double flops;
   std::unique_ptr<Kernels> kernels;
   pp_rank_t rank;
-  explicit Op(OpSpec spec) : spec(std::move(spec)) {
+  explicit Op(OpSpec spec, double flops = 0) : spec(std::move(spec)), flops(flops) {
     std::string message;
     if (Kernels::prepare({this->spec}, kernels, message) != PP_OK)
       std::fprintf(stderr, "%s\n", message.c_str());
     rank.kernels = kernels.get();
     rank.optimizer.lr = 1e-4;
   }
-  double rate(double seconds) const { return Kernels::flops(spec) / seconds / 1e9; }
+  double rate(double seconds) const { return flops / seconds / 1e9; }
 };
 
 struct Attention {
   int64_t b, s, heads, groups, d;
 };
 
+/// Pairs of a query and a key that it sees, in one head of a sequence.
+double causalPairs(int64_t s) { return double(s) * double(s + 1) / 2; }
+
 void benchAttention(const Attention &n, Type type) {
   std::vector<int64_t> dims = {n.b, n.s, n.heads, n.groups, n.d, 0, n.s, 0};
-  Op forward({"attention", type, dims, {}, {"causal"}}), backward({"attention_bwd", type, dims, {}, {"causal"}});
+  double flops = 4.0 * double(n.d * n.b * n.heads) * causalPairs(n.s);
+  Op forward({"attention", type, dims, {}, {"causal"}}, flops);
+  Op backward({"attention_bwd", type, dims, {}, {"causal"}}, 2.5 * flops);
   Op sums({"attention_delta", type, {n.b, n.s, n.heads, n.d}, {}, {}});
   size_t queries = size_t(n.b * n.s * n.heads * n.d), keys = size_t(n.b * n.s * n.groups * n.d);
   std::vector<float> q = random(queries), k = random(keys), v = random(keys), dout = random(queries);
@@ -162,7 +168,7 @@ void benchSlices(int64_t s, int64_t n, int64_t heads, int64_t groups, int64_t d)
     }
   });
   // The last slice sees all of its own chunk in the second form, half of it in the first.
-  double more = one.rate(1) * double(n) / forward.back()->rate(1);
+  double more = double(length * s) / (causalPairs(s) - causalPairs(s - length));
   std::printf(" f32 d%-3ld H%-2ld G%-2ld s%-5ld in %2ld slices: rate of the whole's, fwd %3.0f %%, bwd %3.0f %%; last "
               "slice, call "
               "a chunk and merge %3.0f %%\n",
@@ -205,7 +211,6 @@ Bounded timeBounded(const Attention &n, Type type, int64_t window, int64_t docum
 
 /// Time for each pair of a query and a key that it sees, over that of whole causal attention in the same rounds.
 void benchBounded(const Attention &n, Type type) {
-  auto causal = [](int64_t s) { return double(s) * double(s + 1) / 2; };
   const std::pair<int64_t, int64_t> bounds[] = {{0, 0}, {256, 0}, {512, 0}, {2048, 0}, {0, 8}};
   std::vector<Bounded> least(std::size(bounds), {1e30, 1e30});
   for (int round = 0; round < 3; ++round)
@@ -215,10 +220,10 @@ void benchBounded(const Attention &n, Type type) {
     }
   for (size_t i = 1; i < least.size(); ++i) {
     auto [window, documents] = bounds[i];
-    double pairs = documents ? double(documents) * causal(n.s / documents) : causal(n.s);
+    double pairs = documents ? double(documents) * causalPairs(n.s / documents) : causalPairs(n.s);
     if (window)
-      pairs = causal(window) + double(n.s - window) * double(window);
-    double share = causal(n.s) / pairs;
+      pairs = causalPairs(window) + double(n.s - window) * double(window);
+    double share = causalPairs(n.s) / pairs;
     std::printf("%4s d%-3ld H%-2ld G%-2ld s%-5ld window %-4ld documents %-2ld  time of a pair: fwd %4.2f   bwd %4.2f\n",
                 type == Type::Bf16 ? "bf16" : "f32", n.d, n.heads, n.groups, n.s, window, documents,
                 least[i].forward / least[0].forward * share, least[i].backward / least[0].backward * share);
@@ -251,9 +256,11 @@ void attention() {
 void benchGemm(int64_t t, int64_t k, int64_t n) {
   std::vector<int64_t> dims = {t, k, n};
   std::vector<float> x = random(size_t(t * k)), w = random(size_t(k * n)), y = random(size_t(t * n));
-  Op linear({"linear", Type::F32, dims, {}, {}}), biased({"linear", Type::F32, dims, {}, {"bias"}});
-  Op dx({"linear_dx", Type::F32, dims, {}, {}}), dw({"linear_dw", Type::F32, dims, {}, {"accumulate"}});
-  Op turned({"linear", Type::F32, dims, {}, {"transposed"}}), narrow({"linear", Type::Bf16, dims, {}, {}});
+  double flops = 2.0 * double(t * k * n);
+  Op linear({"linear", Type::F32, dims, {}, {}}, flops), biased({"linear", Type::F32, dims, {}, {"bias"}}, flops);
+  Op dx({"linear_dx", Type::F32, dims, {}, {}}, flops), dw({"linear_dw", Type::F32, dims, {}, {"accumulate"}}, flops);
+  Op turned({"linear", Type::F32, dims, {}, {"transposed"}}, flops),
+      narrow({"linear", Type::Bf16, dims, {}, {}}, flops);
   // Beside each the same product by dnnl_sgemm itself: no primitive, no bias, no rounding.
   auto raw = [&](char a, char b, int64_t m, int64_t columns, int64_t depth, float beta) {
     return best([&] {

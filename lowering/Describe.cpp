@@ -7,7 +7,6 @@
 #include "analysis/Optimizer.h"
 #include "lowering/Lowering.h"
 #include "llvm/ADT/StringMap.h"
-#include "llvm/Support/FormatVariadic.h"
 #include <nlohmann/json.hpp>
 
 using namespace mlir;
@@ -746,6 +745,6 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
   for (StringRef key : {"optimizer", "function", "folder", "config", "pad", "lora"})
     if (Attribute value = train.get(key))
       json[key.str()] = toJson(value);
-  json["fingerprint"] = Json::parse(llvm::formatv("{0}", llvm::json::Value(fingerprintOf(program))).str());
+  json["fingerprint"] = toJson(fingerprintOf(program));
   return json.dump();
 }

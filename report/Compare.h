@@ -1,7 +1,7 @@
 // A measured step beside the planned one, by rank, phase and cause, by task and by lane.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_PASSES_COMPARE_H
-#define PP_PASSES_COMPARE_H
+#ifndef PP_REPORT_COMPARE_H
+#define PP_REPORT_COMPARE_H
 
 #include "analysis/Simulate.h"
 
@@ -12,4 +12,4 @@ void printComparison(const Timeline &planned, const Timeline &measured, llvm::ra
 
 } // namespace pp
 
-#endif // PP_PASSES_COMPARE_H
+#endif // PP_REPORT_COMPARE_H

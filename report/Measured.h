@@ -1,7 +1,7 @@
 // Reads what a run measured back into the record that the simulator fills, so that both are drawn and compared alike.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_PASSES_MEASURED_H
-#define PP_PASSES_MEASURED_H
+#ifndef PP_REPORT_MEASURED_H
+#define PP_REPORT_MEASURED_H
 
 #include "analysis/Simulate.h"
 
@@ -14,4 +14,4 @@ mlir::FailureOr<Timeline> readMeasured(pipeline::ProgramOp program, llvm::String
 
 } // namespace pp
 
-#endif // PP_PASSES_MEASURED_H
+#endif // PP_REPORT_MEASURED_H

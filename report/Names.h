@@ -1,7 +1,7 @@
 // What pictures call units and messages, and how they colour phases, roles and causes: the same in all of them.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_PASSES_PICTURES_NAMES_H
-#define PP_PASSES_PICTURES_NAMES_H
+#ifndef PP_REPORT_NAMES_H
+#define PP_REPORT_NAMES_H
 
 #include "analysis/Simulate.h"
 
@@ -52,4 +52,4 @@ std::string withUnit(int64_t bytes);
 
 } // namespace pp
 
-#endif // PP_PASSES_PICTURES_NAMES_H
+#endif // PP_REPORT_NAMES_H

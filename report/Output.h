@@ -1,7 +1,7 @@
 // Where output goes: a file appears whole or not at all, and terminals, pipes and descriptors are written as they are.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_PASSES_OUTPUT_H
-#define PP_PASSES_OUTPUT_H
+#ifndef PP_REPORT_OUTPUT_H
+#define PP_REPORT_OUTPUT_H
 
 #include "llvm/ADT/STLFunctionalExtras.h"
 #include "llvm/Support/LogicalResult.h"
@@ -32,4 +32,4 @@ llvm::LogicalResult writeOutput(llvm::StringRef path, std::string &why,
 
 } // namespace pp
 
-#endif // PP_PASSES_OUTPUT_H
+#endif // PP_REPORT_OUTPUT_H

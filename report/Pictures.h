@@ -1,7 +1,7 @@
 // What `--emit=timeline` and the other pictures draw, all of them from the one record of a simulated or measured run.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_PASSES_PICTURES_PICTURES_H
-#define PP_PASSES_PICTURES_PICTURES_H
+#ifndef PP_REPORT_PICTURES_H
+#define PP_REPORT_PICTURES_H
 
 #include "analysis/Simulate.h"
 
@@ -39,4 +39,4 @@ llvm::LogicalResult writeChakra(pipeline::ProgramOp program, const Timeline &tim
 
 } // namespace pp
 
-#endif // PP_PASSES_PICTURES_PICTURES_H
+#endif // PP_REPORT_PICTURES_H

@@ -1,7 +1,7 @@
-// What `--emit=tasks|comms|stats|json` print, read off the rank programs that are lowered.
+// What `--emit=tasks|comms|torch|stats|json` print, read off the rank programs that are lowered.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_PASSES_REPORT_H
-#define PP_PASSES_REPORT_H
+#ifndef PP_REPORT_REPORT_H
+#define PP_REPORT_REPORT_H
 
 #include "analysis/Simulate.h"
 #include "llvm/Support/JSON.h"
@@ -50,4 +50,4 @@ llvm::LogicalResult writeProgram(mlir::ModuleOp module, const Timeline &timeline
 
 } // namespace pp
 
-#endif // PP_PASSES_REPORT_H
+#endif // PP_REPORT_REPORT_H

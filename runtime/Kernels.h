@@ -56,9 +56,6 @@ public:
   /// Bytes that `prepare` allocated beside the arena: scratch and tables.
   int64_t scratchBytes() const;
 
-  /// The arithmetic of one call, executed convention (causal pairs, scores rebuilt in the backward).
-  static double flops(const OpSpec &spec);
-
   /// The ISA whose loops run here: "avx512_bf16", "avx512", "avx2" or "plain"; PP_ISA in the environment may lower it.
   static const char *isa();
 

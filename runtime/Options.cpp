@@ -20,39 +20,57 @@ struct OptionSpec {
   bool repeats = false; ///< may be given more than once
 };
 
-Status readWhole(const std::string &name, const std::string &value, int64_t low, int64_t high, int64_t &out) {
-  auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out);
-  if (error != std::errc() || end != value.data() + value.size() || out < low || out > high)
-    return invalid("`--", name, "` expects a whole number from ", low, " to ", high, ", got `", value, "`");
-  return {};
-}
-
-Status readReal(const std::string &name, const std::string &value, double low, double high, double &out) {
-  auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out);
-  if (error != std::errc() || end != value.data() + value.size() || !(out >= low && out <= high))
-    return invalid("`--", name, "` expects a number from ", low, " to ", high, ", got `", value, "`");
-  return {};
-}
-
-OptionSpec pathOption(std::string name, std::string value, std::string help, std::string Options::*place) {
-  return {name, std::move(value), std::move(help), [name, place](const std::string &path, Options &options) {
-            if (path.empty())
-              return invalid("`--", name, "` expects a path, got nothing");
-            options.*place = path;
+/// An option that reads its value into `place`, which may be optional, as a number from `low` to `high`.
+template <typename Place, typename Number>
+OptionSpec numberOption(std::string name, std::string value, std::string help, Number low, Number high, Place place) {
+  return {name, std::move(value), std::move(help), [=](const std::string &word, Options &options) {
+            Number number = 0;
+            auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+            if (error != std::errc() || end != word.data() + word.size() || !(number >= low && number <= high))
+              return invalid("`--", name, "` expects a ", std::is_integral_v<Number> ? "whole number" : "number",
+                             " from ", low, " to ", high, ", got `", word, "`");
+            std::invoke(place, options) = number;
             return Status();
           }};
 }
 
-OptionSpec wholeOption(std::string name, std::string help, int64_t low, std::optional<int64_t> Options::*place,
-                       int64_t high = 1000000000) {
-  return {name, "N", std::move(help), [name, low, high, place](const std::string &value, Options &options) {
-            return readWhole(name, value, low, high, (options.*place).emplace());
+template <typename Place>
+OptionSpec wholeOption(std::string name, std::string value, std::string help, int64_t low, Place place,
+                       int64_t high = mostSteps) {
+  return numberOption(std::move(name), std::move(value), std::move(help), low, high, place);
+}
+
+OptionSpec pathOption(std::string name, std::string value, std::string help, std::string Options::*place) {
+  return {name, std::move(value), std::move(help), [name, place](const std::string &path, Options &options) {
+            options.*place = path;
+            return path.empty() ? invalid("`--", name, "` expects a path, got nothing") : Status();
           }};
 }
 
 OptionSpec switchOption(std::string name, std::string help, bool Options::*place) {
   return {std::move(name), "", std::move(help), [place](const std::string &, Options &options) {
             options.*place = true;
+            return Status();
+          }};
+}
+
+/// "`a`, `b` or `c`".
+std::string listed(std::span<const std::string> words) {
+  std::string out;
+  for (size_t i = 0; i < words.size(); ++i)
+    out += (i == 0 ? "`" : i + 1 < words.size() ? "`, `" : "` or `") + words[i];
+  return out + "`";
+}
+
+/// An option whose value is one of some words, each of which stands for a value of `place`.
+template <typename Place, typename Value>
+OptionSpec choiceOption(std::string name, std::string value, std::string help, Place place,
+                        std::vector<std::string> words, std::vector<Value> values) {
+  return {name, std::move(value), std::move(help), [=](const std::string &word, Options &options) {
+            auto at = std::find(words.begin(), words.end(), word);
+            if (at == words.end())
+              return invalid("`--", name, "` expects ", listed(words), ", got `", word, "`");
+            std::invoke(place, options) = values[size_t(at - words.begin())];
             return Status();
           }};
 }
@@ -76,65 +94,19 @@ Status readEval(const std::string &value, Options &options) {
   return {};
 }
 
-Status readSends(const std::string &value, Options &options) {
-  if (value != "buffered" && value != "rendezvous")
-    return invalid("`--sends` expects `buffered` or `rendezvous`, got `", value, "`");
-  options.transport.sends = value == "buffered" ? Sends::Buffered : Sends::Rendezvous;
-  return {};
-}
-
-Status readCarrier(const std::string &value, Options &options) {
-  constexpr std::pair<const char *, Carrier> carriers[] = {
-      {"mpi", Carrier::Mpi}, {"threads", Carrier::Threads}, {"nccl", Carrier::Nccl}};
-  for (auto [name, carrier] : carriers)
-    if (value == name)
-      options.carrier = carrier;
-  if (options.carrier == Carrier::Unsaid)
-    return invalid("`--transport` expects `mpi`, `threads` or `nccl`, got `", value, "`");
-  return {};
-}
-
-Status readSeed(const std::string &value, Options &options) {
-  int64_t seed = 0;
-  PP_TRY(readWhole("seed", value, 0, INT64_MAX, seed));
-  options.seed = uint64_t(seed);
-  return {};
-}
-
-Status readNames(const std::string &value, Options &options) {
-  std::istringstream all(value);
-  for (std::string name; std::getline(all, name, ',');)
-    if (name.empty())
-      return invalid("`--allow-unused` expects names with commas between them, got `", value, "`");
-    else
-      options.allowUnused.push_back(name);
-  return options.allowUnused.empty() ? invalid("`--allow-unused` expects the name of a tensor, got nothing") : Status();
-}
-
-Status readChanged(const std::string &value, Options &options) {
-  std::istringstream all(value);
-  for (std::string name; std::getline(all, name, ',');)
-    if (name != "data" && name != "optimizer" && name != "shape" && name != "config")
-      return invalid("`--changed` expects `data`, `optimizer`, `shape` or `config`, with commas between them, got `",
-                     value, "`");
-    else
-      options.changed.push_back(name);
-  return options.changed.empty() ? invalid("`--changed` expects `data`, `optimizer`, `shape` or `config`, got nothing")
-                                 : Status();
-}
-
-Status readPacking(const std::string &value, Options &options) {
-  for (Packing packing : {Packing::Whole, Packing::Split, Packing::Stream})
-    if (value == nameOf(packing))
-      options.packing = packing;
-  return options.packing ? Status() : invalid("`--pack` expects `whole`, `split` or `stream`, got `", value, "`");
-}
-
-Status readSaveType(const std::string &value, Options &options) {
-  for (auto [name, type] : {std::pair("f32", Type::F32), {"bf16", Type::Bf16}, {"f16", Type::F16}})
-    if (value == name)
-      options.saveType = type;
-  return options.saveType ? Status() : invalid("`--save-type` expects `f32`, `bf16` or `f16`, got `", value, "`");
+/// An option with words that have commas between them, each from `known`, or any if that is empty.
+OptionSpec wordsOption(std::string name, std::string help, std::vector<std::string> known,
+                       std::vector<std::string> Options::*place) {
+  return {name, "NAME,..", std::move(help), [=](const std::string &value, Options &options) {
+            std::istringstream all(value + ",");
+            for (std::string word; std::getline(all, word, ',');)
+              if (known.empty() ? word.empty() : std::find(known.begin(), known.end(), word) == known.end())
+                return invalid("`--", name, "` expects ", known.empty() ? "names" : listed(known),
+                               " with commas between them, got `", value, "`");
+              else
+                (options.*place).push_back(word);
+            return Status();
+          }};
 }
 
 Status readShardSize(const std::string &value, Options &options) {
@@ -161,31 +133,28 @@ const std::vector<OptionSpec> &allOptions() {
                  "what the encoder reads, if the model has one; without it, the encoder reads\n"
                  "the tokens before those of the decoder",
                  &Options::source),
-      wholeOption("steps", "train up to step N (20); the learning rate decays until then", 1, &Options::steps),
-      wholeOption("epochs", "instead of --steps: as many steps as it takes to read the data N times", 1,
+      wholeOption("steps", "N", "train up to step N (20); the learning rate decays until then", 1, &Options::steps),
+      wholeOption("epochs", "N", "instead of --steps: as many steps as it takes to read the data N times", 1,
                   &Options::epochs, 1000000),
       switchOption("shuffle", "read the sequences of the data in another order in each epoch", &Options::shuffle),
-      {"pack", "KIND",
-       "rows of documents: whole (a document that does not fit begins a row), split (it goes on in\n"
-       "the next row), or stream (documents are not told apart)",
-       readPacking},
+      choiceOption("pack", "KIND",
+                   "rows of documents: whole (a document that does not fit begins a row), split (it goes on in\n"
+                   "the next row), or stream (documents are not told apart)",
+                   &Options::packing, {"whole", "split", "stream"},
+                   std::vector{Packing::Whole, Packing::Split, Packing::Stream}),
       {"eval", "[NAME=]FILE",
        "say the loss over all rows of this file after the last step; nothing learns from it;\n"
        "may be given for several files, each with a name",
        readEval, /*repeats=*/true},
-      {"eval-every", "N", "and after every N steps",
-       [](const std::string &value, Options &options) {
-         return readWhole("eval-every", value, 1, 1000000000, options.evalEvery);
-       }},
+      wholeOption("eval-every", "N", "and after every N steps", 1, &Options::evalEvery),
       switchOption("eval-first", "and before step 1", &Options::evalFirst),
       pathOption("logprobs", "FILE",
                  "write the logarithm of each target's probability over the first epoch of --data at the end",
                  &Options::logprobs),
       pathOption("batches", "FILE", "write what the steps would read and how many targets count, and end",
                  &Options::batches),
-      {"lr", "X", "peak learning rate",
-       [](const std::string &value, Options &options) { return readReal("lr", value, 0, 1e6, options.lr.emplace()); }},
-      {"seed", "N", "seed of the first weights and of random tokens (1)", readSeed},
+      numberOption("lr", "X", "peak learning rate", 0.0, 1e6, &Options::lr),
+      wholeOption("seed", "N", "seed of the first weights and of random tokens (1)", 0, &Options::seed, INT64_MAX),
       pathOption("load", "FILE|DIR",
                  "start from the weights of a .safetensors file, or of a folder with a published model",
                  &Options::load),
@@ -195,64 +164,57 @@ const std::vector<OptionSpec> &allOptions() {
                  &Options::merge),
       switchOption("init", "start from random weights, although the program was made from a published folder",
                    &Options::init),
-      {"allow-unused", "NAME,..", "tensors of --load that need not be weights of this model; `*` is any text",
-       readNames},
+      wordsOption("allow-unused", "tensors of --load that need not be weights of this model; `*` is any text", {},
+                  &Options::allowUnused),
       pathOption("save", "DIR", "write a checkpoint there after the last step", &Options::save),
-      {"save-every", "N", "write a checkpoint after every N steps, too, behind the steps that follow",
-       [](const std::string &value, Options &options) {
-         return readWhole("save-every", value, 1, 1000000000, options.saveEvery);
-       }},
+      wholeOption("save-every", "N", "write a checkpoint after every N steps, too, behind the steps that follow", 1,
+                  &Options::saveEvery),
       switchOption("save-sync", "let the next step wait until the checkpoint is written: needs no copy in memory",
                    &Options::saveSync),
-      {"keep", "K", "keep K checkpoints (1): DIR is the newest, DIR.step-N those before it",
-       [](const std::string &value, Options &options) { return readWhole("keep", value, 1, 1000000, options.keep); }},
-      {"save-type", "TYPE", "f32, bf16 or f16: of saved weights (as in the folder that was read; else as the program)",
-       readSaveType},
+      wholeOption("keep", "K", "keep K checkpoints (1): DIR is the newest, DIR.step-N those before it", 1,
+                  &Options::keep, 1000000),
+      choiceOption("save-type", "TYPE",
+                   "f32, bf16 or f16: of saved weights (as in the folder that was read; else as the program)",
+                   &Options::saveType, {"f32", "bf16", "f16"}, std::vector{Type::F32, Type::Bf16, Type::F16}),
       {"shard-size", "SIZE",
        "at most so many bytes of weights, or of optimizer state, in a file, as 200MB (5GB); the weight\n"
        "files of a folder that --load read are kept as they are",
        readShardSize},
-      wholeOption("stop-at", "end after step N, although --steps says more", 1, &Options::stopAt),
+      wholeOption("stop-at", "N", "end after step N, although --steps says more", 1, &Options::stopAt),
       pathOption("resume", "DIR", "continue from a checkpoint, bit for bit; seed, lr, and steps or epochs come from it",
                  &Options::resume),
-      {"changed", "NAME,..",
-       "what may differ: data, optimizer or shape (of steps) from the resumed run,\n"
-       "config from the folder that the program was made from",
-       readChanged},
+      wordsOption("changed",
+                  "what may differ: data, optimizer or shape (of steps) from the resumed run,\n"
+                  "config from the folder that the program was made from",
+                  {"data", "optimizer", "shape", "config"}, &Options::changed),
       pathOption("grads", "FILE", "write all gradients of the first step, .safetensors", &Options::grads),
       pathOption("log", "FILE", "write one JSON line for each step", &Options::log),
       pathOption("tensorboard", "DIR", "write loss, rate, norm and speed of each step for TensorBoard",
                  &Options::tensorboard),
-      {"peak-flops", "X", "FLOP/s of a rank at best, as 989e12: the run says which share of them it uses",
-       [](const std::string &value, Options &options) {
-         return readReal("peak-flops", value, 1, 1e18, options.peakFlops.emplace());
-       }},
+      numberOption("peak-flops", "X", "FLOP/s of a rank at best, as 989e12: the run says which share of them it uses",
+                   1.0, 1e18, &Options::peakFlops),
       pathOption("trace", "FILE", "write what every rank did and when, in Chrome's trace format", &Options::trace),
       pathOption("profile", "FILE", "write the times of tasks and messages, for pp-compile --costs", &Options::profile),
-      {"audit", "N",
-       "after every N steps, compare checksums of the messages of the step and of weights that\n"
-       "several devices keep; a flipped bit ends the run with the name of what has it",
-       [](const std::string &value, Options &options) {
-         return readWhole("audit", value, 1, 1000000000, options.auditEvery);
-       }},
-      {"sends", "KIND",
-       "buffered: a send may be done before its receive is posted; rendezvous: never\n"
-       "(default: MPI decides by size; rendezvous with --in-process)",
-       readSends},
-      {"timeout", "SECONDS", "a message that takes longer ends the run (600)",
-       [](const std::string &value, Options &options) {
-         return readReal("timeout", value, 0.001, 1e9, options.transport.timeoutSeconds);
-       }},
-      {"delay", "SECONDS",
-       "each message of a step is so long on its way, which takes no core: shows what hides behind\n"
-       "computation (needs --in-process)",
-       [](const std::string &value, Options &options) {
-         return readReal("delay", value, 0, 3600, options.transport.delaySeconds);
-       }},
-      {"transport", "KIND",
-       "mpi: ranks are processes under mpirun; threads: like --in-process; nccl: mpi, but\n"
-       "GPUs send to each other (default: what the program was linked with)",
-       readCarrier},
+      wholeOption("audit", "N",
+                  "after every N steps, compare checksums of the messages of the step and of weights that\n"
+                  "several devices keep; a flipped bit ends the run with the name of what has it",
+                  1, &Options::auditEvery),
+      choiceOption(
+          "sends", "KIND",
+          "buffered: a send may be done before its receive is posted; rendezvous: never\n"
+          "(default: MPI decides by size; rendezvous with --in-process)",
+          [](Options &options) -> Sends & { return options.transport.sends; }, {"buffered", "rendezvous"},
+          std::vector{Sends::Buffered, Sends::Rendezvous}),
+      numberOption("timeout", "SECONDS", "a message that takes longer ends the run (600)", 0.001, 1e9,
+                   [](Options &options) -> double & { return options.transport.timeoutSeconds; }),
+      numberOption("delay", "SECONDS",
+                   "each message of a step is so long on its way, which takes no core: shows what hides behind\n"
+                   "computation (needs --in-process)",
+                   0.0, 3600.0, [](Options &options) -> double & { return options.transport.delaySeconds; }),
+      choiceOption("transport", "KIND",
+                   "mpi: ranks are processes under mpirun; nccl: the same, but GPUs send to each other\n"
+                   "(default: what the program was linked with)",
+                   &Options::carrier, {"mpi", "nccl"}, std::vector{Carrier::Mpi, Carrier::Nccl}),
       switchOption("no-graph",
                    "launch every kernel of every step on the GPU, not one graph\n(--trace and --profile do so, too)",
                    &Options::noGraph),
@@ -279,6 +241,13 @@ size_t editDistance(const std::string &a, const std::string &b) {
   return row[b.size()];
 }
 
+const OptionSpec *specOf(const std::string &name) {
+  for (const OptionSpec &spec : allOptions())
+    if (spec.name == name)
+      return &spec;
+  return nullptr;
+}
+
 Status unknownOption(const std::string &argument, const std::string &name) {
   if (!argument.starts_with("--"))
     return invalid("unexpected argument `", argument, "`; every option begins with `--`, see --help");
@@ -290,44 +259,53 @@ Status unknownOption(const std::string &argument, const std::string &name) {
   return invalid("unknown option `--", name, "`; see --help");
 }
 
-/// Refuses options that have an effect only together with others.
+/// An option, the other that it needs, or beside which it may not stand, and why.
+struct PairSpec {
+  const char *name, *other, *why = nullptr; ///< without a reason: `name` needs `other`
+};
+constexpr PairSpec allPairs[] = {
+    {"save-every", "save"},
+    {"save-sync", "save-every"},
+    {"keep", "save"},
+    {"save-type", "save"},
+    {"shard-size", "save"},
+    {"eval-every", "eval"},
+    {"eval-first", "eval"},
+    {"delay", "in-process"},
+    {"load", "resume", "both say where to start"},
+    {"adapter", "resume", "both say where to start"},
+    {"init", "load", "both say where to start"},
+    {"init", "resume", "both say where to start"},
+    {"steps", "epochs", "both say where to end"},
+    {"in-process", "transport", "both say how messages go"},
+    {"eval", "trace", "exclude each other, for steps of `--eval` are none of training"},
+    {"eval", "profile", "exclude each other, for steps of `--eval` are none of training"},
+    {"audit", "profile", "exclude each other, for times would hold those of checksums"},
+    {"shard-size", "resume", "exclude each other, for the size of the checkpoint is kept"}};
+
+Status checkPairs(const Options &options) {
+  for (const auto &[name, other, why] : allPairs)
+    if (!options.given.contains(name) || options.given.contains(other) != (why != nullptr))
+      continue;
+    else if (why)
+      return invalid("`--", name, "` and `--", other, "` ", why, "; give one");
+    else
+      return invalid("`--", name, "` needs `--", other, specOf(other)->value.empty() ? "" : " ", specOf(other)->value,
+                     "`");
+  return {};
+}
+
+/// Refuses values that have no effect beside the values of other options.
 Status checkTogether(const Options &options) {
-  if (!options.load.empty() && !options.resume.empty())
-    return invalid("`--load` and `--resume` both say where to start; give one");
-  if (!options.adapter.empty() && !options.resume.empty())
-    return invalid("`--adapter` and `--resume` both say where to start; give one");
-  if (options.saveEvery && options.save.empty())
-    return invalid("`--save-every` needs `--save DIR`");
-  if (options.saveSync && !options.saveEvery)
-    return invalid("`--save-sync` needs `--save-every N`");
-  if (options.keep > 1 && options.save.empty())
-    return invalid("`--keep` needs `--save DIR`");
-  if ((options.evalEvery || options.evalFirst) && options.evals.empty())
-    return invalid("`--eval-", options.evalEvery ? "every" : "first", "` needs `--eval FILE`");
-  if (!options.logprobs.empty() && options.data == "random")
-    return invalid("`--logprobs` has no effect: random tokens have no end");
-  if (!options.evals.empty() && options.isTimed())
-    return invalid("`--eval` and `--", options.trace.empty() ? "profile" : "trace",
-                   "`: its steps are none of training; give one");
-  if (options.auditEvery && !options.profile.empty())
-    return invalid("`--audit` and `--profile`: its times would hold those of checksums; give one");
-  if (options.saveType && options.save.empty())
-    return invalid("`--save-type` needs `--save DIR`");
-  if (options.shardBytes && options.save.empty())
-    return invalid("`--shard-size` needs `--save DIR`");
-  if (options.shardBytes && !options.resume.empty())
-    return invalid("`--shard-size` has no effect beside `--resume`: that of the checkpoint is kept");
-  if (options.steps && options.epochs)
-    return invalid("`--steps` and `--epochs` both say where to end; give one");
+  if (options.data == "random")
+    for (const char *name : {"epochs", "shuffle", "logprobs"})
+      if (options.given.contains(name))
+        return invalid("`--", name, "` has no effect: random tokens have no end");
   for (const std::string &name : options.changed)
-    if (name == "config" ? options.load.empty() : options.resume.empty())
-      return invalid("`--changed ", name, "` needs `--", name == "config" ? "load" : "resume", "`");
-  if (options.data == "random" && (options.epochs || options.shuffle))
-    return invalid("`", options.epochs ? "--epochs" : "--shuffle", "` has no effect: random tokens have no end");
-  for (auto [given, name] : {std::pair(options.epochs.has_value(), "epochs"),
-                             {!options.logprobs.empty(), "logprobs"},
-                             {!options.source.empty(), "source"}})
-    if (given && options.data.starts_with("mix:"))
+    if (const char *other = name == "config" ? "load" : "resume"; !options.given.contains(other))
+      return invalid("`--changed ", name, "` needs `--", other, "`");
+  for (const char *name : {"epochs", "logprobs", "source"})
+    if (options.given.contains(name) && options.data.starts_with("mix:"))
       return invalid("`--", name, "` beside `--data ", options.data, "`: a mixture has neither an end nor one order");
   std::vector<std::pair<const char *, std::string>> ofOneFile = {{"source", options.source}};
   for (const EvalFile &its : options.evals)
@@ -335,16 +313,8 @@ Status checkTogether(const Options &options) {
   for (const auto &[name, path] : ofOneFile)
     if (path.starts_with("mix:"))
       return invalid("`--", name, " ", path, "`: only `--data` reads a mixture");
-  if (options.init && !options.load.empty())
-    return invalid("`--init` and `--load` both say where to start; give one");
-  if (options.init && !options.resume.empty())
-    return invalid("`--init` and `--resume` both say where to start; give one");
-  if (options.inProcess && options.carrier != Carrier::Unsaid && options.carrier != Carrier::Threads)
-    return invalid("`--in-process` is `--transport threads`; give one");
   if (options.carrier == Carrier::Nccl && options.transport.sends != Sends::Plain)
     return invalid("`--sends` has no effect with `--transport nccl`");
-  if (options.transport.delaySeconds > 0 && !options.inProcess && options.carrier != Carrier::Threads)
-    return invalid("`--delay` has no effect without `--in-process`");
   if (options.steps && options.stopAt && *options.stopAt > *options.steps)
     return invalid("`--stop-at ", *options.stopAt, "` has no effect: the last step is ", *options.steps);
   return {};
@@ -378,9 +348,8 @@ Status parseOptions(std::span<const char *const> arguments, Options &options) {
     size_t equals = argument.find('=');
     std::string name =
         argument.starts_with("--") ? argument.substr(2, equals == std::string::npos ? equals : equals - 2) : argument;
-    auto spec = std::find_if(allOptions().begin(), allOptions().end(),
-                             [&](const OptionSpec &each) { return each.name == name; });
-    if (spec == allOptions().end() || !argument.starts_with("--"))
+    const OptionSpec *spec = specOf(name);
+    if (!spec || !argument.starts_with("--"))
       return unknownOption(argument, name);
     if (options.given.contains(name) && !spec->repeats)
       return invalid("`--", name, "` is given twice");
@@ -401,9 +370,8 @@ Status parseOptions(std::span<const char *const> arguments, Options &options) {
   if (options.help)
     return {};
   PP_TRY(checkAlone(options));
-  PP_TRY(checkTogether(options));
-  options.inProcess |= options.carrier == Carrier::Threads;
-  return {};
+  PP_TRY(checkPairs(options));
+  return checkTogether(options);
 }
 
 Status resolveWeights(const Program &program, Options &options) {

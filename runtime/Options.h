@@ -13,8 +13,8 @@
 
 namespace pp {
 
-/// The carrier of messages; Unsaid: as the program was linked.
-enum class Carrier : uint8_t { Unsaid, Mpi, Threads, Nccl };
+/// The carrier of messages between processes; Unsaid: as the program was linked.
+enum class Carrier : uint8_t { Unsaid, Mpi, Nccl };
 
 /// A file of `--eval`, and what its loss is called; empty: it has no name.
 struct EvalFile {

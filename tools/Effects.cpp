@@ -33,7 +33,7 @@ struct Asked : Effects {
            (compares || is({Form::Svg, Form::Report, Form::Trace, Form::Chakra, Form::Stats, Form::Json}));
   }
   /// Tasks with their bytes and their time, or their code; not their names alone.
-  bool readsBodies() const { return isOfRanks() && !is({Form::Tasks, Form::Comms, Form::Timeline}); }
+  bool readsBodies() const { return isOfRanks() && !is({Form::Tasks, Form::Comms, Form::Torch, Form::Timeline}); }
   /// Costs of parts decide in which order messages are posted.
   bool ordersMessages() const { return isBeyondActions() && !hasRanks; }
 };
@@ -53,8 +53,8 @@ static const Row kRows[] = {
     {"max-steps", "a `.pipe` file", [](const Asked &asked) { return asked.isPipe; }},
     {"max-actions", "a `.pipe` file", [](const Asked &asked) { return asked.isPipe; }},
     {"max-megabytes", "a `.pipe` file", [](const Asked &asked) { return asked.isPipe; }},
-    {"fuse", "forms that are made from a schedule, after --emit=actions",
-     [](const Asked &asked) { return asked.ordersMessages(); }},
+    {"fuse", "forms that are made from a schedule, after --emit=actions, but for torch",
+     [](const Asked &asked) { return asked.ordersMessages() && !asked.is({Form::Torch}); }},
     {"interleave", "forms that are made from a schedule, after --emit=actions",
      [](const Asked &asked) { return asked.ordersMessages(); }},
     {"hoist", "forms that are made from a schedule, after --emit=actions",
@@ -89,7 +89,9 @@ static const Row kRows[] = {
      [](const Asked &asked) { return asked.is({Form::Report}) || (!isFormRequested() && asked.writesForm()); }},
     {"to-scale", "--emit=timeline", [](const Asked &asked) { return asked.is({Form::Timeline}); }},
     {"columns", "--emit=timeline", [](const Asked &asked) { return asked.is({Form::Timeline}); }},
-    {"messages", "--emit=svg", [](const Asked &asked) { return asked.is({Form::Svg}); }},
+    {"messages", "--emit=svg and torch", [](const Asked &asked) { return asked.is({Form::Svg, Form::Torch}); }},
+    {"waits", "--emit=torch --messages",
+     [](const Asked &asked) { return asked.is({Form::Torch}) && Asked::isGiven("messages"); }},
     {"memory", "--emit=svg", [](const Asked &asked) { return asked.is({Form::Svg}); }},
     {"rank", "--emit=obj and llvm", [](const Asked &asked) { return asked.is({Form::Obj, Form::Llvm}); }},
     {"runtime", "what links an executable",
@@ -106,9 +108,7 @@ static const Row kRows[] = {
      }},
     {"prove", "forms of rank programs", [](const Asked &asked) { return asked.isOfRanks(); }},
     {"dialect", "--import-csv", [](const Asked &) { return false; }},
-    {"name", "--import-csv", [](const Asked &) { return false; }},
-    {"comms", "--export-csv", [](const Asked &) { return false; }},
-    {"waits", "--export-csv", [](const Asked &) { return false; }}};
+    {"name", "--import-csv", [](const Asked &) { return false; }}};
 
 bool pp::isOptionRead(StringRef option, const Effects &effects) {
   Asked asked(effects);

@@ -48,6 +48,7 @@ cl::opt<Form>
              clEnumValN(Form::Actions, "actions", "what the schedule emitted, before anything is inferred"),
              clEnumValN(Form::Tasks, "tasks", "CSV, one row per rank: units (PyTorch's compute-only grammar)"),
              clEnumValN(Form::Comms, "comms", "CSV, one row per rank: units and messages"),
+             clEnumValN(Form::Torch, "torch", "a schedule CSV for PyTorch; see --messages, --waits"),
              clEnumValN(Form::Timeline, "timeline", "a drawing for the terminal"),
              clEnumValN(Form::Svg, "svg", "a figure: units to time scale; see --messages, --memory"),
              clEnumValN(Form::Report, "report", "one HTML page: timeline, memory, idle causes, links, proof"),
@@ -57,7 +58,12 @@ cl::opt<Form>
              clEnumValN(Form::Json, "json", "JSON: the proved programs of the ranks, for drivers in other languages"),
              clEnumValN(Form::Pipe, "pipe",
                         "the `.pipe` file that --from-hf stands for, or the schedule that --plan or --search finds")));
-cl::opt<bool> messagesOption("messages", cl::desc("draw messages as arrows (svg)"), cl::cat(compileOptions()));
+cl::opt<bool>
+    messagesOption("messages", cl::cat(compileOptions()),
+                   cl::desc("draw messages as arrows (svg); write them, too: PyTorch's compute_comms (torch)"));
+cl::opt<bool> waitsOption("waits", cl::init(true), cl::cat(compileOptions()),
+                          cl::desc("write WAIT_SEND and WAIT_REDUCE_GRAD beside the messages, which older versions of "
+                                   "PyTorch do not know (torch; true)"));
 cl::opt<bool> memoryOption("memory", cl::desc("draw the memory of the ranks by role (svg)"), cl::cat(compileOptions()));
 cl::opt<bool> toScaleOption("to-scale", cl::desc("draw B as wide as two other units (timeline)"),
                             cl::cat(compileOptions()));
@@ -206,6 +212,10 @@ static LogicalResult writeText(ModuleOp module, StringRef source, const llvm::So
       break;
     case Form::Comms:
       printComms(program, os);
+      break;
+    case Form::Torch:
+      if (failed(exportTorch(program, {messagesOption, waitsOption}, os)))
+        return failure();
       break;
     case Form::Timeline:
       drawTimeline(program, {toScaleOption, textColumns()}, os);

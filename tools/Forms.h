@@ -22,6 +22,7 @@ enum class Form {
   Actions,
   Tasks,
   Comms,
+  Torch,
   Timeline,
   Svg,
   Report,

@@ -1,7 +1,7 @@
 // What tasks and messages cost: in the units that papers count in, by a cluster's data sheet, or as measured.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_PASSES_COSTS_H
-#define PP_PASSES_COSTS_H
+#ifndef PP_ANALYSIS_COSTS_COSTS_H
+#define PP_ANALYSIS_COSTS_COSTS_H
 
 #include "analysis/BodyTable.h"
 #include "analysis/costs/Interleave.h"
@@ -160,4 +160,4 @@ std::unique_ptr<CostModel> makeCosts(pipeline::ProgramOp program, llvm::StringRe
 
 } // namespace pp
 
-#endif // PP_PASSES_COSTS_H
+#endif // PP_ANALYSIS_COSTS_COSTS_H

@@ -1,7 +1,7 @@
 // How the simulator lets choices of routers fall on experts: equally, by Zipf's law, or as a file says.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_PASSES_EXPERTLOAD_H
-#define PP_PASSES_EXPERTLOAD_H
+#ifndef PP_ANALYSIS_COSTS_EXPERTLOAD_H
+#define PP_ANALYSIS_COSTS_EXPERTLOAD_H
 
 #include "dialect/nn/Nn.h"
 
@@ -23,4 +23,4 @@ private:
 
 } // namespace pp
 
-#endif // PP_PASSES_EXPERTLOAD_H
+#endif // PP_ANALYSIS_COSTS_EXPERTLOAD_H

@@ -4,6 +4,7 @@
 #define PP_BENCH_GPU_CASES_H
 
 #include "runtime/kernels/Op.h"
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,6 +93,19 @@ inline void streams(std::vector<Case> &cases, int64_t t, int64_t h, int64_t f, i
   add("sum_squares", {h * f}, {}, {sums(h * f), sums(2)});
   add("adamw", {h * f}, {},
       {sums(h * f), {Argument::Nothing, 0}, elements(h * f), sums(h * f), sums(h * f), sums(h * f)});
+}
+
+/// The arithmetic of a call of `products`, `pairs` or `attentions`; 0 of what moves memory.
+inline double flopsOf(const OpSpec &spec) {
+  double d[5] = {};
+  std::copy_n(spec.dims.begin(), std::min<size_t>(spec.dims.size(), 5), d);
+  if (spec.kernel.starts_with("linear"))
+    return 2 * d[0] * d[1] * d[2];
+  if (spec.kernel != "attention" && spec.kernel != "attention_bwd")
+    return 0;
+  double pairs =
+      spec.flags.empty() ? d[1] * d[1] : d[1] * (d[1] + 1) / 2; // a causal query sees itself and those before
+  return (spec.kernel == "attention" ? 4 : 10) * d[0] * d[2] * d[4] * pairs;
 }
 
 /// All that are timed, in the order of the rows.

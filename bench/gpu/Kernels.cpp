@@ -1,9 +1,10 @@
 // Times the kernels of the device cuda on a GPU, one line for each shape; bench/gpu/kernels.py adds PyTorch's times.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A line is: kernel, type, dims, microseconds (the median of repeated graph replays), TFLOP/s, GB/s, and for products
-// the time of the fastest algorithm that cuBLASLt has (PP_TUNE) over the time of the one chosen here; for products with
-// an epilogue also the time of the two plain calls (PP_EPILOGUES=off) over that of the one.
+// A line is: kernel, type, dims, microseconds (the median of repeated graph replays), TFLOP/s of products and
+// attention, GB/s, and for products the time of the fastest algorithm that cuBLASLt has (PP_TUNE) over the time of the
+// one chosen here; for products with an epilogue also the time of the two plain calls (PP_EPILOGUES=off) over that of
+// the one.
 //
 // usage: pp-gpu-kernels [--wait] [KERNEL..]    (--wait: for a line of the input after each row; all kernels, or these)
 #include "bench/gpu/Cases.h"
@@ -167,7 +168,7 @@ void report(const Case &one, bool own, bool waits, cudaStream_t stream) {
   for (int64_t dim : one.spec.dims)
     dims += (dims.empty() ? "" : " ") + std::to_string(dim);
   const char *type = one.spec.type == Type::F64 ? "f64" : one.spec.type == Type::F32 ? "f32" : "bf16";
-  std::printf("%s,%s,%s,%.2f,%.1f,%.0f", name.c_str(), type, dims.c_str(), time, Kernels::flops(one.spec) / time * 1e-6,
+  std::printf("%s,%s,%s,%.2f,%.1f,%.0f", name.c_str(), type, dims.c_str(), time, flopsOf(one.spec) / time * 1e-6,
               bytes / time * 1e-3);
   if (one.spec.kernel.starts_with("linear"))
     std::printf(",%.3f", measure(one, "PP_TUNE", "1", stream) / time);

@@ -53,8 +53,6 @@ def ProgramOp : Pipeline_Op<"program", [IsolatedFromAbove, NoTerminator, SingleB
   let hasVerifier = 1;
   let hasRegionVerifier = 1;
   let extraClassDeclaration = [{
-    /// The level of its ops; none if it has pieces and limits only, which every level has.
-    std::optional<Level> getLevel();
     /// How often a step updates its weights.
     int64_t countUpdates() { return getUpdates().value_or(1); }
     /// How many devices lie along an axis; 1 without a mesh.

@@ -32,13 +32,6 @@ StringRef pp::pipeline::describe(Level level) {
   llvm_unreachable("a level");
 }
 
-std::optional<Level> ProgramOp::getLevel() {
-  for (Operation &op : getBody().front())
-    if (std::optional<Level> level = levelOf(&op))
-      return level;
-  return std::nullopt;
-}
-
 static ProgramOp findProgram(ModuleOp module, bool forward, bool redo = false) {
   for (auto program : module.getOps<ProgramOp>())
     if (program.getForward() == forward && program.getRedo() == redo)

@@ -44,7 +44,6 @@ public:
   mlir::FailureOr<int64_t> evaluateInt(const Expr *expr, Scope &scope, const llvm::Twine &what);
   mlir::FailureOr<double> evaluateNumber(const Expr *expr, Scope &scope);
   mlir::LogicalResult run(Block block, Scope &scope);
-  [[nodiscard]] bool hasFailed() const { return !told.empty(); }
 
   /// File-level functions, which come last when a name is looked up.
   Scope globals{nullptr};

@@ -13,6 +13,8 @@
 
 namespace pp {
 
+inline constexpr int64_t mostSteps = 1000000000; ///< of a run, and so of all options that count steps
+
 enum class Packing : uint8_t { Stream, Whole, Split };
 /// `stream`, `whole`, `split`.
 [[nodiscard]] const char *nameOf(Packing packing);

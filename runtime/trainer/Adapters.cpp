@@ -12,7 +12,7 @@
 
 namespace pp {
 
-using json = nlohmann::ordered_json; // patterns are tried in the order of the file
+using Json = nlohmann::ordered_json; // patterns are tried in the order of the file
 
 namespace {
 
@@ -43,14 +43,14 @@ constexpr const char *kRead[] = {"alpha_pattern",  "bias",       "exclude_module
                                  "peft_type",      "r",          "rank_pattern",    "target_modules",
                                  "task_type",      "use_rslora"};
 
-bool saysNothing(const json &value) {
+bool saysNothing(const Json &value) {
   return value.is_null() || value == false || value == "" || (value.is_structured() && value.empty());
 }
 
 bool isWhole(double value) { return std::abs(value) < 1e15 && value == std::floor(value); }
 
-std::string shown(const json &value) {
-  const std::string whole = value.dump(-1, ' ', false, json::error_handler_t::replace);
+std::string shown(const Json &value) {
+  const std::string whole = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   return whole.size() > 200 ? whole.substr(0, 198) + ".." : whole;
 }
 
@@ -85,7 +85,7 @@ bool isPlainPattern(const std::string &pattern) {
 
 class AdapterConfig {
 public:
-  AdapterConfig(const LoraSpec &lora, const std::vector<std::string> &modules, std::string path, json root)
+  AdapterConfig(const LoraSpec &lora, const std::vector<std::string> &modules, std::string path, Json root)
       : lora(lora), modules(modules), path(std::move(path)), root(std::move(root)) {}
 
   Status check() const {
@@ -101,7 +101,7 @@ public:
     for (const std::string &module : modules) {
       PP_TRY(checkNumber("r", "rank_pattern", lora.rank, module));
       PP_TRY(checkNumber("lora_alpha", "alpha_pattern",
-                         isWhole(lora.alpha) ? json(int64_t(lora.alpha)) : json(lora.alpha), module));
+                         isWhole(lora.alpha) ? Json(int64_t(lora.alpha)) : Json(lora.alpha), module));
       PP_TRY(checkModule(module));
     }
     return {};
@@ -111,13 +111,13 @@ private:
   const LoraSpec &lora;
   const std::vector<std::string> &modules;
   const std::string path;
-  const json root;
+  const Json root;
 
   template <size_t count> static bool has(const char *const (&names)[count], const std::string &name) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
   }
 
-  json get(const std::string &field, const json &absent = {}) const { return root.value(field, absent); }
+  Json get(const std::string &field, const Json &absent = {}) const { return root.value(field, absent); }
 
   template <typename... Texts> Status wrong(const std::string &field, const Texts &...what) const {
     const bool isThere = root.contains(field);
@@ -125,8 +125,8 @@ private:
                    isThere ? shown(root.at(field)) : "", ", ", what...);
   }
 
-  Status oneOf(const std::string &field, const std::vector<json> &expected, const json &absent) const {
-    const json value = get(field, absent);
+  Status oneOf(const std::string &field, const std::vector<Json> &expected, const Json &absent) const {
+    const Json value = get(field, absent);
     return std::find(expected.begin(), expected.end(), value) != expected.end()
                ? Status()
                : wrong(field, "this program computes adapters with ", shown(expected.back()));
@@ -134,7 +134,7 @@ private:
 
   /// Some ways to begin change the model's own weights, and peft does so again whenever it reads the folder.
   Status checkFirstValues() const {
-    const json how = get("init_lora_weights", true);
+    const Json how = get("init_lora_weights", true);
     if (how.is_boolean())
       return {};
     std::string name = how.is_string() ? how.get<std::string>() : "";
@@ -163,9 +163,9 @@ private:
   }
 
   /// The rank, or alpha, of a module: of the first pattern that ends its name, or of all.
-  Status checkNumber(const std::string &field, const std::string &patterns, const json &expected,
+  Status checkNumber(const std::string &field, const std::string &patterns, const Json &expected,
                      const std::string &module) const {
-    const json given = get(patterns);
+    const Json given = get(patterns);
     if (!given.is_null() && !given.is_object())
       return wrong(patterns, "expected an object");
     for (const auto &[pattern, value] : given.items()) {
@@ -181,10 +181,10 @@ private:
 
   /// Whether a list names the module, by its whole name or its last parts; a text is a pattern.
   Status names(const std::string &field, const std::string &module, bool &found) const {
-    const json given = get(field);
+    const Json given = get(field);
     if (given.is_string())
       return matches(field, given, module, found);
-    for (const json &name : given.is_null() ? json::array() : given)
+    for (const Json &name : given.is_null() ? Json::array() : given)
       if (!given.is_array() || !name.is_string())
         return wrong(field, "expected a text, or a list of texts");
       else if (const std::string text = name; module == text || module.ends_with("." + text))
@@ -198,7 +198,7 @@ private:
       PP_TRY(names("exclude_modules", module, isExcluded));
     if (isExcluded)
       return wrong("exclude_modules", "by which peft adapts no `", module, "`; this program does");
-    const json targets = get("target_modules");
+    const Json targets = get("target_modules");
     std::string text = targets.is_string() ? targets.get<std::string>() : "";
     std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
     if (text == "all-linear")
@@ -207,21 +207,21 @@ private:
       PP_TRY(names("target_modules", module, isTarget));
     if (!isTarget)
       return wrong("target_modules", "by which peft adapts no `", module, "`; this program does");
-    const bool isWhole = targets.is_array() && std::find(targets.begin(), targets.end(), json(module)) != targets.end();
+    const bool isWhole = targets.is_array() && std::find(targets.begin(), targets.end(), Json(module)) != targets.end();
     return isWhole ? Status() : checkLayer(module);
   }
 
   /// `layers_to_transform` counts by the first number in the module's name, behind one of `layers_pattern`.
   Status checkLayer(const std::string &module) const {
-    const json layers = get("layers_to_transform"), given = get("layers_pattern");
-    if (layers.is_null() || layers == json::array())
+    const Json layers = get("layers_to_transform"), given = get("layers_pattern");
+    if (layers.is_null() || layers == Json::array())
       return {};
-    const auto isNumber = [](const json &layer) { return layer.is_number_integer(); };
+    const auto isNumber = [](const Json &layer) { return layer.is_number_integer(); };
     if (!(layers.is_array() ? std::all_of(layers.begin(), layers.end(), isNumber) : isNumber(layers)))
       return wrong("layers_to_transform", "expected a whole number, or a list of them");
-    json patterns = saysNothing(given) ? json{"[^.]*"} : given.is_array() ? given : json{given};
+    Json patterns = saysNothing(given) ? Json{"[^.]*"} : given.is_array() ? given : Json{given};
     const std::string before = saysNothing(given) ? ".*\\." : "(.*\\.)?";
-    for (const json &pattern : patterns) {
+    for (const Json &pattern : patterns) {
       if (!pattern.is_string())
         return wrong("layers_pattern", "expected a text, or a list of texts");
       for (size_t dot = module.find('.'); dot != std::string::npos; dot = module.find('.', dot + 1)) {
@@ -233,7 +233,7 @@ private:
             matches("layers_pattern", before + "(" + pattern.get<std::string>() + ")", module.substr(0, dot), found));
         if (!found)
           continue;
-        const json layer = std::stoll(module.substr(dot + 1, end - dot - 1));
+        const Json layer = std::stoll(module.substr(dot + 1, end - dot - 1));
         if (layer == layers || (layers.is_array() && std::find(layers.begin(), layers.end(), layer) != layers.end()))
           return {};
         return wrong("layers_to_transform", "by which peft adapts no `", module, "`; this program does");
@@ -248,7 +248,7 @@ Status checkAdapterConfig(const LoraSpec &lora, const std::vector<std::string> &
   const std::string path = withoutEndSlash(folder) + "/" + adapterConfigFile;
   std::string body;
   PP_TRY(readText(path, body));
-  json root;
+  Json root;
   try {
     root = parseOrderedJson(body);
   } catch (const std::exception &error) {
@@ -293,9 +293,9 @@ Status adapterConfig(RankMemory &memory, const std::string &base, std::string &o
         isTransposed = weight->transposed;
   }
   const LoraSpec &lora = memory.emitted.program().lora;
-  json root = {{"peft_type", "LORA"},
+  Json root = {{"peft_type", "LORA"},
                {"task_type", "CAUSAL_LM"},
-               {"base_model_name_or_path", base.empty() ? json() : json(base)},
+               {"base_model_name_or_path", base.empty() ? Json() : Json(base)},
                {"r", lora.rank},
                {"lora_alpha", lora.alpha},
                {"target_modules", targets},

@@ -13,8 +13,7 @@ namespace {
 
 constexpr std::string_view mark = "mix:";
 constexpr size_t mostFiles = 1000, mostStages = 1000;
-constexpr int64_t unit = 1000000;         ///< of weights
-constexpr int64_t mostSteps = 1000000000; ///< as of --steps
+constexpr int64_t unit = 1000000; ///< of weights
 
 /// A number with at most six decimals; -1: it is none.
 int64_t weightOf(std::string_view text) {

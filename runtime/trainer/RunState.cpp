@@ -12,7 +12,6 @@ using nlohmann::ordered_json;
 namespace pp {
 namespace {
 
-constexpr double mostSteps = 1e9;  ///< as of --steps
 constexpr double mostEpochs = 1e6; ///< as of --epochs
 constexpr double mostShardBytes = 0x1p62;
 constexpr double mostTokens = 0x1p53;                                                ///< of all steps

@@ -7,8 +7,6 @@
 
 namespace pp {
 
-static constexpr int64_t mostSteps = 1000000000; ///< as of --steps
-
 Status StepInputs::open(const std::string &name, const std::string &sourceData, uint64_t seed,
                         std::optional<Packing> packing, bool check) {
   PP_TRY(data.open(name, whole.vocab, seed, check));

@@ -70,7 +70,7 @@ class Beside(Meshes):
                 results.append(file.read())
         self.tally.check(results[0] == results[1], "--delay 0.001: the bits of --delay 0")
         refused = harness.call([program, "--data", self.text, "--delay", "0.001"], expect=None)
-        self.tally.check(refused.returncode == 1 and "`--delay` has no effect" in refused.stderr,
+        self.tally.check(refused.returncode == 1 and "`--delay` needs `--in-process`" in refused.stderr,
                          f"--delay without --in-process is refused: {refused.stderr.strip()}")
 
 

@@ -52,12 +52,12 @@ def train(rank, path, v_shaped, port):
         sys.exit(1)
 
 
-def main(translate):
+def main(compiler):
     library = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "stdlib")
     with tempfile.TemporaryDirectory() as folder:
         for number, (file, schedule, v_shaped) in enumerate(SCHEDULES):
             path = os.path.join(folder, schedule + ".csv")
-            subprocess.run([translate, "--export-csv", "--comms", os.path.join(library, file + ".pipe"), "-o", path,
+            subprocess.run([compiler, "--emit=torch", "--messages", os.path.join(library, file + ".pipe"), "-o", path,
                             f"--schedule={schedule}", "-D", f"ranks={RANKS}", "-D", f"microbatches={MICROBATCHES}",
                             "-D", f"layers={STAGES}"], check=True)
             processes.spawn(train, args=(path, v_shaped, 29555 + number), nprocs=RANKS)

@@ -295,14 +295,3 @@ TEST(KernelsPairs, SpecsOfPairsAreChecked) {
             "op 0 `linear_dx_gelu`: it takes no flag `accumulate`");
   EXPECT_EQ(refusal({"linear_dw_bias", Type::F32, {4, 8, 0}, {}, {}}), "op 0 `linear_dw_bias`: dim 2 is 0");
 }
-
-/// The arithmetic of a pair is that of its two.
-TEST(KernelsPairs, Flops) {
-  auto flops = [](const char *kernel, std::vector<int64_t> dims) {
-    return Kernels::flops({kernel, Type::F32, std::move(dims), {}, {}});
-  };
-  EXPECT_EQ(flops("linear_gelu", {4, 8, 24}), flops("linear", {4, 8, 24}) + flops("gelu", {4 * 24}));
-  EXPECT_EQ(flops("linear_add", {4, 8, 24}), flops("linear", {4, 8, 24}) + flops("add", {4 * 24}));
-  EXPECT_EQ(flops("linear_dx_gelu", {4, 8, 24}), flops("linear_dx", {4, 8, 24}) + flops("gelu_bwd", {4 * 8}));
-  EXPECT_EQ(flops("linear_dw_bias", {4, 8, 24}), flops("linear_dw", {4, 8, 24}) + flops("bias_dw", {4, 24}));
-}

@@ -107,27 +107,6 @@ TEST(KernelsPrepare, TokenOutsideTheVocabularyFails) {
   EXPECT_EQ(op.rank.message, "op 0 `embedding` met a token or target outside its vocabulary");
 }
 
-TEST(KernelsPrepare, CountsFlops) {
-  EXPECT_EQ(Kernels::flops({"linear", Type::F32, {2, 3, 5}, {}, {}}), 60);
-  EXPECT_EQ(Kernels::flops({"attention", Type::F32, {2, 4, 6, 3, 8, 0, 4, 0}, {}, {"causal"}}), 4.0 * 2 * 6 * 10 * 8);
-  EXPECT_EQ(Kernels::flops({"attention_bwd", Type::F32, {2, 4, 6, 3, 8, 0, 4, 0}, {}, {}}), 10.0 * 2 * 6 * 16 * 8);
-  // Queries 7 to 10: 3 keys before them all, keys 8 to 12 seen by 0, 1, 2, 3 of them.
-  EXPECT_EQ(Kernels::flops({"attention", Type::F32, {1, 4, 2, 1, 8, 7, 3, 0, 5, 8}, {}, {"causal"}}),
-            4.0 * 2 * (4 * 3 + 0 + 1 + 2 + 3) * 8);
-  // A window of 3: a query sees 1, 2, 3, 3, 3 keys.
-  EXPECT_EQ(Kernels::flops({"attention", Type::F32, {1, 5, 2, 1, 8, 0, 5, 0}, {3}, {"causal"}}), 4.0 * 2 * 12 * 8);
-  // A bias is added to each element; of a norm made again (x - mean) rstd gain + bias or x rstd gain.
-  EXPECT_EQ(Kernels::flops({"linear", Type::F32, {2, 3, 5}, {}, {"bias"}}), 60 + 2 * 5);
-  EXPECT_EQ(Kernels::flops({"layernorm_rebuild", Type::F32, {3, 8}, {}, {}}), 4 * 24);
-  EXPECT_EQ(Kernels::flops({"rmsnorm_rebuild", Type::F32, {3, 8}, {}, {}}), 2 * 24);
-  // Four products and two sums a pair: of 2 heads of 4 pairs, then of the 3 pairs that a table turns.
-  EXPECT_EQ(Kernels::flops({"rope", Type::F32, {1, 3, 2, 8, 0}, {1e4}, {}}), 6 * 3 * 2 * 4);
-  EXPECT_EQ(Kernels::flops({"rope", Type::F32, {1, 3, 2, 8, 0}, {1, 1, 0.5, 0.25}, {}}), 6 * 3 * 2 * 3);
-  // The number of p's columns in a packed row is no size.
-  EXPECT_EQ(Kernels::flops({"swiglu", Type::F32, {24, 4}, {}, {"packed"}}), 10 * 24);
-  EXPECT_EQ(Kernels::flops({"nothing", Type::F32, {}, {}, {}}), 0);
-}
-
 /// Ops of a rank share scratch and tables: 100 equal ropes cost one table.
 TEST(KernelsPrepare, SharesTables) {
   std::unique_ptr<Kernels> one, many;

@@ -91,12 +91,19 @@ TEST(RuntimeOptions, SaysWhatIsWrong) {
     EXPECT_EQ(refusal({"--save=a", "--shard-size", wrong.c_str()}),
               "`--shard-size` expects a number of bytes, as 5GB, 200MB or 4096, got `" + wrong + "`");
   EXPECT_EQ(refusal({"--save=a", "--shard-size=1", "--resume=b"}),
-            "`--shard-size` has no effect beside `--resume`: that of the checkpoint is kept");
+            "`--shard-size` and `--resume` exclude each other, for the size of the checkpoint is kept; give one");
   EXPECT_EQ(refusal({"--allow-unused", "a,,b"}), "`--allow-unused` expects names with commas between them, got `a,,b`");
   EXPECT_EQ(refusal({"--allow-unused", "a"}), "`--allow-unused` needs `--load`");
   EXPECT_EQ(refusal({"--init"}), "`--init` has no effect: this program was not made from a published folder");
   EXPECT_EQ(refusal({"--init", "--load=a"}), "`--init` and `--load` both say where to start; give one");
   EXPECT_EQ(refusal({"--init", "--resume=a"}), "`--init` and `--resume` both say where to start; give one");
+  EXPECT_EQ(refusal({"--changed", "data,seed", "--resume=a"}),
+            "`--changed` expects `data`, `optimizer`, `shape` or `config` with commas between them, got `data,seed`");
+  EXPECT_EQ(refusal({"--transport", "threads"}), "`--transport` expects `mpi` or `nccl`, got `threads`");
+  EXPECT_EQ(refusal({"--transport=mpi", "--in-process"}),
+            "`--in-process` and `--transport` both say how messages go; give one");
+  EXPECT_EQ(refusal({"--keep", "1"}), "`--keep` needs `--save DIR`");
+  EXPECT_EQ(refusal({"--delay", "1"}), "`--delay` needs `--in-process`");
 }
 
 TEST(RuntimeOptions, RefusesWhatHasNoEffect) {

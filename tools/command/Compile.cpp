@@ -10,6 +10,7 @@
 #include "mlir/Support/ToolUtilities.h"
 #include "passes/Passes.h"
 #include "passes/plan/Plan.h"
+#include "report/Report.h"
 #include "tools/Effects.h"
 #include "tools/Forms.h"
 #include "tools/FrontendFlags.h"
@@ -96,6 +97,9 @@ LogicalResult checkRequest(ModuleOp module, const llvm::SourceMgr &sources, bool
   bool proves = pp::wantsProof() && !pp::isFormRequested();
   if (failed(pp::checkEffects({isPipe, hasRanks, proves, splitInput, /*checks=*/false})))
     return failure();
+  for (auto program : module.getOps<pp::pipeline::ProgramOp>())
+    if (pp::requestedForm() == pp::Form::Torch && failed(pp::checkTorch(program)))
+      return failure();
   SmallVector<std::string> read = {input};
   for (unsigned buffer = 1; buffer <= sources.getNumBuffers(); ++buffer)
     read.push_back(sources.getMemoryBuffer(buffer)->getBufferIdentifier().str());
@@ -112,10 +116,11 @@ bool wantsForward() {
 /// The command line's options that let passes change the program.
 pp::ChangeOptions requestedChanges() {
   bool epilogue = epilogues == cl::BOU_TRUE || (epilogues == cl::BOU_UNSET && target == "cuda");
-  return {fuse, hoist, pp::requestedCosts(), /*forward=*/false, epilogue, interleave};
+  bool fuses = fuse && pp::requestedForm() != pp::Form::Torch; // cell by cell what the schedule says
+  return {fuses, hoist, pp::requestedCosts(), /*forward=*/false, epilogue, interleave};
 }
 
-/// Sets what the command line says of a module: its target, its costs of parts.
+/// Sets the target that the command line names.
 LogicalResult prepareModule(ModuleOp module) {
   if (target != "cpu")
     for (auto program : module.getOps<pp::pipeline::ProgramOp>())

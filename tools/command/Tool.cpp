@@ -36,7 +36,7 @@ const Verb kVerbs[] = {
     {"json", "write the proved programs of all ranks, for drivers in other languages", "--emit=json",
      "from-hf config-note"},
     {"import-csv", "write the `.pipe` file of a schedule CSV of PyTorch", "--import-csv", ""},
-    {"export-csv", "write the schedule CSV of PyTorch of a `.pipe` file", "--export-csv", ""},
+    {"export-csv", "write a schedule CSV for PyTorch", "--emit=torch", "from-hf config-note"},
     {"advise", "read a job of Megatron-LM or torchtitan, and say what would be faster (in the package for Python)", "",
      ""},
     {"verify", "check a program of `pp json` again (in the package for Python)", "", ""},
@@ -116,7 +116,7 @@ static void showOptionsOf(const Verb &verb, ArrayRef<const char *> words) {
   SmallVector<StringRef> shown;
   verb.shown.split(shown, ' ');
   if (wantsTranslation())
-    llvm::append_range(shown, optionsOfTranslation(verb.name == "import-csv"));
+    llvm::append_range(shown, optionsOfTranslation());
   bool isForm = !wantsTranslation() && verb.name != "lsp";
   Effects effects = {/*isPipe=*/true, /*hasRanks=*/false, wantsProof() && !isFormRequested(), false, false};
   showOnly(shown, [&](StringRef option) { return isForm && isOptionRead(option, effects); });
@@ -138,10 +138,8 @@ static bool readWords(SmallVectorImpl<const char *> &words, const CodeMaker *mak
   SmallVector<const cl::OptionCategory *> shown = {&codeOptions(), &frontendFlags(), &compileOptions(), &proofOptions(),
                                                    &simulationOptions()};
   if (toolName() == "pp-translate") {
-    overview = "pp-translate: schedules of other systems and ours\n";
-    SmallVector<StringRef> its(optionsOfTranslation(true));
-    llvm::append_range(its, optionsOfTranslation(false));
-    showOnly(its, [](StringRef) { return false; });
+    overview = "pp-translate: schedules of other systems to `.pipe` files\n";
+    showOnly(optionsOfTranslation(), [](StringRef) { return false; });
     shown = {&frontendFlags(), &translateOptions(), &compileOptions()};
   } else if (!maker) {
     shown.push_back(&translateOptions());
@@ -173,6 +171,6 @@ int pp::runTool(int argc, char **argv, const CodeMaker *maker) {
   if (!readWords(words, maker))
     return exitCode(failure());
   if (toolName() == "pp-translate" && !wantsTranslation())
-    return exitCode(usage("say what to do: --import-csv or --export-csv; see --help"));
+    return exitCode(usage("say what to do: --import-csv; see --help"));
   return runCommand(words);
 }

@@ -1,4 +1,4 @@
-// Translates schedules of other systems to `.pipe` files, and our schedules to theirs: --import-csv, --export-csv.
+// Translates schedules of other systems to `.pipe` files: --import-csv.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "tools/command/Translate.h"
 #include "dialect/Input.h"
@@ -6,7 +6,6 @@
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Support/ToolUtilities.h"
 #include "passes/Passes.h"
-#include "report/Report.h"
 #include "tools/Forms.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
@@ -18,21 +17,13 @@ namespace {
 
 cl::opt<bool> imports("import-csv", cl::desc("a schedule CSV of PyTorch to a `.pipe` file"),
                       cl::cat(pp::translateOptions()));
-cl::opt<bool> exports("export-csv", cl::desc("a `.pipe` file to a schedule CSV of PyTorch"),
-                      cl::cat(pp::translateOptions()));
 cl::opt<pp::CsvDialect> dialect(
-    "dialect", cl::desc("what the letters of the CSV mean (import)"), cl::init(pp::CsvDialect::Current),
+    "dialect", cl::desc("what the letters of the CSV mean"), cl::init(pp::CsvDialect::Current),
     cl::cat(pp::translateOptions()),
     cl::values(clEnumValN(pp::CsvDialect::Current, "current", "B is the full backward, I and W are its halves"),
                clEnumValN(pp::CsvDialect::V25, "2.5", "PyTorch 2.5: BW is the full backward, B and W its halves")));
-cl::opt<std::string> name("name", cl::desc("name of the schedule that is written (import)"), cl::init("imported"),
+cl::opt<std::string> name("name", cl::desc("name of the schedule that is written"), cl::init("imported"),
                           cl::cat(pp::translateOptions()));
-cl::opt<bool> messages("comms", cl::desc("write the messages, too: PyTorch's compute_comms (export)"),
-                       cl::cat(pp::translateOptions()));
-cl::opt<bool> waits("waits", cl::init(true), cl::cat(pp::translateOptions()),
-                    cl::desc("write WAIT_SEND and WAIT_REDUCE_GRAD, which older versions of PyTorch do not know "
-                             "(export; true)"));
-
 using Sources = std::shared_ptr<llvm::SourceMgr>;
 
 StringRef nameOf(const llvm::SourceMgr &sources) {
@@ -56,28 +47,6 @@ LogicalResult importCsv(const Sources &sources, llvm::raw_ostream &os, MLIRConte
   return success();
 }
 
-LogicalResult exportCsv(const Sources &sources, llvm::raw_ostream &os, MLIRContext *context) {
-  context->printOpOnDiagnostic(false);
-  auto options = pp::frontendOptions();
-  if (failed(options))
-    return failure();
-  OwningOpRef<ModuleOp> module = pp::importPipe(*sources, context, *options);
-  if (!module)
-    return failure();
-  for (auto program : module->getOps<pp::pipeline::ProgramOp>())
-    if (failed(pp::checkTorch(program)))
-      return failure();
-  PassManager manager(context);
-  pp::buildPipeline(manager, pp::Until::Ranks, {},
-                    {/*fuse=*/false, /*hoist=*/false, /*costs=*/""}); // cell by cell what the schedule says
-  if (failed(manager.run(*module)))
-    return failure();
-  for (auto program : module->getOps<pp::pipeline::ProgramOp>())
-    if (failed(pp::exportTorch(program, {messages, waits}, os)))
-      return failure();
-  return success();
-}
-
 } // namespace
 
 cl::OptionCategory &pp::translateOptions() { // a function, for options in other files may be initialised first
@@ -86,32 +55,25 @@ cl::OptionCategory &pp::translateOptions() { // a function, for options in other
 }
 
 pp::NamedValues pp::dialectNames() { return namedValues(dialect); }
-bool pp::wantsTranslation() { return imports || exports; }
+bool pp::wantsTranslation() { return imports; }
 
-ArrayRef<StringRef> pp::optionsOfTranslation(bool isImport) {
-  static const StringRef ofImports[] = {"import-csv", "dialect", "name", "o"};
-  static const StringRef ofExports[] = {"export-csv",  "comms",         "waits",  "D",
-                                        "schedule",    "cluster",       "stdlib", "max-steps",
-                                        "max-actions", "max-megabytes", "o"};
-  return isImport ? ArrayRef(ofImports) : ArrayRef(ofExports);
+ArrayRef<StringRef> pp::optionsOfTranslation() {
+  static const StringRef options[] = {"import-csv", "dialect", "name", "o"};
+  return options;
 }
 
-/// Checks that one of the two directions is asked for, and that every option has an effect in it.
+/// Checks that every option has an effect.
 static LogicalResult checkRequest(StringRef input) {
-  if (imports && exports)
-    return pp::usage("--import-csv and --export-csv are two ways; give one");
   static const StringRef known[] = {"color", "verify-diagnostics", "split-input-file"};
   SmallVector<StringRef> given;
   for (auto &entry : cl::getRegisteredOptions())
     if (entry.getValue()->getNumOccurrences() && !llvm::is_contained(known, entry.getKey()) &&
-        !llvm::is_contained(pp::optionsOfTranslation(imports), entry.getKey()))
+        !llvm::is_contained(pp::optionsOfTranslation(), entry.getKey()))
       given.push_back(entry.getKey());
   llvm::sort(given);
   if (!given.empty())
-    return pp::usage("`" + llvm::Twine(given[0].size() > 1 ? "--" : "-") + given[0] + "` has no effect here; it is " +
-                     (!llvm::is_contained(pp::optionsOfTranslation(!imports), given[0]) ? "not for translations"
-                      : imports                                                         ? "for --export-csv"
-                                                                                        : "for --import-csv"));
+    return pp::usage("`" + llvm::Twine(given[0].size() > 1 ? "--" : "-") + given[0] +
+                     "` has no effect here; it is not for --import-csv");
   bool same = false;
   std::string output = pp::namedOutput();
   if (!output.empty() && !llvm::sys::fs::equivalent(output, input, same) && same)
@@ -130,7 +92,7 @@ LogicalResult pp::translate(StringRef input, bool verifies, bool splits) {
     MLIRContext context;
     auto sources = std::make_shared<llvm::SourceMgr>();
     sources->AddNewSourceBuffer(std::move(part), llvm::SMLoc());
-    auto run = [&] { return imports ? ::importCsv(sources, os, &context) : exportCsv(sources, os, &context); };
+    auto run = [&] { return ::importCsv(sources, os, &context); };
     if (!verifies) {
       SourceMgrDiagnosticHandler handler(*sources, &context);
       watchCommandLine(context);

@@ -1,4 +1,4 @@
-// Translations between `.pipe` files and schedule CSV of PyTorch, which pp-translate is for, and verbs of pp.
+// The import of schedule CSV of PyTorch, which pp-translate and a verb of pp are for.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_TOOLS_COMMAND_TRANSLATE_H
 #define PP_TOOLS_COMMAND_TRANSLATE_H
@@ -13,11 +13,11 @@ llvm::cl::OptionCategory &translateOptions();
 /// The values of --dialect.
 NamedValues dialectNames();
 
-/// True if --import-csv or --export-csv asks for one.
+/// True if --import-csv asks for one.
 bool wantsTranslation();
 
-/// The options that have an effect on an import, or on an export.
-llvm::ArrayRef<llvm::StringRef> optionsOfTranslation(bool isImport);
+/// The options that have an effect on it.
+llvm::ArrayRef<llvm::StringRef> optionsOfTranslation();
 
 /// Translates the file, as the command line says. `verifies`, `splits`: for tests, as in --verify-diagnostics.
 llvm::LogicalResult translate(llvm::StringRef input, bool verifies, bool splits);

@@ -1,7 +1,7 @@
 // A `.pipe` file that an editor has open: what is wrong with it, what its words mean, and the step that it makes.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_TOOLS_LSP_DOCUMENT_H
-#define PP_TOOLS_LSP_DOCUMENT_H
+#ifndef PP_TOOLS_EDITOR_DOCUMENT_H
+#define PP_TOOLS_EDITOR_DOCUMENT_H
 
 #include "analysis/Simulate.h"
 #include "frontend/Frontend.h"
@@ -90,4 +90,4 @@ private:
 
 } // namespace pp
 
-#endif // PP_TOOLS_LSP_DOCUMENT_H
+#endif // PP_TOOLS_EDITOR_DOCUMENT_H

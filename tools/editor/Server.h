@@ -1,7 +1,7 @@
 // `pp-compile --lsp`: a server of the Language Server Protocol for `.pipe` files, on standard input and output.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_TOOLS_LSP_SERVER_H
-#define PP_TOOLS_LSP_SERVER_H
+#ifndef PP_TOOLS_EDITOR_SERVER_H
+#define PP_TOOLS_EDITOR_SERVER_H
 
 #include "frontend/Frontend.h"
 
@@ -18,4 +18,4 @@ llvm::LogicalResult serveLanguage(const FrontendOptions &options);
 
 } // namespace pp
 
-#endif // PP_TOOLS_LSP_SERVER_H
+#endif // PP_TOOLS_EDITOR_SERVER_H

@@ -1,7 +1,7 @@
 // `pp-compile --watch`: compiles again whenever a file changes that the program was read from.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_TOOLS_WATCH_WATCH_H
-#define PP_TOOLS_WATCH_WATCH_H
+#ifndef PP_TOOLS_EDITOR_WATCH_H
+#define PP_TOOLS_EDITOR_WATCH_H
 
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/Support/SourceMgr.h"
@@ -22,4 +22,4 @@ void tellFiles();
 
 } // namespace pp
 
-#endif // PP_TOOLS_WATCH_WATCH_H
+#endif // PP_TOOLS_EDITOR_WATCH_H

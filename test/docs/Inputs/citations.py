@@ -1,4 +1,4 @@
-"""Checks that every file and heading to which a page links exists, and every file that a page or a source names."""
+"""Checks that every link of a page leads somewhere, that a page links to each page of docs/, and names of files."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: citations.py ROOT
@@ -37,6 +37,16 @@ def links(root, path, text):
                 yield f"{path}:{number}: `{to}` has no heading `{anchor}`"
 
 
+def unlinked(root, known):
+    """Pages of docs/ to which no other page links."""
+    pages = {path: "\n".join(lines(root, path)) for path in known if path.endswith(".md")}
+    targets = {(path, os.path.normpath(os.path.join(os.path.dirname(path), target)))
+               for path, text in pages.items() for target in re.findall(r"\]\(([^)\s#]+)[^)\s]*\)", text)}
+    for page in sorted(pages):
+        if page.startswith("docs/") and not any(to == page != path for path, to in targets):
+            yield f"{page}: no other page links to it"
+
+
 def exists(known, path, named):
     named = re.sub(r"<\w+>", "*", named)
     named = "stdlib" + named[3:] if named.startswith("std/") else named
@@ -64,7 +74,7 @@ def main():
             problems += names(known, path, text)
             if path.endswith(".md"):
                 problems += links(root, path, text)
-    return report(problems)
+    return report([*problems, *unlinked(root, known)])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Checks the order of the house: small folders, includes that go one way, lengths of lines, pages and CMake, format."""
+"""Checks the order of the house: small folders, includes that go one way, include guards, lengths, format."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: house.py ROOT
@@ -61,6 +61,20 @@ def includes(root, paths):
                     yield f"{path}:{number}: includes `{match[1]}`: {why}"
 
 
+def guards(root, paths):
+    """A header's guard begins with its room and ends with its name, and no two headers share one."""
+    owners = {}
+    for path in paths:
+        match = path.endswith(".h") and re.search(r"^#ifndef (\w+)\n#define \1$", "\n".join(lines(root, path)), re.M)
+        if match and path.split("/")[0] in ROOMS:
+            room, name = path.split("/")[0].upper(), os.path.basename(path)[:-2].upper()
+            if not re.fullmatch(rf"PP_{room}_(\w*){name}_H", match[1]):
+                yield f"{path}: expected an include guard `PP_{room}_.._{name}_H`, got `{match[1]}`"
+            other = owners.setdefault(match[1], path)
+            if other != path:
+                yield f"{path}: `{other}` has the same include guard, `{match[1]}`"
+
+
 def lengths(root, paths):
     cmake = 0
     for path in paths:
@@ -92,7 +106,8 @@ def formatted(root, paths):
 def main():
     root = sys.argv[1]
     paths = list(files(root))
-    return report([*folders(paths), *includes(root, paths), *lengths(root, paths), *formatted(root, paths)])
+    return report([*folders(paths), *includes(root, paths), *guards(root, paths), *lengths(root, paths),
+                   *formatted(root, paths)])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Checks that tools/OPTIONS.md names every option of pp-compile and pp-translate, with its values, and verb of pp."""
+"""Checks that tools/OPTIONS.md names every option of the tools, with its values, verb of pp, and family of folders."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: options.py ROOT, with the tools in PATH
@@ -26,6 +26,10 @@ def main():
         for option in options(tool):
             if not named or not re.search(rf"`{re.escape(option)}(?![-\w])", named[1]):
                 problems.append(f"tools/OPTIONS.md lacks {tool}'s option `{option}`")
+    families = re.findall(r'^family "(\w+)" \{', "\n".join(lines(sys.argv[1], "stdlib/models/families.pipe")), re.M)
+    listed = re.search(r"`--from-hf=DIR`.*Families: ([\w, ]+);", page)
+    problems += [f"tools/OPTIONS.md lacks the family `{family}`" for family in families
+                 if family != "any" and not (listed and family in listed[1].split(", "))]
     return report(problems)
 
 

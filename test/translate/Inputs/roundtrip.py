@@ -14,7 +14,7 @@ def rows(text):
 
 
 def call(*command):
-    return subprocess.run(["pp-translate", *command], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def main(folder, scratch):
@@ -23,12 +23,12 @@ def main(folder, scratch):
                    if not name.startswith("1F1B-"))  # not those that PyTorch refuses
     for name in names:
         pipe = os.path.join(scratch, name + ".pipe")
-        call("--import-csv", os.path.join(folder, name), "-o", pipe)
+        call("pp-translate", "--import-csv", os.path.join(folder, name), "-o", pipe)
         with open(os.path.join(folder, name)) as file:
             given = rows(file.read())
         stages = 1 + max(int(number) for row in given for cell in row for number in re.findall(r"(\d+)[FIBW]\d", cell))
-        form = ["--comms"] if name.endswith("-comms.csv") else []
-        ours = rows(call("--export-csv", *form, pipe, "-D", f"layers={stages}"))
+        form = ["--messages"] if name.endswith("-comms.csv") else []
+        ours = rows(call("pp-compile", "--emit=torch", *form, pipe, "-D", f"layers={stages}"))
         for rank, (mine, theirs) in enumerate(zip(ours, given, strict=True)):
             if mine != theirs:
                 print(f"{name}: rank {rank} runs\n{mine}, not\n{theirs}")
