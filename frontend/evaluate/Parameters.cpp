@@ -97,7 +97,9 @@ private:
       at = originOf(argument, around);
       return evaluator.evaluate(argument, around);
     }
-    if (parameter.value)
+    if (parameter.value) {
+      SMLoc given = givenOf(parameter.value, into);
+      at = given.isValid() ? given : at;
       return evaluator.evaluate(parameter.value, into);
     StringRef shown = parameter.role.empty() ? parameter.name.text : parameter.role;
     if (evaluator.attempt)
