@@ -101,6 +101,7 @@ private:
       SMLoc given = givenOf(parameter.value, into);
       at = given.isValid() ? given : at;
       return evaluator.evaluate(parameter.value, into);
+    }
     StringRef shown = parameter.role.empty() ? parameter.name.text : parameter.role;
     if (evaluator.attempt)
       evaluator.attempt->missing.push_back(shown.str());
