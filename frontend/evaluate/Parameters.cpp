@@ -104,7 +104,9 @@ private:
     }
     StringRef shown = parameter.role.empty() ? parameter.name.text : parameter.role;
     if (evaluator.attempt)
-      evaluator.attempt->missing.push_back(shown.str());
+      for (const auto &[name, size] : evaluator.attempt->sizes)
+        if (name == shown)
+          return Value(size);
     return evaluator.fail(at, "parameter `" + shown + "` of `" + callee.name.text + "` has no value; `-D " + shown +
                                   "=..` gives it one");
   }
