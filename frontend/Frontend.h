@@ -17,8 +17,9 @@ namespace pp {
 /// What is known of a program that was read, right or wrong: for editors, and for those who watch its files.
 struct Attempt {
   std::vector<std::string> files; ///< that it imports, also those that cannot be opened
-  /// Parameters of the schedule and the model that have no value; `ranks`, `microbatches` and `slices` by these words.
-  std::vector<std::string> missing;
+  /// What parameters of the schedule and the model have that nobody gives a value; `ranks`, `microbatches` and `slices`
+  /// by these words.
+  std::vector<std::pair<std::string, int64_t>> sizes;
   /// If not 0: so many layers the stages would share equally. Those of the model they do not.
   int64_t layers = 0;
 };

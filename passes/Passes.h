@@ -38,6 +38,7 @@ struct ChangeOptions {
   bool forward = false;   ///< a program for evaluation beside that for training (DeriveForward.cpp)
   bool epilogues = false; ///< products take the gelu or the bias gradient beside them along (FuseEpilogues.cpp)
   bool interleave = true; ///< units of one `together` hide each other's exchanges (JoinUnits.cpp)
+  bool improve = true;    ///< memory plans get smaller also where they fit the memory as they are (ImprovePlan.cpp)
 };
 
 /// The whole way from elaborated actions, in order; passes/Pipeline.cpp gives one reason a line.

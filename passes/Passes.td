@@ -235,6 +235,10 @@ def PlanSlots : PpPass<"plan-slots", "ranks"> {
     fiftieth above the largest live set, and where launches hand tensors on, stashes lie apart: `slot stash .. places
     [4096, 0]`.
   }];
+  let options = [
+    Option<"improve", "improve", "bool", "true", "also plans that fit the memory as they are">,
+    Option<"limit", "limit", "int64_t", "-1", "bytes that a rank may allocate, -1 for the cluster's">,
+  ];
 }
 
 def DeriveRedo : PpPass<"derive-redo", "ranks"> {

@@ -66,7 +66,7 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
   if (changes.interleave)
     manager.addPass(createInterleaveUnits());
   // One arena per rank.
-  manager.addPass(createPlanSlots());
+  manager.addPass(createPlanSlots({changes.improve, proofs.memoryLimit}));
   // After the memory plan: a step that repeats something does so in the same memory.
   manager.addPass(createDeriveRedo());
   // Before the proofs: they take it as given that a slot comes before who reads it.

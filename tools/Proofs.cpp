@@ -80,6 +80,7 @@ FailureOr<ProofOptions> pp::requestedProofs() {
 }
 
 bool pp::wantsProof() { return prove != Table::None; }
+bool pp::wantsProofAlone() { return wantsProof() && !isFormRequested(); }
 
 void pp::writeProof(ModuleOp module, const PassTimes &times, llvm::raw_ostream &os) {
   for (auto program : module.getOps<pipeline::ProgramOp>()) {

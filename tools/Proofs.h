@@ -21,6 +21,8 @@ llvm::FailureOr<ProofOptions> requestedProofs();
 
 /// True if --prove asks for the table.
 bool wantsProof();
+/// And no form is asked for.
+bool wantsProofAlone();
 
 /// Writes what was proved of the programs of a module, in the form that --prove names.
 void writeProof(mlir::ModuleOp module, const PassTimes &times, llvm::raw_ostream &os);

@@ -82,9 +82,20 @@ void pp::addNames(const Expr *expr, SmallVectorImpl<StringRef> &names) {
   addNames(expr->filter, names);
 }
 
+SMLoc pp::givenOf(const Expr *expr, Scope &scope) {
+  SmallVector<StringRef> names;
+  addNames(expr, names);
+  for (StringRef name : names) {
+    Binding *found = nullptr;
+    for (Scope *its = &scope; its && !found; its = its->parent)
+      found = its->find(name);
+    if (found && found->given.isValid())
+      return found->given;
+  }
+  return {};
+}
+
 SMLoc pp::originOf(const Expr *expr, Scope &scope) {
-  Binding *found = nullptr;
-  for (Scope *its = expr->kind == Expr::Variable ? &scope : nullptr; its && !found; its = its->parent)
-    found = its->find(expr->name);
-  return found && found->given.isValid() ? found->given : expr->at;
+  SMLoc given = givenOf(expr, scope);
+  return given.isValid() ? given : expr->at;
 }

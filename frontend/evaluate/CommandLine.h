@@ -46,7 +46,10 @@ private:
 /// Collects the names that an expression reads.
 void addNames(const Expr *expr, llvm::SmallVectorImpl<StringRef> &names);
 
-/// The origin of an expression's value: the command line, if the expression is a name that was set there.
+/// The place on the command line that set a name which the expression reads, the first one; invalid if none did.
+SMLoc givenOf(const Expr *expr, Scope &scope);
+
+/// The origin of an expression's value: this place if there is one, else the expression.
 SMLoc originOf(const Expr *expr, Scope &scope);
 
 } // namespace pp

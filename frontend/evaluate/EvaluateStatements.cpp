@@ -1,7 +1,7 @@
 // Plain statements: definitions, loops, conditions; and where an action or an error comes from.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "dialect/pipeline/Pipeline.h"
-#include "frontend/evaluate/Evaluator.h"
+#include "frontend/evaluate/CommandLine.h"
 #include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/SaveAndRestore.h"
 
@@ -190,6 +190,8 @@ LogicalResult Evaluator::runLet(const LetStatement *let, Scope &scope) {
     if (failed(value) || failed(define(definition.name, scope)))
       return failure();
     scope.bind(definition.name, std::move(*value), let->changes);
+    if (loops.empty()) // a `require` of a name that a loop defines is rare, and this takes time
+      scope.bindings.back().given = givenOf(definition.value, scope);
   }
   return success();
 }
@@ -265,13 +267,16 @@ LogicalResult Evaluator::runRequire(const RequireStatement *require, Scope &scop
   SmallVector<const Expr *> names;
   collectNames(require->condition, names);
   std::string values;
+  SMLoc given = givenOf(require->condition, scope);
   for (const Expr *name : names) {
+    given = given.isValid() ? given : predefinedBy(name->name);
     FailureOr<Value> value = variable(name, scope);
     if (failed(value))
       return failure();
     values += (values.empty() ? ", and " : ", ") + name->name.str() + " = " + value->text();
   }
-  return stop(require->at, require->reason, SMLoc::getFromPointer(require->condition->text.begin()),
+  return stop(given.isValid() ? given : require->at, require->reason,
+              SMLoc::getFromPointer(require->condition->text.begin()),
               "this requires `" + require->condition->text + "`" + values);
 }
 

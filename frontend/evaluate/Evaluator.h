@@ -66,6 +66,8 @@ protected:
   virtual mlir::LogicalResult act(const Statement *statement, Scope &scope);
   /// The value of a name that no scope binds: `ranks`, `layers`, a part of the model; nullopt if there is none.
   virtual std::optional<mlir::FailureOr<Value>> predefined(StringRef name, SMLoc at) { return std::nullopt; }
+  /// The place on the command line that set it; invalid if none did.
+  virtual SMLoc predefinedBy(StringRef name) { return {}; }
   /// `stage(2)`, `attn(3)`; nullopt if `name` is no piece.
   virtual std::optional<mlir::FailureOr<Value>> pieceCall(const Expr *call, Scope &scope) { return std::nullopt; }
   /// The number of tokens behind the next one that the model predicts.

@@ -97,11 +97,16 @@ private:
       at = originOf(argument, around);
       return evaluator.evaluate(argument, around);
     }
-    if (parameter.value)
+    if (parameter.value) {
+      SMLoc given = givenOf(parameter.value, into);
+      at = given.isValid() ? given : at;
       return evaluator.evaluate(parameter.value, into);
+    }
     StringRef shown = parameter.role.empty() ? parameter.name.text : parameter.role;
     if (evaluator.attempt)
-      evaluator.attempt->missing.push_back(shown.str());
+      for (const auto &[name, size] : evaluator.attempt->sizes)
+        if (name == shown)
+          return Value(size);
     return evaluator.fail(at, "parameter `" + shown + "` of `" + callee.name.text + "` has no value; `-D " + shown +
                                   "=..` gives it one");
   }

@@ -110,6 +110,7 @@ private:
     if (!layers->value.asInt() || *layers->value.asInt() < 1)
       return evaluator.fail(at, "`layers` must be an int of at least 1, got " + layers->value.text());
     outline.layers = *layers->value.asInt();
+    outline.layersGiven = layers->given;
     return evaluator.checkCount(at, "layers", outline.layers);
   }
 

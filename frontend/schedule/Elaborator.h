@@ -30,6 +30,7 @@ struct ModelOutline {
   llvm::SmallVector<StringRef> kinds; ///< empty text for a kind without a name
   llvm::SmallVector<unsigned> kindOf; ///< by layer
   int64_t layers = 0;
+  SMLoc layersGiven = {};    ///< on the command line
   int64_t furtherTokens = 0; ///< that it predicts: parameters `from targets + k`
   bool isIncomplete = false; ///< something of the model could not be read
   bool isUnknown = false;    ///< the layers, because what says them is wrong; nothing is said of what depends on them
@@ -104,6 +105,7 @@ private:
   mlir::LogicalResult act(const Statement *statement, Scope &scope) override;
   int64_t furtherTokens() const override { return model.furtherTokens; }
   std::optional<mlir::FailureOr<Value>> predefined(StringRef name, SMLoc at) override;
+  SMLoc predefinedBy(StringRef name) override { return name == "layers" ? model.layersGiven : SMLoc(); }
   mlir::FailureOr<Value> listOnce(StringRef name, SMLoc at);
   std::optional<mlir::FailureOr<Value>> pieceCall(const Expr *call, Scope &scope) override;
   void addNames(llvm::SmallVectorImpl<StringRef> &names) override;

@@ -3,6 +3,7 @@
 #include "dialect/nn/Nn.h"
 #include "frontend/Cluster.h"
 #include "frontend/Frontend.h"
+#include "frontend/evaluate/CommandLine.h"
 #include "frontend/schedule/Elaborator.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/Support/MathExtras.h"
@@ -317,9 +318,14 @@ LogicalResult Elaborator::cutStages(const CutStatement *statement, Scope &scope)
   if (!given && more > 0 && attempt)
     attempt->layers = *count;
   // Where the numbers of layers do not fit, the stages are declared all the same: errors of units are told, too.
-  if (!given && least == 0 && !model.isUnknown)
-    (void)fail(statement->at, Twine(*count) + " stages need a layer each, and the model has " + Twine(model.layers) +
-                                  "; `layers` says how many each stage holds, 0 too");
+  if (!given && least == 0 && !model.isUnknown) {
+    SMLoc by = givenOf(statement->count, scope);
+    by = by.isValid() ? by : model.layersGiven;
+    (void)fail(by.isValid() ? by : statement->at,
+               Twine(*count) + " stages need a layer each, and the model has " + Twine(model.layers) +
+                   "; `layers` says how many each stage holds, 0 too",
+               by.isValid() ? statement->at : by, "the stages are cut here");
+  }
   if (failed(checkUnits(statement->at, *count)))
     return failure();
   Family family{"", statement->at, /*indexed=*/true, unsigned(pieces.size()), unsigned(*count), {}};

@@ -26,10 +26,11 @@ ProgramOp programOf(ModuleOp module) { return *module.getOps<ProgramOp>().begin(
 /// A program as it was compiled, proved and simulated.
 struct Trial {
   OwningOpRef<ModuleOp> module;
+  std::unique_ptr<CostModel> costs;
   double makespan = 0, step = 0, bubble = 0;
   double period = 0;  ///< without a barrier; else 0
   double busiest = 0; ///< how long the rank works that works longest
-  double shared = 0;  ///< and how long each rank works if they share the work by their speeds
+  double work = 0;    ///< of all ranks
   bool hasPairs = false;
   bool isUnitTime = true;
   std::vector<int64_t> arenas; ///< by rank
@@ -100,15 +101,25 @@ private:
 
 } // namespace
 
-/// Two units side by side count once.
-static double workOf(const RankTimeline &rank) {
-  double work = 0, end = 0;
-  for (const Span &span : rank.spans) {
-    if (span.isWork())
-      work += std::max(0.0, span.end - std::max(span.start, end));
-    end = std::max(end, span.end);
+/// How long each rank works if all share the units by their speeds, as far side by side as now. No rank is left out
+/// because it has no unit.
+static double sharedWork(const Trial &trial) {
+  ProgramOp program = programOf(*trial.module);
+  std::vector<LaunchOp> units;
+  double apart = 0, speeds = 0;
+  for (auto rank : program.getOps<RankOp>())
+    for (auto launch : rank.getOps<LaunchOp>())
+      if (launch.getUnit().getPhase() != Phase::U) {
+        units.push_back(launch);
+        apart += trial.costs->of(static_cast<int64_t>(rank.getRank()), launch);
+      }
+  for (int64_t rank = 0; rank < static_cast<int64_t>(program.getRanks()); ++rank) {
+    double all = 0;
+    for (LaunchOp unit : units)
+      all += trial.costs->of(rank, unit);
+    speeds += 1 / all;
   }
-  return work;
+  return trial.work > 0 ? trial.work / apart / speeds : 0;
 }
 
 /// Compiles without a limit; the caller judges whether the memory is enough.
@@ -124,12 +135,12 @@ FailureOr<Trial> PlanRun::tryOut(OwningOpRef<ModuleOp> module, bool fuse) const 
     return failure();
   Trial trial;
   ProgramOp compiled = programOf(*module);
-  std::unique_ptr<CostModel> costs = makeCosts(compiled, request.changes.costs);
-  if (!costs)
+  trial.costs = makeCosts(compiled, request.changes.costs);
+  if (!trial.costs)
     return failure();
   Manner manner = request.manner;
   manner.periods |= !hasBarrier;
-  FailureOr<Timeline> timeline = simulate(compiled, *costs, manner);
+  FailureOr<Timeline> timeline = simulate(compiled, *trial.costs, manner);
   if (failed(timeline))
     return failure();
   trial.makespan = timeline->makespan;
@@ -138,15 +149,10 @@ FailureOr<Trial> PlanRun::tryOut(OwningOpRef<ModuleOp> module, bool fuse) const 
   trial.bubble = timeline->bubble();
   trial.isUnitTime = timeline->unitTime;
   for (const RankTimeline &rank : timeline->ranks) {
-    double work = workOf(rank);
-    trial.busiest = std::max(trial.busiest, work);
-    trial.shared += 1 / work; // ranks with equal shares of the work: their speeds add up
-    double apart = 0;
-    for (const Span &span : rank.spans)
-      apart += span.isWork() ? span.end - span.start : 0;
-    trial.hasPairs |= apart > work * (1 + 1e-9);
+    trial.busiest = std::max(trial.busiest, rank.busy);
+    trial.work += rank.busy;
+    trial.hasPairs |= llvm::any_of(rank.spans, [](const Span &span) { return span.lane > 0; });
   }
-  trial.shared = static_cast<double>(timeline->ranks.size()) / trial.shared;
   for (auto rank : compiled.getOps<RankOp>())
     trial.arenas.push_back(static_cast<int64_t>(rank.getArenaBytes().value_or(0)));
   for (auto rank : compiled.getOps<RankOp>())
@@ -206,24 +212,23 @@ LogicalResult PlanRun::planWith(PlanEffort effort, int64_t ahead, PlanProblem pr
 FailureOr<std::pair<TimedProblem, PlanOrder>> PlanRun::read(bool isSplit) const {
   OwningOpRef<ModuleOp> module = copy();
   auto orderOf = [&](const PlanProblem &problem) { return readPlanOrder(programOf(*module), problem); };
-  auto readFrom = [&](ProgramOp compiled) {
-    std::unique_ptr<CostModel> costs = makeCosts(compiled, request.changes.costs);
+  auto readFrom = [&](const Trial &trial) {
     std::vector<int64_t> room = limits;
     for (int64_t &its : room)
       its -= beside;
-    TimedProblem timed = readPlanProblem(compiled, *costs, isSplit, room, orderOf);
+    TimedProblem timed = readPlanProblem(programOf(*trial.module), *trial.costs, isSplit, room, orderOf);
     timed.problem.hasBarrier = hasBarrier;
     PlanOrder order = orderOf(timed.problem);
     return std::pair(std::move(timed), std::move(order));
   };
   if (!isSplit)
-    return readFrom(programOf(*written->module));
+    return readFrom(*written);
   splitBackwards(programOf(*module));
   // A profile has times of what ran: of fused units where there were any.
   FailureOr<Trial> halves = tryOut(OwningOpRef<ModuleOp>(module->clone()), /*fuse=*/isProfile);
   if (failed(halves))
     return failure();
-  return readFrom(programOf(*halves->module));
+  return readFrom(*halves);
 }
 
 LogicalResult PlanRun::planHalves(bool isSplit) {
@@ -347,9 +352,10 @@ FailureOr<PlanOutcome> pp::outcomeAsWritten(ModuleOp module, const PlanRequest &
   if (failed(trial))
     return failure();
   std::vector<int64_t> limits = memoryLimitsOf(programOf(module), request.proofs.memoryLimit);
+  double shared = sharedWork(*trial);
   PlanOutcome outcome = {
       trial->makespan, trial->step, trial->bubble, trial->busiest, trial->peak() + trial->scratch, trial->isUnitTime,
-      "as written",    {},          trial->shared, trial->hasPairs};
+      "as written",    {},          shared,        trial->hasPairs};
   if (limits.front() >= 0)
     outcome.fill = trial->fullest(limits, trial->scratch).second;
   return outcome;

@@ -12,6 +12,8 @@
 // own. A forward program is planned after the training program, in its arena: weights, optimizer state and older
 // weights have their places from there, and the other slots lie around them.
 #include "analysis/Actions.h"
+#include "analysis/Proof.h"
+#include "analysis/lives/Scratch.h"
 #include "mlir/IR/Threading.h"
 #include "passes/Passes.h"
 #include "passes/project/SlotLayout.h"
@@ -282,6 +284,8 @@ LogicalResult checkBytes(RankOp rank) {
 }
 
 struct PlanSlots : public pp::impl::PlanSlotsBase<PlanSlots> {
+  using PlanSlotsBase::PlanSlotsBase;
+
   void runOnPrograms() override {
     for (auto program : getOperation().getOps<ProgramOp>())
       for (auto rank : program.getOps<RankOp>())
@@ -291,8 +295,9 @@ struct PlanSlots : public pp::impl::PlanSlotsBase<PlanSlots> {
       if (program.getForward())
         continue; // below
       int64_t work = std::min<int64_t>(kRankWork, kProgramWork / std::max<int64_t>(program.getRanks(), 1));
+      std::vector<int64_t> limits = memoryLimitsOf(program, limit);
       parallelForEach(&getContext(), llvm::to_vector(program.getOps<RankOp>()),
-                      [&](RankOp rank) { planRank(rank, work); });
+                      [&](RankOp rank) { planRank(rank, work, limits[rank.getRank()]); });
     }
     ProgramOp forward = ProgramOp::forwardOf(getOperation()), training = ProgramOp::trainingOf(getOperation());
     if (!forward || !training)
@@ -306,7 +311,12 @@ struct PlanSlots : public pp::impl::PlanSlotsBase<PlanSlots> {
   /// apart.
   static constexpr int64_t kRankWork = 40'000'000, kProgramWork = 400'000'000;
 
-  static void planRank(RankOp rank, int64_t work) {
+  void planRank(RankOp rank, int64_t work, int64_t memory) const {
+    if (!improve) {
+      Plan plan(rank, /*host=*/false, /*apart=*/false), host(rank, /*host=*/true, /*apart=*/false);
+      if (memory < 0 || plan.layout.bytes + scratchOf(rank).total() <= memory)
+        return setPlan(rank, plan, &host);
+    }
     Plan plan = planArena(rank, /*host=*/false, work), host = planArena(rank, /*host=*/true, work);
     setPlan(rank, plan, &host);
   }

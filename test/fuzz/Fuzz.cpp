@@ -107,15 +107,9 @@ Base judgeBase(Judge &judge, int64_t number) {
   add(*judge.copy(), "none", -1);
   for (int64_t mutant = 0; mutant < mutants; ++mutant) {
     Dice own(pp::hashOf(pp::hashOf(seed, uint64_t(number)), uint64_t(mutant)));
-    for (int attempt = 0; attempt < 6; ++attempt) {
-      llvm::StringRef name =
-          only.empty() ? mutationNames()[size_t(own.below(int64_t(mutationNames().size())))] : llvm::StringRef(only);
-      auto module = judge.copy();
-      if (!mutate(*module, name, own))
-        continue;
+    llvm::StringRef name;
+    if (auto module = drawMutant(judge.compiled(), own, name, only))
       add(*module, name, mutant);
-      break;
-    }
   }
   if (only.empty())
     judgeActions(judge, result, number, add);

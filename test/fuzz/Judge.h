@@ -43,7 +43,8 @@ public:
 
   /// Compiles the schedule to rank programs with the product's pipeline, up to its proofs.
   bool compile(const Schedule &schedule, std::string &why);
-  /// A copy of the compiled rank programs.
+  /// The compiled rank programs, and a copy of them.
+  mlir::ModuleOp compiled() { return *base; }
   mlir::OwningOpRef<mlir::ModuleOp> copy() { return mlir::ModuleOp(base->clone()); }
   /// Verdict and outcome; `threads`: the threads transport runs it as well.
   Case judge(mlir::ModuleOp module, uint64_t seed, bool threads);

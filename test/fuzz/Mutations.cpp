@@ -135,9 +135,9 @@ bool mutate(ModuleOp module, llvm::StringRef name, Dice &dice) {
   return found != allMutations().end() && found->apply(module, dice);
 }
 
-OwningOpRef<ModuleOp> drawMutant(ModuleOp module, Dice &dice, llvm::StringRef &name) {
+OwningOpRef<ModuleOp> drawMutant(ModuleOp module, Dice &dice, llvm::StringRef &name, llvm::StringRef only) {
   for (int attempt = 0; attempt < 6; ++attempt) {
-    name = mutationNames()[size_t(dice.below(int64_t(mutationNames().size())))];
+    name = only.empty() ? mutationNames()[size_t(dice.below(int64_t(mutationNames().size())))] : only;
     if (OwningOpRef<ModuleOp> mutant = module.clone(); mutate(*mutant, name, dice))
       return mutant;
   }

@@ -30,13 +30,13 @@ static void print(Judge &judge, ModuleOp module, llvm::StringRef mutation) {
 
 int writeVerdicts(int argc, char **argv) {
   uint64_t seed = 0, count = 0;
-  if (argc != 4 || llvm::StringRef(argv[2]).getAsInteger(10, seed) ||
-      llvm::StringRef(argv[3]).getAsInteger(10, count)) {
-    llvm::errs() << "usage: pp-fuzz verdicts STDLIB FILE.mlir SEED COUNT\n";
+  if (argc != 3 || llvm::StringRef(argv[1]).getAsInteger(10, seed) ||
+      llvm::StringRef(argv[2]).getAsInteger(10, count)) {
+    llvm::errs() << "usage: pp-fuzz verdicts FILE.mlir SEED COUNT\n";
     return 1;
   }
-  Judge judge(argv[0]);
-  OwningOpRef<ModuleOp> module = judge.read(argv[1]);
+  Judge judge(PP_STDLIB_DIR);
+  OwningOpRef<ModuleOp> module = judge.read(argv[0]);
   if (!module)
     return 1;
   print(judge, *OwningOpRef<ModuleOp>(module->clone()), "none");

@@ -1,13 +1,20 @@
 // Tensors of one slot at places of their own: where whole slots would leave gaps, and where I hands what F saved on to W.
 // RUN: pp-opt %s --pp-plan-slots --pp-prove-slots | FileCheck %s
+// RUN: pp-opt %s --pp-plan-slots=improve=false --pp-prove-slots | FileCheck %s --check-prefix=WHOLE
+// RUN: pp-opt %s "--pp-plan-slots=improve=false limit=320" | FileCheck %s --check-prefix=WHOLE
+// RUN: pp-opt %s "--pp-plan-slots=improve=false limit=319" | FileCheck %s --check-prefix=LIMIT
 
 !s = !pipeline.slot<tuple<tensor<16xf32>>>
 !two = !pipeline.slot<tuple<tensor<16xf32>, tensor<16xf32>>>
 
 // b, c and d keep their places. A stash of twice their size comes while c and d, then b and d, then b and c are free: whole,
-// it would need each two of the three side by side, which cannot be, and 320 bytes. So the tensors of one lie apart.
+// it would need each two of the three side by side, which cannot be, and 320 bytes. So the tensors of one lie apart. An
+// editor takes the 320 bytes, if the memory is not less.
 // CHECK-LABEL: pipeline.program @apart
 // CHECK: pipeline.rank 0 arena 256 attributes {peak = {{.*}}live = 256 : i64
+// WHOLE: pipeline.rank 0 arena 320
+// WHOLE: pipeline.slot stash "stash1" offset 192
+// LIMIT: pipeline.rank 0 arena 256
 pipeline.program @apart ranks 1 microbatches 4 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 {

@@ -42,8 +42,7 @@ def bases(compiler, folder, sizes):
 
 def mutants(fuzz, path, seed, count):
     """Verdicts of the compiler, and programs."""
-    stdlib = os.path.join(harness.ROOT, "stdlib")
-    with subprocess.Popen([fuzz, "verdicts", stdlib, path, str(seed), str(count)], stdout=subprocess.PIPE,
+    with subprocess.Popen([fuzz, "verdicts", path, str(seed), str(count)], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True) as running:
         for line in running.stdout:
             text = running.stdout.readline()

@@ -236,6 +236,17 @@ def check_nearest(tally):
     tally.check(fits.returncode == 0, f"{times} times 100 KiB: {fits.stderr}")
 
 
+def check_refused(tally):
+    """Each candidate is refused once, however often it is tried. One device trains 4 sequences in microbatches of 4, of
+    2 or of 1, and only the last ones fit: two are not possible, each with all recomputed."""
+    sizes = [TRAIN, *"-D schedule=single -D layers=2 -D hidden=16 -D vocab=64 -D sequence=64 -D microbatches=1".split(),
+             "-D", "microbatch=4", "--cluster=cpu", "--search"]
+    said = call([COMPILER, *sizes, "--memory-limit=100KiB"], expect=1).stderr
+    limit = round(101 * float(re.search(r"which needs at least ([\d.]+) times", said)[1]))
+    said = call([COMPILER, *sizes, f"--memory-limit={limit}KiB"]).stdout
+    tally.check("not possible: 2, for 1 reason:\n    2  single(" in said, f"two candidates are not possible:\n{said}")
+
+
 def check_recomputed(tally):
     """Where the program recomputes a stage, rows say whether they do so, too, or recompute nothing: they are tried each
     for itself."""
@@ -319,6 +330,7 @@ def main():
         check_pairs(tally)
         check_time(tally)
         check_nearest(tally)
+        check_refused(tally)
         check_recomputed(tally)
         check_interrupt(tally)
         check_outputs(tally)

@@ -94,7 +94,7 @@ LogicalResult checkRequest(ModuleOp module, const llvm::SourceMgr &sources, bool
   bool hasRanks = !pp::programRanks(module).empty();
   if (hasRanks && failed(checkLevel()))
     return failure();
-  bool proves = pp::wantsProof() && !pp::isFormRequested();
+  bool proves = pp::wantsProofAlone();
   if (failed(pp::checkEffects({isPipe, hasRanks, proves, splitInput, /*checks=*/false})))
     return failure();
   for (auto program : module.getOps<pp::pipeline::ProgramOp>())
@@ -108,8 +108,7 @@ LogicalResult checkRequest(ModuleOp module, const llvm::SourceMgr &sources, bool
 
 /// Whether a program for evaluation is wanted beside the one that trains.
 bool wantsForward() {
-  bool writes = (pp::writesCode() || pp::requestedForm() == pp::Form::Json) && !wantsCheck() &&
-                (pp::isFormRequested() || !pp::wantsProof());
+  bool writes = (pp::writesCode() || pp::requestedForm() == pp::Form::Json) && !wantsCheck() && !pp::wantsProofAlone();
   return forward == cl::BOU_TRUE || (forward == cl::BOU_UNSET && writes);
 }
 
@@ -121,11 +120,10 @@ pp::ChangeOptions requestedChanges() {
 }
 
 /// Sets the target that the command line names.
-LogicalResult prepareModule(ModuleOp module) {
+void setTarget(ModuleOp module) {
   if (target != "cpu")
     for (auto program : module.getOps<pp::pipeline::ProgramOp>())
       program.setTarget(StringRef(target));
-  return success();
 }
 
 LogicalResult writeProgram(StringRef text) {
@@ -137,11 +135,11 @@ LogicalResult writeProgram(StringRef text) {
 FailureOr<bool> searchSchedule(llvm::MemoryBufferRef source, bool isPipe, pp::FrontendOptions &options,
                                pp::ProofOptions &proofs, pp::SearchResult &found, llvm::raw_ostream &os) {
   auto prepare = [](ModuleOp module) {
-    return success(succeeded(prepareModule(module)) && succeeded(pp::setCosts(module)));
+    setTarget(module);
+    return pp::setCosts(module);
   };
   bool isAll = !pp::isFormRequested() && !pp::wantsProof() && !pp::isOutputNamed();
-  bool proves = pp::wantsProof() && !pp::isFormRequested();
-  if (failed(pp::checkEffects({isPipe, /*hasRanks=*/!isPipe, proves, splitInput, /*checks=*/false})))
+  if (failed(pp::checkEffects({isPipe, /*hasRanks=*/!isPipe, pp::wantsProofAlone(), splitInput, /*checks=*/false})))
     return failure();
   pp::PlanRequest request = {proofs, requestedChanges(), pp::requestedManner(), pp::PlanEffort::Normal};
   FailureOr<pp::SearchCommand> command = pp::requestedSearch();
@@ -199,7 +197,7 @@ LogicalResult write(ModuleOp module, const std::optional<pp::ProvedModule> &prov
                     const llvm::SourceMgr &files, llvm::raw_ostream &os) {
   if (pp::wantsProof())
     pp::writeProof(module, times, os);
-  return success((pp::wantsProof() && !pp::isFormRequested()) ||
+  return success(pp::wantsProofAlone() ||
                  succeeded(pp::writeForm(module, proved ? &*proved : nullptr, input, files, os)));
 }
 
@@ -254,7 +252,9 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, FailureOr<pp::
         isPipe ? pp::importPipe(*manager, &context, *options) : parseModule(manager, &context);
     pp::PassTimes times;
     std::optional<pp::ProvedModule> proved;
-    bool done = module && succeeded(prepareModule(*module)) && succeeded(checkRequest(*module, *manager, isPipe)) &&
+    if (module)
+      setTarget(*module);
+    bool done = module && succeeded(checkRequest(*module, *manager, isPipe)) &&
                 succeeded(runPasses(*module, *proofs, times, proved, plans)) &&
                 succeeded(write(*module, proved, times, *manager, os));
     pp::noteFiles(*manager, attempt.files);

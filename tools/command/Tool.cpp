@@ -118,7 +118,7 @@ static void showOptionsOf(const Verb &verb, ArrayRef<const char *> words) {
   if (wantsTranslation())
     llvm::append_range(shown, optionsOfTranslation());
   bool isForm = !wantsTranslation() && verb.name != "lsp";
-  Effects effects = {/*isPipe=*/true, /*hasRanks=*/false, wantsProof() && !isFormRequested(), false, false};
+  Effects effects = {/*isPipe=*/true, /*hasRanks=*/false, wantsProofAlone(), false, false};
   showOnly(shown, [&](StringRef option) { return isForm && isOptionRead(option, effects); });
 }
 

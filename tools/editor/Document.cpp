@@ -39,13 +39,10 @@ Document::Document(StringRef path, StringRef text, FrontendOptions given, const 
   options.budget.steps = std::min(options.budget.steps, kMostSteps);
   manager.AddNewSourceBuffer(llvm::MemoryBuffer::getMemBufferCopy(text, path), SMLoc());
   readOptions();
-  {
-    ScopedDiagnosticHandler quiet(&context, [](mlir::Diagnostic &) { return success(); });
-    readWords();
-  }
+  words = std::make_unique<Source>(manager, &context);
+  readWords(1, 1);
   check();
-  ScopedDiagnosticHandler quiet(&context, [](mlir::Diagnostic &) { return success(); });
-  readWords(); // those of the imports, too
+  readWords(imported, manager.getNumBuffers());
 }
 
 //===-- What is wrong -------------------------------------------------------------------------------------------===//
@@ -92,43 +89,34 @@ void Document::check() {
     return;
   }
   options.attempt = &attempt;
+  bool isDrawn = llvm::none_of(names, isTrain);
+  if (isDrawn)
+    attempt.sizes = {{"ranks", 4}, {"microbatches", 8}, {"slices", 4}, {"layers", 8}};
   compile();
-  if (llvm::any_of(names, isTrain))
-    return;
-  isSpread =
+  bool isSpread =
       llvm::any_of(options.defines, [](const auto &define) { return StringRef(define.first).ends_with("layers"); });
-  while (fill())
-    compile();
-}
-
-/// Gives the drawn schedule what it lacks. False if it lacks nothing, or something that is not for this to choose.
-bool Document::fill() {
-  static constexpr std::pair<StringRef, StringRef> kDrawn[] = {
-      {"ranks", "4"}, {"microbatches", "8"}, {"slices", "4"}, {"layers", "8"}};
-  size_t before = options.defines.size();
-  auto isGiven = [&](StringRef name) {
-    return llvm::any_of(options.defines, [&](const auto &define) { return define.first == name; });
-  };
-  for (const auto &[name, value] : kDrawn)
-    if (llvm::is_contained(attempt.missing, name) && !isGiven(name))
-      options.defines.push_back({name.str(), value.str()});
-  if (options.defines.size() == before && attempt.layers && !isSpread) {
-    isSpread = true; // once, for more stages may come of more layers
-    options.defines.push_back({"layers", std::to_string(attempt.layers)});
-  }
-  return options.defines.size() > before;
+  if (!isDrawn || isSpread || !attempt.layers)
+    return;
+  options.defines.push_back({"layers", std::to_string(attempt.layers)});
+  compile(); // once, for more stages may come of more layers
 }
 
 bool Document::compile() {
-  attempt = {};
+  attempt.files.clear();
+  attempt.layers = 0;
   messages.clear();
+  module = nullptr;
+  step.reset();
+  imported = manager.getNumBuffers() + 1;
   ScopedDiagnosticHandler handler(&context, [&](mlir::Diagnostic &diagnostic) { return tell(diagnostic), success(); });
   OwningOpRef<ModuleOp> made = importPipe(manager, &context, options);
   if (!made)
     return false;
   PassManager passes(&context);
   passes.enableVerifier(false); // the pipeline has passes for it
-  buildPipeline(passes, Until::Ranks);
+  ChangeOptions changes;
+  changes.improve = false; // no figure and no message is about gaps in a memory plan that fits
+  buildPipeline(passes, Until::Ranks, {}, changes);
   if (failed(ProvedModule::run(passes, *made)))
     return false;
   module = std::move(made);
@@ -185,11 +173,11 @@ TextPlace Document::placeOf(unsigned buffer, SMLoc at) const {
 
 //===-- What words mean -----------------------------------------------------------------------------------------===//
 
-void Document::readWords() {
-  words = std::make_unique<Source>(manager, &context);
-  tokens.assign(manager.getNumBuffers() + 1, {});
-  names.clear();
-  for (unsigned buffer = 1; buffer <= manager.getNumBuffers(); ++buffer) {
+/// Of some buffers; their errors are told by who compiles them.
+void Document::readWords(unsigned first, unsigned last) {
+  ScopedDiagnosticHandler quiet(&context, [](mlir::Diagnostic &) { return success(); });
+  tokens.resize(last + 1);
+  for (unsigned buffer = first; buffer <= last; ++buffer) {
     if (manager.getMemoryBuffer(buffer)->getBufferIdentifier() == kCommandLine)
       continue;
     tokens[buffer] = lex(*words, words->text(buffer));

@@ -63,7 +63,7 @@ private:
   std::unique_ptr<Source> words;   ///< for the words of all buffers
   FrontendOptions options;
   Attempt attempt;                        ///< the last one
-  bool isSpread = false;                  ///< layers were chosen that stages share equally
+  unsigned imported = 2;                  ///< the first buffer of what it imports, as it was read last
   std::vector<std::vector<Token>> tokens; ///< by buffer, from 1
   std::vector<DeclaredName> names;
   std::vector<Told> messages;
@@ -73,9 +73,8 @@ private:
   void readOptions();
   bool chooseSchedule();
   void check();
-  bool fill();
   bool compile();
-  void readWords();
+  void readWords(unsigned first, unsigned last);
   void declare(unsigned buffer);
   void tell(mlir::Diagnostic &diagnostic);
   TextPlace placeOf(mlir::Location location) const;

@@ -128,7 +128,7 @@ std::optional<std::pair<StageCut, PlanOutcome>> StageImprover::judgeSavings(cons
       if (!best || outcome->step < best->second.step)
         best = {its, *outcome};
   if (!best && !why.empty() && isFirst)
-    searcher.refuse(without.describe(), why);
+    searcher.refuse(planned(layout, without), why);
   return best;
 }
 

@@ -161,14 +161,16 @@ void Searcher::offer(const Candidate &candidate, const PlanOutcome &outcome, con
   llvm::errs() << rowText(elapsed(), outcome) << candidate.describe(written) << "\n";
 }
 
-void Searcher::refuse(const std::string &what, const std::string &why) {
-  std::string kind;
+void Searcher::refuse(const Candidate &candidate, const std::string &why) {
+  std::string what = candidate.describe(written), kind;
   for (char c : why.empty() ? "it does not compile" : why)
     if (!llvm::isDigit(c))
       kind += c;
     else if (kind.empty() || kind.back() != '#')
       kind += '#';
   std::lock_guard guard(lock);
+  if (!refused.insert(what).second)
+    return;
   auto &[count, example] = reasons[kind];
   if (count++ == 0)
     example = what + ": " + (why.empty() ? "it does not compile" : why);
@@ -213,7 +215,7 @@ std::optional<SearchProbe> Searcher::tryFew(const Candidate &candidate) {
   its.budget.steps = std::min<int64_t>(its.budget.steps, kSteps * seconds);
   if (failed(compile(its, /*says=*/false, use, &why))) {
     bool isLarge = StringRef(why).contains("--max-actions") || StringRef(why).contains("--max-steps");
-    refuse(candidate.describe(written), isLarge ? "too large to be tried in this time (--search-seconds)" : why);
+    refuse(candidate, isLarge ? "too large to be tried in this time (--search-seconds)" : why);
     return std::nullopt;
   }
   double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -264,7 +266,7 @@ void Searcher::judge(const Candidate &candidate) {
     return LogicalResult(outcome = outcomeAsWritten(module, request));
   };
   if (failed(compile(candidate, candidate.layout.microbatches, use, &why)))
-    return refuse(candidate.describe(written), why);
+    return refuse(candidate, why);
   offer(candidate, *outcome, layout);
 }
 
@@ -393,7 +395,7 @@ std::optional<SearchProbe> Searcher::probeModes(const Candidate &candidate, size
     if (its->fill > kFarAbove && mode + 2 < modes.size())
       mode = modes.size() - 2; // all or nothing
     if (mode + 1 == modes.size() || its->estimate > kFarAbove * best())
-      return refuse(its->candidate.describe(written), "needs more than " + memory + " on a rank"), std::nullopt;
+      return refuse(its->candidate, "needs more than " + memory + " on a rank"), std::nullopt;
   }
   return std::nullopt;
 }
@@ -411,7 +413,7 @@ std::optional<SearchSite> Searcher::siteOf(const MeshLayout &layout) {
     if (its->fill > kFarAbove && mode + 2 < modes.size())
       mode = modes.size() - 2; // all or nothing
     if (mode + 1 == modes.size() && its->fill > kNearLimit && !takesFar) {
-      refuse(its->candidate.describe(written), "needs more than " + memory + " on a rank");
+      refuse(its->candidate, "needs more than " + memory + " on a rank");
       return std::nullopt;
     }
   }

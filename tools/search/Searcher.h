@@ -9,6 +9,7 @@
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <set>
 
 namespace pp {
 
@@ -63,7 +64,8 @@ public:
   /// Judges the planned cut. Nothing if its step cannot be among the best, or is not shorter than `below`.
   std::optional<PlanOutcome> judgeCut(const MeshLayout &layout, const StageCut &cut, std::string *why = nullptr,
                                       double below = INFINITY);
-  void refuse(const std::string &what, const std::string &why);
+  /// Counts the candidate once, however often it is tried.
+  void refuse(const Candidate &candidate, const std::string &why);
   /// The best that was planned on this layout, or nothing.
   std::optional<SearchRow> bestPlanned(const MeshLayout &layout);
 
@@ -93,7 +95,8 @@ private:
   std::map<std::string, std::optional<SearchProbe>> probes; ///< by their descriptions; nothing: not possible
   std::vector<Candidate> judged;
   std::vector<MeshLayout> improved;                           ///< their stages were planned
-  std::map<std::string, std::pair<int, std::string>> reasons; ///< why something is not possible: how often, what
+  std::set<std::string> refused;                              ///< descriptions of what is not possible
+  std::map<std::string, std::pair<int, std::string>> reasons; ///< why that is so: of how many, the first of them
   std::pair<double, std::string> nearest = {INFINITY, ""};    ///< its limit: what needs the least share, and what it is
   int tried = 0;
   bool isPrinted = false, hasEnded = false; ///< nothing was left to try

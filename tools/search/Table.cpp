@@ -4,7 +4,6 @@
 #include "tools/search/Searcher.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FormatVariadic.h"
-#include <set>
 
 using namespace mlir;
 using namespace pp;
