@@ -101,14 +101,10 @@ def megatron(folder, name, documents, code, letter, split=0, marks=None):
 
 
 def dataset(folder, name, tokens, letter, kind, more=None):
-    header = {"tokens": (kind, struct.pack(f"<{len(tokens)}{letter}", *tokens))} | (more or {})
-    entries, body = {}, b""
-    for key, (dtype, data) in header.items():
-        size = {"I32": 4, "U32": 4, "U16": 2, "U8": 1, "F32": 4}[dtype]
-        entries[key] = dict(dtype=dtype, shape=[len(data) // size], data_offsets=[len(body), len(body) + len(data)])
-        body += data
-    text = json.dumps(entries).encode()
-    return write(folder, name, struct.pack("<Q", len(text)) + text + body)
+    tensors = {"tokens": (kind, struct.pack(f"<{len(tokens)}{letter}", *tokens))} | (more or {})
+    sizes = {"I32": 4, "U32": 4, "U16": 2, "U8": 1, "F32": 4}
+    return write(folder, name, harness.pack_tensors({key: (dtype, [len(raw) // sizes[dtype]], raw)
+                                                     for key, (dtype, raw) in tensors.items()}))
 
 
 def check_formats(compiler, folder, text):

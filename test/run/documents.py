@@ -85,13 +85,9 @@ def weighted(masks, seed, factor=1):
 
 
 def write_parts(folder, name, parts):
-    entries, body = {}, b""
-    for key, (dtype, letter, values) in parts.items():
-        raw = struct.pack(f"<{len(values)}{letter}", *values)
-        entries[key] = dict(dtype=dtype, shape=[len(values)], data_offsets=[len(body), len(body) + len(raw)])
-        body += raw
-    header = json.dumps(entries).encode()
-    return data.write(folder, name, struct.pack("<Q", len(header)) + header + body)
+    return data.write(folder, name, harness.pack_tensors({
+        key: (dtype, [len(values)], struct.pack(f"<{len(values)}{letter}", *values))
+        for key, (dtype, letter, values) in parts.items()}))
 
 
 def random_documents(seed, count, longest):

@@ -139,18 +139,21 @@ def read_safetensors(path):
     return tensors
 
 
+def pack_tensors(tensors):
+    """The bytes of a .safetensors file; tensors: name -> (type, shape, bytes). Debian 12 has no package for it."""
+    header, offset = {}, 0
+    for name, (kind, shape, raw) in tensors.items():
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [offset, offset + len(raw)]}
+        offset += len(raw)
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + b"".join(raw for _, _, raw in tensors.values())
+
+
 def write_safetensors(path, tensors):
     """tensors: name -> (shape, array of doubles)."""
-    header, offset = {}, 0
-    for name, (shape, values) in tensors.items():
-        size = 8 * len(values)
-        header[name] = {"dtype": "F64", "shape": shape, "data_offsets": [offset, offset + size]}
-        offset += size
-    text = json.dumps(header).encode()
     with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for _, values in tensors.values():
-            file.write(array.array("d", values).tobytes())
+        file.write(pack_tensors({name: ("F64", shape, array.array("d", values).tobytes())
+                                 for name, (shape, values) in tensors.items()}))
 
 
 class Tally:

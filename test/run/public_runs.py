@@ -198,13 +198,8 @@ def types_of_weights(lab):
 
 
 def write_typed(path, kind, tensors):
-    header, body = {}, b""
-    for name, (shape, raw) in tensors.items():
-        header[name] = dict(dtype=kind, shape=shape, data_offsets=[len(body), len(body) + len(raw)])
-        body += raw
-    text = json.dumps(header).encode()
     with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + body)
+        file.write(harness.pack_tensors({name: (kind, *its) for name, its in tensors.items()}))
 
 
 @case
