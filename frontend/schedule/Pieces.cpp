@@ -312,7 +312,7 @@ LogicalResult Elaborator::cutStages(const CutStatement *statement, Scope &scope)
   if (failed(count))
     return failure();
   if (*count < 1)
-    return fail(statement->count->at, "the model is cut into at least 1 stage, got " + Twine(*count));
+    return fail(originOf(statement->count, scope), "the model is cut into at least 1 stage, got " + Twine(*count));
   bool given = any_of(statement->clauses, [](const Clause &clause) { return clause.layers; });
   int64_t least = model.layers / *count, more = model.layers % *count;
   if (!given && more > 0 && attempt)
