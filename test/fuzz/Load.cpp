@@ -58,9 +58,6 @@ const BodyCode *Loader::body(func::FuncOp function) {
     llvm::append_range(spec.params, kernel.params());
     for (StringRef flag : kernel.flags())
       spec.flags.push_back(flag.str());
-    if (double counted = Kernels::flops(spec); counted != kernel.flops())
-      drift = "`" + spec.kernel + "` is " + std::to_string(kernel.flops()) + " operations, its kernel says " +
-              std::to_string(counted);
     KernelCall &call = code.emplace_back(KernelCall{table.add(spec), {}, {}});
     for (mlir::Value value : kernel.pointers()) {
       auto [pointer, offset] = value ? places.lookup(value) : std::pair<int64_t, int64_t>(-2, 0);
@@ -276,8 +273,7 @@ bool Loader::load(ModuleOp module, Code &code, std::string &why) {
       if (!loadRank(rank, program, code.program, code.ranks.emplace_back(), why))
         return false;
   }
-  why = drift;
-  return drift.empty();
+  return true;
 }
 
 } // namespace pp::fuzz

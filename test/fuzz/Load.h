@@ -40,7 +40,6 @@ private:
 
   KernelTable &table;
   std::map<std::string, BodyCode> bodies;
-  std::string drift; ///< of an op whose arithmetic the compiler and the runtime count differently
 };
 
 } // namespace pp::fuzz

@@ -77,7 +77,7 @@ def check_host():
 def check_messages():
     """Collectives of two ranks that are longer than an int of MPI counts bytes."""
     pattern = os.path.join(os.path.dirname(os.path.abspath(compiler)), "pp-message-pattern")
-    call(["mpirun", "-n", "2", "--oversubscribe", pattern, "joints", str((1 << 31) + 4096)])
+    call(["mpirun", "-n", "2", "--oversubscribe", pattern, "joints", str((1 << 31) + 4096)], timeout=3600)
     tally.check(True, "collectives of 2 GiB")
 
 
