@@ -113,7 +113,7 @@ class Audits:
 
     def refused(self):
         for options, words in ((["--audit", "0"], "expects a whole number from 1"),
-                               (["--audit", "2", "--profile", os.path.join(self.folder, "p")], "its times would hold")):
+                               (["--audit", "2", "--profile", os.path.join(self.folder, "p")], "times would hold")):
             done = self.run("data", "threads", *options)
             self.tally.check(done.returncode == 1 and words in done.stderr, f"{options[:2]}: {done.stderr.strip()}")
 

@@ -335,7 +335,7 @@ def also():
     for name, ranks in (("many", 2), ("many.ranks1", 1)):
         said = call("./" + name, "--info").stdout
         tally.check(f"schedule    pipe on {ranks} rank" in said, f"{name} has {ranks} ranks")
-    said = call(compiler, "t.pipe", *harness.RUNTIME, "-o", "few", "--also=ranks=1,3", expect=1).stderr
+    said = call(compiler, "t.pipe", *harness.RUNTIME, "-o", "few", "--also=ranks=1,3", expect=2).stderr
     tally.check("error: 3 stages need a layer each" in said and "note: with ranks = 3, as --also asks for" in said and
                 not os.path.exists(path("few")), f"--also that is refused: {said}")
     os.link(path("t.pipe"), path("over.ranks1"))
