@@ -236,7 +236,7 @@ def PlanSlots : PpPass<"plan-slots", "ranks"> {
     [4096, 0]`.
   }];
   let options = [
-    Option<"improve", "improve", "bool", "true", "also plans that fit the memory as they are">,
+    Option<"improve", "improve", "bool", "true", "make every plan small; else only one that must be smaller to fit">,
     Option<"limit", "limit", "int64_t", "-1", "bytes that a rank may allocate, -1 for the cluster's">,
   ];
 }

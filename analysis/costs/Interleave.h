@@ -15,6 +15,7 @@ struct OpTime {
   mlir::Attribute axes;  ///< null: it exchanges nothing
   bool overlaps = false; ///< it runs while its body's message is under way (kOverlapsAttr)
   double all() const { return compute + transfer + latency; }
+  bool operator==(const OpTime &) const = default;
 };
 
 /// When each of two bodies begins its first op and has ended its last one, in seconds from the begin of both.

@@ -43,7 +43,7 @@ struct Recipe {
 class Improver {
 public:
   Improver(ArrayRef<SlotLife> lives, int64_t bound, int64_t work);
-  SlotLayout run(SlotLayout first);
+  SlotLayout run(SlotLayout first, int64_t enough);
 
 private:
   ArrayRef<SlotLife> lives;
@@ -117,8 +117,12 @@ void Improver::countSizes() {
   }
 }
 
-SlotLayout Improver::run(SlotLayout first) {
+SlotLayout Improver::run(SlotLayout first, int64_t enough) {
   best = std::move(first);
+  if (enough >= bound) {
+    search(enough / 64 * 64);
+    return std::move(best);
+  }
   // What is good enough first, for with more room there are more ways; to better it is worth less.
   int64_t more = work / 8;
   for (int64_t percent : {102, 101, 100}) {
@@ -271,6 +275,6 @@ int64_t Improver::placeFor(size_t slot, ArrayRef<Range> taken, ArrayRef<int64_t>
   return chosen >= 0 ? chosen : last;
 }
 
-SlotLayout pp::improvePlan(ArrayRef<SlotLife> lives, int64_t bound, SlotLayout first, int64_t work) {
-  return Improver(lives, bound, work).run(std::move(first));
+SlotLayout pp::improvePlan(ArrayRef<SlotLife> lives, int64_t bound, SlotLayout first, int64_t enough, int64_t work) {
+  return Improver(lives, bound, work).run(std::move(first), enough);
 }

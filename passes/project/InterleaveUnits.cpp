@@ -31,12 +31,19 @@ struct InterleaveUnits : public pp::impl::InterleaveUnitsBase<InterleaveUnits> {
       std::unique_ptr<CostModel> costs;
       if (program.getClusterAttr() && !(costs = makeClusterCosts(program, /*experts=*/"")))
         return signalPassFailure();
+      std::vector<Choice> made;
       for (auto rank : program.getOps<RankOp>())
-        interleave(rank, costs.get(), symbols);
+        interleave(rank, costs.get(), symbols, made);
     }
   }
 
-  static void interleave(RankOp rank, const CostModel *costs, SymbolTable &symbols) {
+  /// Bodies of most stages take the same times on most ranks, and a choice takes long.
+  struct Choice {
+    SmallVector<OpTime> one, other;
+    DenseI64ArrayAttr turns;
+  };
+
+  static void interleave(RankOp rank, const CostModel *costs, SymbolTable &symbols, std::vector<Choice> &made) {
     std::map<std::pair<const void *, const void *>, DenseI64ArrayAttr> chosen; // by both bodies
     auto number = static_cast<int64_t>(rank.getRank());
     auto timesOf = [&](LaunchOp launch) {
@@ -53,7 +60,10 @@ struct InterleaveUnits : public pp::impl::InterleaveUnitsBase<InterleaveUnits> {
         SmallVector<OpTime> one = timesOf(first), other = timesOf(second);
         if (!costs)
           scaleMessages({&one, &other});
-        turns = DenseI64ArrayAttr::get(rank.getContext(), chooseTurns(one, other));
+        auto known = llvm::find_if(made, [&](const Choice &its) { return its.one == one && its.other == other; });
+        turns = known != made.end() ? known->turns : DenseI64ArrayAttr::get(rank.getContext(), chooseTurns(one, other));
+        if (known == made.end())
+          made.push_back({std::move(one), std::move(other), turns});
       }
       first.setBesideAttr(turns);
     }

@@ -173,10 +173,10 @@ struct Plan {
   Plan(RankOp rank, bool host, bool apart, bool keeps = false)
       : lives(slotLives(rank, host, apart)), peak(peakOf(rank, lives)), joined(lives),
         layout(firstFitOf(joined.lives, keeps)) {}
-  bool isGood() const { return layout.bytes <= peak.bytes + peak.bytes / 50; }
-  void improve(int64_t work) {
+  bool isGood(int64_t enough) const { return layout.bytes <= std::max(enough, peak.bytes + peak.bytes / 50); }
+  void improve(int64_t enough, int64_t work) {
     if (layout.bytes > peak.bytes)
-      layout = improvePlan(joined.lives, peak.bytes, std::move(layout), work);
+      layout = improvePlan(joined.lives, peak.bytes, std::move(layout), enough, work);
   }
 
   void setOffsets(MLIRContext *context) const {
@@ -198,15 +198,15 @@ struct Plan {
 };
 
 /// Plans whole slots first. Plans their tensors apart only if whole slots leave gaps, and `work` finds no plan without
-/// them.
-Plan planArena(RankOp rank, bool host, int64_t work) {
+/// them. A plan of at most `enough` bytes is not made better.
+Plan planArena(RankOp rank, bool host, int64_t enough, int64_t work) {
   Plan plan(rank, host, /*apart=*/false);
-  plan.improve(work);
-  if (plan.isGood())
+  plan.improve(enough, work);
+  if (plan.isGood(enough))
     return plan;
   Plan apart(rank, host, /*apart=*/true);
   if (apart.lives.size() > plan.lives.size())
-    apart.improve(work);
+    apart.improve(enough, work);
   return apart.layout.bytes < plan.layout.bytes ? std::move(apart) : std::move(plan);
 }
 
@@ -312,12 +312,15 @@ struct PlanSlots : public pp::impl::PlanSlotsBase<PlanSlots> {
   static constexpr int64_t kRankWork = 40'000'000, kProgramWork = 400'000'000;
 
   void planRank(RankOp rank, int64_t work, int64_t memory) const {
+    int64_t enough = 0;
     if (!improve) {
       Plan plan(rank, /*host=*/false, /*apart=*/false), host(rank, /*host=*/true, /*apart=*/false);
-      if (memory < 0 || plan.layout.bytes + scratchOf(rank).total() <= memory)
+      enough = memory - scratchOf(rank).total();
+      auto mayFit = [&] { return peakOf(rank, slotLives(rank, /*host=*/false, /*apart=*/true)).bytes <= enough; };
+      if (memory < 0 || plan.layout.bytes <= enough || !mayFit())
         return setPlan(rank, plan, &host);
     }
-    Plan plan = planArena(rank, /*host=*/false, work), host = planArena(rank, /*host=*/true, work);
+    Plan plan = planArena(rank, /*host=*/false, enough, work), host = planArena(rank, /*host=*/true, 0, work);
     setPlan(rank, plan, &host);
   }
 };

@@ -16,9 +16,9 @@ struct SlotLayout {
 /// Places those of `order` in this order, each as low from `bottom` on as it can lie among those before it.
 void firstFit(llvm::ArrayRef<SlotLife> lives, llvm::ArrayRef<size_t> order, int64_t bottom, SlotLayout &layout);
 
-/// A plan no larger than `first`; `bound` is the largest live sum, which none can go below; `work` is how many slots it
-/// may look at (ImprovePlan.cpp).
-SlotLayout improvePlan(llvm::ArrayRef<SlotLife> lives, int64_t bound, SlotLayout first, int64_t work);
+/// A plan no larger than `first`; `bound` is the largest live sum, which none can go below; a plan of at most `enough`
+/// bytes ends the search; `work` is how many slots it may look at (ImprovePlan.cpp).
+SlotLayout improvePlan(llvm::ArrayRef<SlotLife> lives, int64_t bound, SlotLayout first, int64_t enough, int64_t work);
 
 } // namespace pp
 

@@ -47,6 +47,7 @@ constexpr double kSideBySide = 1.15; ///< units that do not run side by side tak
 constexpr double kQuick = 10;        ///< this share of the time left: judged at once, not by its turn
 constexpr double kWorth = 1.3;       ///< stages with a bound so far above the best may become it
 constexpr double kWorse = 1.1;       ///< 1F1B with more ranks takes so much longer: enough ranks
+constexpr double kPromising = 1.06;  ///< a schedule within this of a mesh's best is tried on all meshes before others
 /// Limits of actions and steps, for each second of the search, for a schedule that is tried with a few microbatches.
 constexpr double kActions = 180, kSteps = 200'000;
 constexpr int64_t kMany = 64;                          ///< devices
@@ -441,13 +442,15 @@ std::vector<SearchSite> Searcher::sitesOf(const std::vector<MeshLayout> &group) 
   return sites;
 }
 
-/// The schedule of the program first, if it is none of the library.
-void Searcher::tryLibrary(const SearchSite &site) {
+/// The schedule of the program first, if it is none of the library. `onlyPromising`: what was near the best elsewhere.
+void Searcher::tryLibrary(const SearchSite &site, bool onlyPromising) {
   std::vector<Candidate> all = libraryOf(site.layout, limits.layers);
   std::vector<Candidate> more = slicedLibraryOf(site.layout, limits.layers, limits.length);
   auto isWritten = [&](const Candidate &its) { return its.name == writtenName; };
   if (writtenName != "single" && llvm::none_of(all, isWritten) && llvm::none_of(more, isWritten))
     all.insert(all.begin(), {site.layout, "", writtenName});
+  if (onlyPromising)
+    llvm::erase_if(all, [&](const Candidate &its) { return !promising.count(its.name); });
   tryAll(all, site);
 }
 
@@ -462,6 +465,12 @@ void Searcher::tryAll(const std::vector<Candidate> &all, const SearchSite &site)
   for (const auto &its : found)
     if (its && its->fill <= 1)
       fitting.push_back(*its);
+  double least = INFINITY;
+  for (const SearchProbe &its : fitting)
+    least = std::min(least, its.estimate);
+  for (const SearchProbe &its : fitting)
+    if (its.estimate <= kPromising * least)
+      promising.insert(its.candidate.name);
   judgeBest(std::move(fitting));
 }
 
@@ -590,7 +599,8 @@ void Searcher::takeSteps(bool sharesTime) {
       if (command.what != SearchWhat::Stages && !isOver() && site.work < kSideBySide * best())
         tryAt(site);
   };
-  auto tryLibrary = [&](const SearchSite &site) { this->tryLibrary(site); };
+  auto tryLibrary = [&](const SearchSite &site) { this->tryLibrary(site, /*onlyPromising=*/false); };
+  auto tryPromising = [&](const SearchSite &site) { this->tryLibrary(site, /*onlyPromising=*/true); };
   auto trySliced = [&](const SearchSite &site) {
     tryAll(slicedLibraryOf(site.layout, limits.layers, limits.length), site);
   };
@@ -602,7 +612,11 @@ void Searcher::takeSteps(bool sharesTime) {
   until(kOfLayouts);
   if (areKinds)
     improveKinds(sites);
-  tryOn(ArrayRef(sites).drop_front(areKinds ? 0 : 1), tryLibrary);
+  ArrayRef<SearchSite> others = ArrayRef(sites).drop_front(areKinds ? 0 : 1);
+  for (size_t i = 0; i < others.size() && !isOver(); ++i) {
+    tryOn(others, tryPromising); // as far as they are known
+    tryOn(others.slice(i, 1), tryLibrary);
+  }
   until(kOfNearby);
   judgeBest(fittingProbes()); // of meshes whose turn was over too early
   if (searchesLayouts)

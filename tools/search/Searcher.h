@@ -94,6 +94,7 @@ private:
   std::vector<SearchRow> rows;                              ///< by step; none is longer and larger than another
   std::map<std::string, std::optional<SearchProbe>> probes; ///< by their descriptions; nothing: not possible
   std::vector<Candidate> judged;
+  std::set<std::string> promising;                            ///< names of schedules that were near the best of a mesh
   std::vector<MeshLayout> improved;                           ///< their stages were planned
   std::set<std::string> refused;                              ///< descriptions of what is not possible
   std::map<std::string, std::pair<int, std::string>> reasons; ///< why that is so: of how many, the first of them
@@ -119,7 +120,7 @@ private:
   std::optional<SearchProbe> tryFew(const Candidate &candidate);
   std::vector<SearchProbe> fittingProbes() const;
   void judge(const Candidate &candidate);
-  void tryLibrary(const SearchSite &site);
+  void tryLibrary(const SearchSite &site, bool onlyPromising);
   void tryAll(const std::vector<Candidate> &all, const SearchSite &site);
   void judgeBest(std::vector<SearchProbe> fitting);
   Candidate withMode(Candidate candidate, size_t mode) const;
