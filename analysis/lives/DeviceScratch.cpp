@@ -18,7 +18,7 @@
 // ncclTransportPatConnect). With NVLink SHARP a member has 2 MiB more for each channel and member of its machine, of
 // which there are 8 (transport/nvls.cc).
 #include "analysis/lives/DeviceScratch.h"
-#include "runtime/simt/Facts.h"
+#include "runtime/kernels/Facts.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/MathExtras.h"
 
@@ -63,9 +63,7 @@ DeviceScratch pp::nn::deviceScratchOf(Kernel kernel) {
     scratch.products = kWorkspace + (name == "linear_dw_bias" ? 4 * dims[2] : 0);
   if (name == "attention" || name == "attention_bwd")
     scratch.attention = attentionBytes(kernel, dims);
-  scratch.kernels =
-      simtScratch({name, dims.data(), static_cast<int64_t>(dims.size()), static_cast<int64_t>(params.size()),
-                   params.data(), kernel.elementType().isF64() ? 8 : 4});
+  scratch.kernels = simtScratch({name, dims, params, kernel.elementType().getIntOrFloatBitWidth() / 8});
   return scratch;
 }
 

@@ -4,7 +4,6 @@
 #include "runtime/cuda/Memory.h"
 #include "runtime/cuda/Sdpa.h"
 #include "runtime/kernels/Specs.h"
-#include "runtime/simt/Facts.h"
 #include "runtime/simt/KeyLists.h"
 #include <algorithm>
 #include <atomic>
@@ -233,9 +232,7 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
     op.body = runSdpa;
     scratchBytes = std::max(scratchBytes, op.sdpa->scratchBytes());
   }
-  scratchBytes = std::max(
-      scratchBytes, simtScratch({spec.kernel, spec.dims.data(), int64_t(spec.dims.size()), int64_t(spec.params.size()),
-                                 spec.params.data(), spec.type == Type::F64 ? 8 : 4}));
+  scratchBytes = std::max(scratchBytes, simtScratch(sizesOf(spec)));
   if (op.kernel == Kernel::rope) {
     op.turns = &*turns.insert(spec.params).first;
     tables[{RopeRows(op).count, op.dims[3], RopeRows(op).first, *op.turns, op.type == Type::F64}] = 0;

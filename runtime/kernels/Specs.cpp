@@ -285,6 +285,10 @@ std::string pp::readSpec(const OpSpec &given, PreparedOp &op, std::vector<Chunk>
   return checkDims(op);
 }
 
+SizedCall pp::sizesOf(const OpSpec &spec) {
+  return {spec.kernel, spec.dims, spec.params, int64_t(elementBytes(spec.type))};
+}
+
 std::array<double, 2> pp::ropeTurn(const std::vector<double> &params, int64_t d, int64_t position, int64_t j) {
   bool isTable = params.size() > 1;
   double frequency = isTable ? params[1 + size_t(j)] : std::pow(params[0], -2.0 * double(j) / double(d));

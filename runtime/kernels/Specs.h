@@ -3,6 +3,7 @@
 #ifndef PP_RUNTIME_KERNELS_SPECS_H
 #define PP_RUNTIME_KERNELS_SPECS_H
 
+#include "runtime/kernels/Facts.h"
 #include "runtime/kernels/Op.h"
 #include <array>
 
@@ -11,6 +12,9 @@ namespace pp {
 /// Turns a spec into an op with its flags, dims, params and chunks, which stay where `chunks` holds them; empty on
 /// success, else what is wrong.
 std::string readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> &chunks);
+
+/// Views the spec's sizes and numbers.
+SizedCall sizesOf(const OpSpec &spec);
 
 /// The positions of a rope's table: those of the run, from `first` on. With documents, whose positions count from their
 /// own starts, and with two runs, it has all positions from 0 on.

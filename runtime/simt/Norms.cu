@@ -1,6 +1,6 @@
 // Layernorm and rmsnorm, their rebuilds and backwards, and sums of columns; every sum in a fixed order.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/simt/Facts.h"
+#include "runtime/kernels/Facts.h"
 #include "runtime/simt/Map.h"
 
 using namespace pp;

@@ -3,7 +3,7 @@
 //
 //   tensors    | w0 ........ | g0 | w1 .......... |      a block has 4096 elements of one tensor; which one it finds
 //   blocks     |0 |1 |2 |3 | |4 | |5 |6 |7 |8 |9 |       by a search in the list of first blocks, which is an argument
-#include "runtime/simt/Facts.h"
+#include "runtime/kernels/Facts.h"
 #include "runtime/simt/Launch.h"
 
 using namespace pp;
