@@ -29,7 +29,7 @@ struct RopeTable {
   std::vector<double> full[2];
 
   RopeTable(const PreparedOp &op)
-      : s(RopeRows(op).count), d(op.dims[3]), pairs(op.pairs), offset(RopeRows(op).first), params(*op.turns),
+      : s(ropeRows(op).count), d(op.dims[3]), pairs(op.pairs), offset(ropeRows(op).first), params(*op.turns),
         wide(op.type == Type::F64) {
     for (size_t i = 0; i < 2; ++i)
       wide ? full[i].reserve(size_t(s * pairs)) : narrow[i].reserve(size_t(s * pairs));
@@ -44,7 +44,7 @@ struct RopeTable {
       }
   }
   bool serves(const PreparedOp &op) const {
-    return s == RopeRows(op).count && d == op.dims[3] && offset == RopeRows(op).first && params == *op.turns &&
+    return s == ropeRows(op).count && d == op.dims[3] && offset == ropeRows(op).first && params == *op.turns &&
            wide == (op.type == Type::F64);
   }
   const void *data(int i) const { return wide ? static_cast<const void *>(full[i].data()) : narrow[i].data(); }

@@ -19,15 +19,10 @@ using namespace pp;
 
 namespace {
 
-/// The number of pairs that rope turns in a head of width d (PreparedOp::pairs).
-int64_t pairsOf(int64_t d, const std::vector<double> &params) {
-  return params.size() > 1 ? int64_t(params.size()) - 1 : d / 2;
-}
-
 /// cos, then sin, of the turns of all positions and pairs, [s][pairs] each.
 template <class A>
 std::vector<char> ropeTable(int64_t s, int64_t d, int64_t offset, const std::vector<double> &params) {
-  int64_t pairs = pairsOf(d, params);
+  int64_t pairs = pairsOfRope(d, params);
   std::vector<char> bytes(size_t(2 * s * pairs) * sizeof(A));
   A *cosines = reinterpret_cast<A *>(bytes.data()), *sines = cosines + s * pairs;
   for (int64_t t = 0; t < s; ++t)
@@ -235,7 +230,7 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
   scratchBytes = std::max(scratchBytes, simtScratch(sizesOf(spec)));
   if (op.kernel == Kernel::rope) {
     op.turns = &*turns.insert(spec.params).first;
-    tables[{RopeRows(op).count, op.dims[3], RopeRows(op).first, *op.turns, op.type == Type::F64}] = 0;
+    tables[{ropeRows(op).count, op.dims[3], ropeRows(op).first, *op.turns, op.type == Type::F64}] = 0;
   }
   bool product = op.kernel == Kernel::linear || op.kernel == Kernel::linear_dx || op.kernel == Kernel::linear_dw;
   if (!op.body)
@@ -268,7 +263,7 @@ void Kernels::State::placeOp(PreparedOp &op, char *base) {
   if (op.kernel != Kernel::rope)
     return;
   bool wide = op.type == Type::F64;
-  RopeRows rows(op);
+  RopeRows rows = ropeRows(op);
   char *table = base + tables[{rows.count, op.dims[3], rows.first, *op.turns, wide}];
   op.cosines = table;
   op.sines = table + rows.count * op.pairs * (wide ? 8 : 4);
@@ -284,7 +279,7 @@ pp_status_t Kernels::State::placeAll(std::string &why) {
   bytes = routed + (hasRouters ? align(sizeof(RouterSums)) : 0);
   for (auto &[key, at] : tables) {
     at = bytes;
-    int64_t pairs = pairsOf(std::get<1>(key), std::get<3>(key));
+    int64_t pairs = pairsOfRope(std::get<1>(key), std::get<3>(key));
     bytes += align(2 * std::get<0>(key) * pairs * (std::get<4>(key) ? 8 : 4));
   }
   if (!memory.allocate(size_t(bytes), why))

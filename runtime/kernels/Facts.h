@@ -20,6 +20,19 @@ struct SizedCall {
   constexpr int64_t bytesOfSum() const { return bytes > 4 ? bytes : 4; }
 };
 
+/// The positions of a rope's table: those of the run, from `first` on. With documents, whose positions count from their
+/// own starts, and with two runs, of which the second begins at `second` above 0, it has all positions from 0 on.
+struct RopeRows {
+  int64_t first, count;
+  constexpr RopeRows(int64_t rows, int64_t offset, bool hasDocuments, int64_t second)
+      : first(hasDocuments || second > 0 ? 0 : offset), count(second > 0 ? second + rows / 2 : offset + rows - first) {}
+};
+
+/// The pairs of a head of width d that rope turns.
+constexpr int64_t pairsOfRope(int64_t d, std::span<const double> params) {
+  return params.size() > 1 ? int64_t(params.size()) - 1 : d / 2;
+}
+
 //===-- On a CPU: the same bounds for every CPU, so that plans depend on none -----------------------------------===//
 
 /// A product in f64 packs blocks of its operands: rows of the first, columns of the second, and their depth.
@@ -91,6 +104,15 @@ constexpr int64_t blocksOfNorm(int64_t rows) { return rows < 264 ? rows : 264; }
 /// Elements that one block of a sum of squares adds.
 inline constexpr int64_t elementsOfBlock = 4096;
 constexpr int64_t blocksOfElements(int64_t size) { return (size + elementsOfBlock - 1) / elementsOfBlock; }
+
+/// What cuBLASLt gets for a product, as it recommends for Hopper, and the most that cuDNN may want for an attention of so many queries of all heads
+/// and sequences, and so many keys, 0 where heads do not share them (analysis/lives/DeviceScratch.cpp says why).
+inline constexpr int64_t workspaceOfProduct = int64_t(32) << 20;
+constexpr int64_t sdpaScratch(bool backward, int64_t queries, int64_t sharedKeys, int64_t width) {
+  const auto wholeBlocks = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
+  return (int64_t(64) << 10) +
+         (backward ? wholeBlocks(4 * queries) + 2 * wholeBlocks(4 * queries * width) + 4 * sharedKeys * width : 0);
+}
 
 /// Bytes of scratch of our own kernels; calls of a rank run one behind the other and share it.
 constexpr int64_t simtScratch(const SizedCall &call) {

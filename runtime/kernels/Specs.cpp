@@ -270,7 +270,7 @@ std::string pp::readSpec(const OpSpec &given, PreparedOp &op, std::vector<Chunk>
   if (isAttention(*kernel) || takesCap(*kernel) || hasTargets(*kernel) || hasPair)
     std::copy(spec.params.begin(), spec.params.end(), op.params);
   if (*kernel == Kernel::rope)
-    op.pairs = spec.params.size() > 1 ? int64_t(spec.params.size()) - 1 : op.dims[3] % 2 ? 0 : op.dims[3] / 2;
+    op.pairs = spec.params.size() == 1 && op.dims[3] % 2 ? 0 : pairsOfRope(op.dims[3], spec.params);
   if (*kernel == Kernel::embedding_dw)
     op.params[0] = spec.params.empty() ? -1 : spec.params[0];
   for (const std::string &name : spec.flags) {

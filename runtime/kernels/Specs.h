@@ -16,14 +16,10 @@ std::string readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> &chu
 /// Views the spec's sizes and numbers.
 SizedCall sizesOf(const OpSpec &spec);
 
-/// The positions of a rope's table: those of the run, from `first` on. With documents, whose positions count from their
-/// own starts, and with two runs, it has all positions from 0 on.
-struct RopeRows {
-  int64_t first, count;
-  explicit RopeRows(const PreparedOp &op)
-      : first(op.has(Documents) || op.has(Zigzag) ? 0 : op.dims[4]),
-        count(op.positionOf(op.dims[1] - 1, op.dims[1], op.dims[4]) + 1 - first) {}
-};
+/// The positions of a rope's table.
+inline RopeRows ropeRows(const PreparedOp &rope) {
+  return {rope.dims[1], rope.dims[4], rope.has(Documents), rope.second};
+}
 
 /// cos and sin of the turn of pair j at a position. `params` are those of a rope over heads of width d: theta, or a
 /// factor of both and the frequency of each pair. Computed in f64, because f32 products of large positions are wrong by

@@ -73,7 +73,7 @@ TEST(KernelsPrepare, NamesTheOpAndWhatIsWrong) {
 }
 
 /// Scratch does not grow with a product: a vocabulary of 128256 and 4096 tokens take what is planned for any product,
-/// 8 MiB (analysis/lives/KernelScratch.cpp), in every type, whatever multiplies here. The operands are 0.2 to 2 GB.
+/// 8 MiB (runtime/kernels/Facts.h), in every type, whatever multiplies here. The operands are 0.2 to 2 GB.
 TEST(KernelsPrepare, ScratchOfProductsIsBounded) {
   std::vector<std::vector<int64_t>> sizes = {
       {4096, 4096, 128256}, {1, 128256, 4096}, {4095, 14337, 4097}, {300, 70, 900}};
