@@ -170,16 +170,16 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
   if (!spec.moved.empty())
     op.moved = &*moves.insert(spec.moved).first;
   op.body = isaTable().bodies[int(op.kernel)][int(op.type)];
-  scratchBytes = std::max(scratchBytes, isaTable().scratch(op));
   if (op.kernel == Kernel::rope) {
     op.turns = &*turns.insert(spec.params).first;
     prepareRope(op);
   }
-  if (Body body = op.body ? nullptr : expertBody(op)) {
-    op.body = body;
-    scratchBytes = std::max(scratchBytes, expertBytes(op));
-  }
-  return op.body ? PP_OK : prepareLinear(op, why);
+  if (!op.body)
+    op.body = expertBody(op);
+  if (!op.body)
+    return prepareLinear(op, why);
+  scratchBytes = std::max(scratchBytes, cpuScratch(sizesOf(spec)));
+  return PP_OK;
 }
 
 Kernels::Kernels(std::unique_ptr<State> state) : state(std::move(state)) {}

@@ -10,6 +10,7 @@
 #define PP_RUNTIME_KERNELS_ATTENTIONTILES_H
 
 #include "runtime/kernels/AttentionVectors.h"
+#include "runtime/kernels/Facts.h"
 
 namespace {
 using namespace pp;
@@ -20,7 +21,7 @@ template <int lanes, int rows, bool paired = false> struct Tiles {
   using Vector = typename VectorOf<lanes>::Floats;
   using Integers = typename VectorOf<lanes>::Integers;
 
-  static constexpr int64_t vectors = 3, panel = vectors * lanes, queryBlock = 96;
+  static constexpr int64_t vectors = 3, panel = vectors * lanes, queryBlock = queriesOfBlock;
   static_assert(queryBlock % panel == 0);
   /// A hidden score, and the maximum of a query that has seen nothing yet: it is the larger, so that a query which sees
   /// no key of a block gives every one of them the weight 2^(hidden - unseen) = 0.

@@ -55,7 +55,8 @@ constexpr int64_t productScratch(int64_t t, int64_t k, int64_t n) {
 /// query, and its output.
 constexpr int64_t attentionScratch(const SizedCall &call) {
   const std::span<const int64_t> dims = call.dims;
-  const int64_t s = dims[1], share = dims[2] / dims[3], d = dims[4];
+  const int64_t runs = dims.size() % 2 ? 2 : 1, s = dims[1] / runs; // with two runs their sizes have one more
+  const int64_t share = dims[2] / dims[3], d = dims[4];
   const bool backward = call.is("attention_bwd");
   int64_t chunks = 0, longest = 0, all = 0;
   for (size_t i = 6; i + 1 < dims.size(); i += 2, ++chunks)
@@ -67,13 +68,13 @@ constexpr int64_t attentionScratch(const SizedCall &call) {
   const int64_t block = d <= 64    ? 96
                         : d <= 128 ? 64
                                    : 32,
-                kept = chunks > 1 ? share * ((s + queries - 1) / queries) : 1;
+                kept = chunks > 1 ? share * runs * ((s + queries - 1) / queries) : 1;
   return 4 * (backward ? 4 * keys + 4 * queries * width + 2 * block * queries + 3 * queries + kept * queries * width
                        : 2 * keys + 2 * queries * width + block * panel + kept * queries * (width + 2));
 }
 
-/// Bytes of scratch with one thread; calls of a rank run one behind the other and share it. A rank whose products need
-/// more than this says does not start.
+/// Bytes of scratch with one thread; calls of a rank run one behind the other and share it. Products take what the
+/// library at hand asks for; a rank where that is more does not start.
 constexpr int64_t cpuScratch(const SizedCall &call) {
   const std::span<const int64_t> dims = call.dims;
   const bool isLinear = call.kernel.starts_with("linear");

@@ -98,33 +98,6 @@ template <class E> constexpr void fillType(IsaTable &table, Type type) {
   set(Kernel::muon, muon<E>);
 }
 
-int64_t loopScratch(const PreparedOp &op) {
-  switch (op.kernel) {
-  case Kernel::linear:
-  case Kernel::linear_dx:
-  case Kernel::linear_dw:
-  case Kernel::router:
-  case Kernel::router_dx:
-  case Kernel::router_dw:
-  case Kernel::expert_linear:
-  case Kernel::expert_linear_dx:
-  case Kernel::expert_linear_dw:
-    return op.type == Type::F64 ? doubleGemmBytes : 0;
-  case Kernel::attention:
-    return op.type == Type::F64 ? plainAttentionBytes(AttentionShape(op))
-                                : AttentionForward::scratchBytes(AttentionShape(op));
-  case Kernel::attention_bwd:
-    return op.type == Type::F64 ? 0 : AttentionBackward::scratchBytes(AttentionShape(op));
-  case Kernel::route:
-  case Kernel::route_bwd:
-    return 24 * op.dims[1];
-  case Kernel::attention_merge:
-    return mergeBytes(op);
-  default:
-    return 0;
-  }
-}
-
 template <class E> void widenLoop(const void *half, float *f32, int64_t n) { widenRun(in<E>(half), f32, n); }
 
 template <class E> void narrowLoop(const float *f32, void *half, int64_t n, bool accumulates) {
@@ -137,7 +110,7 @@ template <class E> void narrowLoop(const float *f32, void *half, int64_t n, bool
 }
 
 constexpr IsaTable makeTable(const char *name, bool multipliesBf16 = false) {
-  IsaTable table{name, multipliesBf16, {}, loopScratch, {}, {}};
+  IsaTable table{name, multipliesBf16, {}, {}, {}};
   table.widen[int(Type::Bf16)] = widenLoop<Bf16>, table.narrow[int(Type::Bf16)] = narrowLoop<Bf16>;
   table.widen[int(Type::F16)] = widenLoop<F16>, table.narrow[int(Type::F16)] = narrowLoop<F16>;
   fillType<float>(table, Type::F32);

@@ -8,9 +8,6 @@
 namespace {
 using namespace pp;
 
-/// One row of d sums, and one weight for each part.
-int64_t mergeBytes(const PreparedOp &op) { return int64_t(sizeof(double)) * (op.dims[3] + op.dims[4]); }
-
 /// Weights e^(lse_a - L) of a row's parts; gives L. A part that saw no key has weight 0, and so have all if none did.
 template <class A> A mergeWeights(const void *parts, int64_t count, int64_t row, A *weights) {
   A largest = -A(__builtin_inf()), total = 0;

@@ -194,8 +194,6 @@ struct IsaTable {
   const char *name;
   bool multipliesBf16;                 ///< products of bf16 are Bf16Gemm.cpp's where oneDNN has no AMX
   Body bodies[kernelCount][typeCount]; ///< by kernel and Type; null where Gemm.cpp serves
-  /// Bytes that the op needs in the rank's scratch.
-  int64_t (*scratch)(const PreparedOp &op);
   /// Widens 16 bits to f32, by Type.
   void (*widen[typeCount])(const void *half, float *f32, int64_t n);
   /// Rounds to 16 bits once; adds what the destination holds before rounding when `accumulate`.
@@ -210,7 +208,6 @@ const IsaTable &avx512Table();
 const IsaTable &avx512Bf16Table();
 pp_status_t bf16Attention(const PreparedOp &op, void *const *arguments);
 pp_status_t bf16AttentionBackward(const PreparedOp &op, void *const *arguments);
-int64_t bf16AttentionBytes(const PreparedOp &op);
 #endif
 /// The best table that this CPU runs.
 const IsaTable &isaTable();

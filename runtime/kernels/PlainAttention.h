@@ -8,11 +8,6 @@
 namespace {
 using namespace pp;
 
-/// The scores of one query against all chunks, one after another, and its output.
-int64_t plainAttentionBytes(const AttentionShape &shape) {
-  return int64_t(sizeof(double)) * (shape.allKeys() + shape.d);
-}
-
 PP_INLINE void addScaled(double *sum, double factor, const double *x, int64_t d) {
 #pragma omp simd
   for (int64_t c = 0; c < d; ++c)
