@@ -89,7 +89,7 @@ template <class E> pp_status_t rope(const PreparedOp &op, void *const *arguments
                op.has(Pair),
                op.has(Documents) ? in<int32_t>(arguments[1]) : nullptr,
                Places(op, op.dims[1], op.dims[4]),
-               RopeRows(op).first};
+               ropeRows(op).first};
   return map(op, rope, all * half, (half | d) % packOf<E> == 0 && aligned(arguments[0], arguments[2]));
 }
 
