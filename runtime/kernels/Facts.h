@@ -9,7 +9,7 @@
 
 namespace pp {
 
-/// A kernel by its name, with sizes and numbers in the order of runtime/Pp.h and runtime/kernels/Op.h.
+/// A kernel by its name, with sizes and numbers in the order of its record in Kernels.def.
 struct SizedCall {
   std::string_view kernel;
   std::span<const int64_t> dims;
@@ -106,8 +106,9 @@ constexpr int64_t blocksOfNorm(int64_t rows) { return rows < 264 ? rows : 264; }
 inline constexpr int64_t elementsOfBlock = 4096;
 constexpr int64_t blocksOfElements(int64_t size) { return (size + elementsOfBlock - 1) / elementsOfBlock; }
 
-/// What cuBLASLt gets for a product, as it recommends for Hopper, and the most that cuDNN may want for an attention of so many queries of all heads
-/// and sequences, and so many keys, 0 where heads do not share them (analysis/lives/DeviceScratch.cpp says why).
+/// What cuBLASLt gets for a product, as it recommends for Hopper, and the most that cuDNN may want for an attention: of
+/// so many queries of all heads and sequences, and so many keys, 0 where heads do not share them
+/// (analysis/lives/DeviceScratch.cpp says why).
 inline constexpr int64_t workspaceOfProduct = int64_t(32) << 20;
 constexpr int64_t sdpaScratch(bool backward, int64_t queries, int64_t sharedKeys, int64_t width) {
   const auto wholeBlocks = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };

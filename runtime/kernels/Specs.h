@@ -1,4 +1,4 @@
-// Reads an op's spec, the one place that knows which dims, params and flags each kernel takes, and in which tensors.
+// Reads an op by its kernel's record, takes pairs of ops apart, and finds the keys in tensors that hold q, k and v.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_KERNELS_SPECS_H
 #define PP_RUNTIME_KERNELS_SPECS_H
@@ -43,10 +43,10 @@ public:
   /// Lives as long as this; `given` itself where k and v have tensors of their own, or where there is no op. `q` is
   /// where the queries begin, or their gradient. Of a packed list, only what follows k and v is taken from `given`,
   /// which may be null.
-  void *const *of(const PreparedOp *op, void *q, void *const *given);
+  const void *const *of(const PreparedOp *op, const void *q, const void *const *given);
 
 private:
-  void *own[4] = {}; ///< k, v, starts of documents, numbers of sequences
+  const void *own[4] = {}; ///< k, v, starts of documents, numbers of sequences
 };
 
 } // namespace pp

@@ -25,9 +25,8 @@ template <class... Pointers> constexpr size_t pointers(int32_t (*)(pp_rank_t *, 
 /// end.
 TEST(KernelsPrepare, TimedCallsHaveTheirArguments) {
   std::map<std::string, size_t> expected;
-#define PP_POINTERS(name, dims, params, flags) expected[#name] = pointers(pp_##name);
-  PP_FOR_EACH_KERNEL(PP_POINTERS)
-#undef PP_POINTERS
+#define PP_KERNEL(name, ...) expected[#name] = pointers(pp_##name);
+#include "runtime/kernels/Kernels.def"
   for (const Case &one : timedCases())
     EXPECT_EQ(one.arguments.size(), expected.at(one.spec.kernel)) << one.spec.kernel;
 }

@@ -78,7 +78,7 @@ def guards(root, paths):
 def lengths(root, paths):
     cmake = 0
     for path in paths:
-        if path.endswith((*CODE, ".td", ".py", ".sh")) or is_cmake(path):
+        if path.endswith((*CODE, ".td", ".def", ".py", ".sh")) or is_cmake(path):
             text = lines(root, path)
             cmake += len(text) if is_cmake(path) else 0
             for number, line in enumerate(text, 1):
