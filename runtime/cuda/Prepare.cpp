@@ -78,7 +78,7 @@ pp_status_t makeDelta(const PreparedOp &backward, void *dout, void *o, void *del
   op.kernel = Kernel::attention_delta;
   op.dims[3] = backward.dims[4];
   void *const arguments[] = {dout, o, delta};
-  return mergeAttentionBody(op.kernel, op.type)(op, arguments);
+  return attention_deltaBodies[int(op.type)](op, arguments);
 }
 
 /// A library's attention; for addresses or gradients that it does not take, our own.
@@ -101,25 +101,13 @@ pp_status_t runSdpa(const PreparedOp &op, void *const *a) {
 pp_status_t runNothing(const PreparedOp &, void *const *) { return PP_OK; }
 
 Body bodyOf(const PreparedOp &op) {
-  switch (op.kernel) {
-  case Kernel::linear:
-    return runLinear;
-  case Kernel::linear_dx:
-    return runLinearDx;
-  case Kernel::linear_dw:
-    return runLinearDw;
-  case Kernel::attention:
-    return attentionBody(op);
-  case Kernel::attention_bwd:
-    return attentionBackwardBody(op);
-  default:
-    break;
-  }
-  for (auto find : {elementwiseBody, optimizerBody, updatesBody, normsBody, tablesBody, crossEntropyBody,
-                    mergeAttentionBody, expertsBody, expertProductsBody})
-    if (Body body = find(op.kernel, op.type))
-      return body;
-  return nullptr;
+  static constexpr const Body *bodies[] = {
+#define PP_KERNEL(name, ...) name##Bodies,
+#include "runtime/kernels/Kernels.def"
+  };
+  return op.kernel == Kernel::attention       ? attentionBody(op)
+         : op.kernel == Kernel::attention_bwd ? attentionBackwardBody(op)
+                                              : bodies[int(op.kernel)][int(op.type)];
 }
 
 /// Names a limit of these kernels that the op exceeds; empty if it fits.
@@ -143,10 +131,6 @@ std::string checkLimits(const PreparedOp &op) {
                         : "";
 }
 
-} // namespace
-
-namespace {
-
 /// A requested product and its plan; null if no kernel can run its epilogue.
 struct Product {
   GemmShape shape;
@@ -154,6 +138,15 @@ struct Product {
 };
 
 } // namespace
+
+#define PP_ANY_TYPE(name, body) const Body pp::name##Bodies[] = {body, body, body, body};
+PP_ANY_TYPE(linear, runLinear)
+PP_ANY_TYPE(linear_dx, runLinearDx)
+PP_ANY_TYPE(linear_dw, runLinearDw)
+PP_ANY_TYPE(linear_gelu, runParts)
+PP_ANY_TYPE(linear_add, runParts)
+PP_ANY_TYPE(linear_dx_gelu, runParts)
+PP_ANY_TYPE(linear_dw_bias, runParts)
 
 struct Kernels::State {
   std::vector<PreparedOp> ops;
@@ -233,9 +226,7 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
     tables[{ropeRows(op).count, op.dims[3], ropeRows(op).first, *op.turns, op.type == Type::F64}] = 0;
   }
   bool product = op.kernel == Kernel::linear || op.kernel == Kernel::linear_dx || op.kernel == Kernel::linear_dw;
-  if (!op.body)
-    why = "this device has no kernel for it";
-  return !op.body ? PP_INVALID : product ? prepareProduct(op, why) : PP_OK;
+  return product ? prepareProduct(op, why) : PP_OK;
 }
 
 /// If a library runs all backwards of a shape, each makes its delta from the output, if it gets the output: then our

@@ -215,13 +215,7 @@ template <class E> pp_status_t sum_squares_all(const PreparedOp &op, void *const
 
 } // namespace
 
-Body pp::optimizerBody(Kernel kernel, Type type) {
-  switch (kernel) {
-    PP_BODY_OF(sum_squares)
-    PP_BODY_OF(sum_squares_all)
-    PP_BODY_OF(adamw)
-    PP_BODY_OF(adamw_all)
-  default:
-    return nullptr;
-  }
-}
+PP_BODIES(sum_squares)
+PP_BODIES(sum_squares_all)
+PP_BODIES(adamw)
+PP_BODIES(adamw_all)

@@ -232,14 +232,8 @@ template <class E> pp_status_t positions_dw(const PreparedOp &op, void *const *a
 
 } // namespace
 
-Body pp::tablesBody(Kernel kernel, Type type) {
-  switch (kernel) {
-    PP_BODY_OF(rope)
-    PP_BODY_OF(embedding)
-    PP_BODY_OF(embedding_dw)
-    PP_BODY_OF(positions)
-    PP_BODY_OF(positions_dw)
-  default:
-    return nullptr;
-  }
-}
+PP_BODIES(rope)
+PP_BODIES(embedding)
+PP_BODIES(embedding_dw)
+PP_BODIES(positions)
+PP_BODIES(positions_dw)
