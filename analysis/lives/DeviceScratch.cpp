@@ -18,7 +18,7 @@
 // ncclTransportPatConnect). With NVLink SHARP a member has 2 MiB more for each channel and member of its machine, of
 // which there are 8 (transport/nvls.cc).
 #include "analysis/lives/DeviceScratch.h"
-#include "runtime/simt/Facts.h"
+#include "runtime/kernels/Facts.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/MathExtras.h"
 
@@ -29,8 +29,6 @@ using namespace pp::nn;
 static constexpr int64_t kMiB = int64_t(1) << 20;
 
 //===-- Kernels -------------------------------------------------------------------------------------------------===//
-
-static constexpr int64_t kWorkspace = 32 * kMiB; // runtime/cuda/Gemm.cpp: workspaceBytes
 
 /// dims b s H groups d position, a length and a position of each chunk. cuDNN serves one chunk of which the queries see
 /// all, or which begins where they do, if nothing is added to its results (SdpaShape::fits).
@@ -45,13 +43,9 @@ static int64_t attentionBytes(Kernel kernel, ArrayRef<int64_t> dims) {
   const int64_t keys = dims[6];
   if (has("causal") && keys + dims[7] > dims[5] && dims[7] != dims[5])
     return 0;
-  constexpr int64_t small = int64_t(64) << 10;
-  int64_t heads = dims[0] * dims[2], statistics = llvm::alignTo(4 * heads * dims[1], 256);
-  int64_t sums = llvm::alignTo(4 * heads * dims[1] * dims[4], 256);
-  if (kernel.kernelName() == "attention")
-    return small;
-  int64_t shared = dims[2] > dims[3] ? 4 * heads * keys * dims[4] : 0;
-  return statistics + 2 * sums + shared + small;
+  const int64_t heads = dims[0] * dims[2];
+  return sdpaScratch(kernel.kernelName() == "attention_bwd", heads * dims[1], dims[2] > dims[3] ? heads * keys : 0,
+                     dims[4]);
 }
 
 DeviceScratch pp::nn::deviceScratchOf(Kernel kernel) {
@@ -60,12 +54,10 @@ DeviceScratch pp::nn::deviceScratchOf(Kernel kernel) {
   SmallVector<double> params = kernel.params();
   StringRef name = kernel.kernelName();
   if (name.starts_with("linear"))
-    scratch.products = kWorkspace + (name == "linear_dw_bias" ? 4 * dims[2] : 0);
+    scratch.products = workspaceOfProduct + (name == "linear_dw_bias" ? 4 * dims[2] : 0);
   if (name == "attention" || name == "attention_bwd")
     scratch.attention = attentionBytes(kernel, dims);
-  scratch.kernels =
-      simtScratch({name, dims.data(), static_cast<int64_t>(dims.size()), static_cast<int64_t>(params.size()),
-                   params.data(), kernel.elementType().isF64() ? 8 : 4});
+  scratch.kernels = simtScratch({name, dims, params, kernel.elementType().getIntOrFloatBitWidth() / 8});
   return scratch;
 }
 

@@ -8,7 +8,7 @@
 #include "analysis/lives/Scratch.h"
 #include "analysis/Messages.h"
 #include "analysis/lives/DeviceScratch.h"
-#include "analysis/lives/KernelScratch.h"
+#include "runtime/kernels/Facts.h"
 #include "llvm/ADT/StringSet.h"
 #include "llvm/Support/FormatVariadic.h"
 #include <map>
@@ -79,6 +79,31 @@ static int64_t bytesOfExchange(nn::ExchangeKind kind, const InnerMessage &messag
 
 namespace {
 
+/// Bytes of scratch, which all ops of a rank share, that the op's kernel may need on a CPU with one thread.
+int64_t bytesOnCpu(nn::Kernel kernel) {
+  SmallVector<int64_t> dims = kernel.dims();
+  SmallVector<double> params = kernel.params();
+  return cpuScratch({kernel.kernelName(), dims, params, kernel.elementType().getIntOrFloatBitWidth() / 8});
+}
+
+/// The table that rope's kernel reads. A rank has one for each key: ops with equal keys share it.
+struct RopeTable {
+  std::string key;
+  int64_t bytes;
+
+  explicit RopeTable(nn::RopeOp rope) {
+    SmallVector<int64_t> dims = rope.dims();
+    SmallVector<double> params = rope.params();
+    const bool isWide = rope.elementType().isF64(), inTwoRuns = rope.getZigzag() > 0;
+    const RopeRows rows(dims[1], dims[4], rope.getStarts() != nullptr, inTwoRuns ? dims[5] : 0);
+    bytes = 2 * rows.count * pairsOfRope(dims[3], params) * (isWide ? 8 : 4);
+    llvm::raw_string_ostream text(key);
+    text << rows.first << " " << rows.count << " " << dims[3] << " " << isWide;
+    for (double param : params)
+      text << " " << llvm::bit_cast<uint64_t>(param);
+  }
+};
+
 /// The bodies that ranks launch.
 SmallVector<func::FuncOp> bodiesOf(ArrayRef<RankOp> programs) {
   llvm::StringSet<> called;
@@ -113,9 +138,9 @@ private:
     int64_t &largest = inBodies[function.getName()];
     function.walk([&](Operation *op) {
       if (auto kernel = dyn_cast<nn::Kernel>(op))
-        most = std::max(most, nn::scratchBytesOf(kernel));
+        most = std::max(most, bytesOnCpu(kernel));
       if (auto rope = dyn_cast<nn::RopeOp>(op))
-        if (nn::RopeTable table = nn::ropeTableOf(rope); tables.insert(table.key).second)
+        if (RopeTable table(rope); tables.insert(table.key).second)
           sum.kernels += table.bytes;
       auto exchange = dyn_cast<nn::Exchange>(op);
       if (!exchange || exchange.getKind() == nn::ExchangeKind::all_gather || !mesh) // nothing is added
@@ -186,11 +211,10 @@ private:
         sum.products = std::max(sum.products, its.products);
         sum.attention = std::max(sum.attention, its.attention);
         own = std::max(own, its.kernels);
+        squares += isa<nn::SumSquaresOp>(op) ? its.kernels : 0;
       }
-      if (auto square = dyn_cast<nn::SumSquaresOp>(op))
-        squares += 8 * llvm::divideCeil(cast<RankedTensorType>(square.getGrad().getType()).getNumElements(), 4096);
       if (auto rope = dyn_cast<nn::RopeOp>(op))
-        if (nn::RopeTable table = nn::ropeTableOf(rope); tables.insert(table.key).second)
+        if (RopeTable table(rope); tables.insert(table.key).second)
           sum.kernels += static_cast<int64_t>(llvm::alignTo(table.bytes, 256));
       if (auto exchange = dyn_cast<nn::Exchange>(op); exchange && mesh)
         if (FailureOr<InnerMessage> message = innerMessage(exchange, mesh); succeeded(message))

@@ -13,6 +13,7 @@
 // A row of an expert must not depend on how many rows the expert has: that is what other documents change. oneDNN takes
 // other kernels, whose sums have other orders, for less than 16 rows; so there are never less.
 #include "runtime/cpu/Experts.h"
+#include "runtime/kernels/Facts.h"
 #include "runtime/kernels/GemmShape.h"
 #include <algorithm>
 #include <cstring>
@@ -21,8 +22,6 @@
 using namespace pp;
 
 namespace {
-
-constexpr int64_t edge = 512, leastRows = 16;
 
 /// Elements of f32, or of 16 bits; element (i, j) lies at i * row + j * column, and one of the two is 1.
 struct Matrix {
@@ -69,9 +68,10 @@ struct SegmentProduct {
     if (a.isWide() && b.isWide() && type == Type::F32)
       return multiply(a, b, m, n, k, reinterpret_cast<float *>(c), n, accumulates) ? PP_OK : PP_INTERNAL;
     bool done = true;
-    for (int64_t i = 0; i < m; i += edge)
-      for (int64_t j = 0; j < n; j += edge)
-        done &= runBlock(i, j, std::min(edge, m - i), std::min(edge, n - j), reinterpret_cast<float *>(scratch));
+    for (int64_t i = 0; i < m; i += edgeOfBlock)
+      for (int64_t j = 0; j < n; j += edgeOfBlock)
+        done &= runBlock(i, j, std::min(edgeOfBlock, m - i), std::min(edgeOfBlock, n - j),
+                         reinterpret_cast<float *>(scratch));
     return done ? PP_OK : PP_INTERNAL;
   }
   /// With rows of zeros behind those of a.
@@ -88,13 +88,13 @@ struct SegmentProduct {
     return true;
   }
   bool runBlock(int64_t i, int64_t j, int64_t rows, int64_t columns, float *scratch) const {
-    float *left = scratch, *right = left + edge * edge, *sums = right + edge * edge;
+    float *left = scratch, *right = left + edgeOfBlock * edgeOfBlock, *sums = right + edgeOfBlock * edgeOfBlock;
     bool isWide = type == Type::F32;
     float *to = isWide ? reinterpret_cast<float *>(c) + i * n + j : sums;
     int64_t row = isWide ? n : columns, all = byRows ? std::max(rows, leastRows) : rows;
     bool done = true;
-    for (int64_t l = 0; l < k; l += edge) {
-      int64_t depth = std::min(edge, k - l);
+    for (int64_t l = 0; l < k; l += edgeOfBlock) {
+      int64_t depth = std::min(edgeOfBlock, k - l);
       const Matrix x = widened(a, i, l, rows, depth, left);
       std::fill(left + rows * depth, left + all * depth, 0.0f);
       done &= multiply(x, widened(b, l, j, depth, columns, right), all, columns, depth, to, row,
@@ -210,11 +210,4 @@ Body pp::expertBody(const PreparedOp &op) {
   default:
     return nullptr;
   }
-}
-
-int64_t pp::expertBytes(const PreparedOp &op) {
-  if (op.type != Type::F32)
-    return 3 * edge * edge * 4;
-  const bool byRows = op.kernel == Kernel::expert_linear || op.kernel == Kernel::expert_linear_dx;
-  return byRows ? leastRows * (op.dims[1] + op.dims[2]) * 4 : 0;
 }

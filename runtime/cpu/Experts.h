@@ -9,8 +9,6 @@ namespace pp {
 
 /// The body of router, expert_linear and their gradients; null of other ops.
 Body expertBody(const PreparedOp &op);
-/// Bytes that it needs in the rank's scratch (analysis/lives/KernelScratch.cpp says the same).
-int64_t expertBytes(const PreparedOp &op);
 
 } // namespace pp
 

@@ -83,7 +83,7 @@ bool Gemm::State::takesWhole() {
 }
 
 void Gemm::State::cutIntoBlocks() {
-  if (shape.scratchLimit() == GemmShape::mostScratch)
+  if (shape.scratchLimit() == mostOfProduct)
     most = {
         0, 0, 0, std::min<int64_t>(shape.m, 512), std::min<int64_t>(shape.n, 512), std::min<int64_t>(shape.k, 1024)};
 }

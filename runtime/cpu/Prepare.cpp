@@ -29,7 +29,7 @@ struct RopeTable {
   std::vector<double> full[2];
 
   RopeTable(const PreparedOp &op)
-      : s(RopeRows(op).count), d(op.dims[3]), pairs(op.pairs), offset(RopeRows(op).first), params(*op.turns),
+      : s(ropeRows(op).count), d(op.dims[3]), pairs(op.pairs), offset(ropeRows(op).first), params(*op.turns),
         wide(op.type == Type::F64) {
     for (size_t i = 0; i < 2; ++i)
       wide ? full[i].reserve(size_t(s * pairs)) : narrow[i].reserve(size_t(s * pairs));
@@ -44,7 +44,7 @@ struct RopeTable {
       }
   }
   bool serves(const PreparedOp &op) const {
-    return s == RopeRows(op).count && d == op.dims[3] && offset == RopeRows(op).first && params == *op.turns &&
+    return s == ropeRows(op).count && d == op.dims[3] && offset == ropeRows(op).first && params == *op.turns &&
            wide == (op.type == Type::F64);
   }
   const void *data(int i) const { return wide ? static_cast<const void *>(full[i].data()) : narrow[i].data(); }
@@ -170,16 +170,16 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
   if (!spec.moved.empty())
     op.moved = &*moves.insert(spec.moved).first;
   op.body = isaTable().bodies[int(op.kernel)][int(op.type)];
-  scratchBytes = std::max(scratchBytes, isaTable().scratch(op));
   if (op.kernel == Kernel::rope) {
     op.turns = &*turns.insert(spec.params).first;
     prepareRope(op);
   }
-  if (Body body = op.body ? nullptr : expertBody(op)) {
-    op.body = body;
-    scratchBytes = std::max(scratchBytes, expertBytes(op));
-  }
-  return op.body ? PP_OK : prepareLinear(op, why);
+  if (!op.body)
+    op.body = expertBody(op);
+  if (!op.body)
+    return prepareLinear(op, why);
+  scratchBytes = std::max(scratchBytes, cpuScratch(sizesOf(spec)));
+  return PP_OK;
 }
 
 Kernels::Kernels(std::unique_ptr<State> state) : state(std::move(state)) {}

@@ -32,8 +32,6 @@ using namespace pp;
 
 namespace {
 
-/// What cuBLASLt recommends for Hopper; planned in analysis/lives/DeviceScratch.cpp.
-constexpr size_t workspaceBytes = size_t(32) << 20;
 constexpr int mostCandidates = 16;
 
 cublasLtHandle_t handle() {
@@ -185,7 +183,7 @@ cublasStatus_t Gemm::State::candidates(bool wide, std::vector<cublasLtMatmulHeur
       status = cublasLtMatmulPreferenceSetAttribute(wish.it, what, &value, sizeof(value));
   };
   uint32_t operand = wide ? 16 : uint32_t(sizeOf(shape.type)), sum = wide ? 16 : uint32_t(sizeOf(sumType));
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(workspaceBytes));
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(workspaceOfProduct));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, operand);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, operand);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, sum);
@@ -219,7 +217,7 @@ cublasStatus_t Gemm::State::multiply(const GemmOperands &o, const cublasLtMatmul
 void Gemm::State::tune(const std::vector<cublasLtMatmulHeuristicResult_t> &found, cublasLtMatmulAlgo_t &best) {
   size_t operand = sizeOf(shape.type), sum = sizeOf(sumType), results = size_t(shape.m * shape.n);
   Buffer a(operand * size_t(shape.m * shape.k)), b(operand * size_t(shape.k * shape.n)), c(sum * results);
-  Buffer bias(operand * size_t(shape.n)), scratch(workspaceBytes);
+  Buffer bias(operand * size_t(shape.n)), scratch{size_t(workspaceOfProduct)};
   const bool adds = shape.epilogue == Epilogue::Add;
   Buffer aux(shape.epilogue == Epilogue::BiasDw ? sum * size_t(shape.m + shape.n)
              : hasAux()                         ? operand * results
@@ -262,7 +260,7 @@ cublasStatus_t Gemm::State::choose(bool tunes) {
     if (found.empty())
       continue;
     algorithms[wide] = found[0].algo;
-    workspace = workspaceBytes;
+    workspace = size_t(workspaceOfProduct);
     if (tunes && wide)
       tune(found, algorithms[wide]);
   }

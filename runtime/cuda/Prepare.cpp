@@ -4,7 +4,6 @@
 #include "runtime/cuda/Memory.h"
 #include "runtime/cuda/Sdpa.h"
 #include "runtime/kernels/Specs.h"
-#include "runtime/simt/Facts.h"
 #include "runtime/simt/KeyLists.h"
 #include <algorithm>
 #include <atomic>
@@ -20,15 +19,10 @@ using namespace pp;
 
 namespace {
 
-/// The number of pairs that rope turns in a head of width d (PreparedOp::pairs).
-int64_t pairsOf(int64_t d, const std::vector<double> &params) {
-  return params.size() > 1 ? int64_t(params.size()) - 1 : d / 2;
-}
-
 /// cos, then sin, of the turns of all positions and pairs, [s][pairs] each.
 template <class A>
 std::vector<char> ropeTable(int64_t s, int64_t d, int64_t offset, const std::vector<double> &params) {
-  int64_t pairs = pairsOf(d, params);
+  int64_t pairs = pairsOfRope(d, params);
   std::vector<char> bytes(size_t(2 * s * pairs) * sizeof(A));
   A *cosines = reinterpret_cast<A *>(bytes.data()), *sines = cosines + s * pairs;
   for (int64_t t = 0; t < s; ++t)
@@ -84,7 +78,7 @@ pp_status_t makeDelta(const PreparedOp &backward, void *dout, void *o, void *del
   op.kernel = Kernel::attention_delta;
   op.dims[3] = backward.dims[4];
   void *const arguments[] = {dout, o, delta};
-  return mergeAttentionBody(op.kernel, op.type)(op, arguments);
+  return attention_deltaBodies[int(op.type)](op, arguments);
 }
 
 /// A library's attention; for addresses or gradients that it does not take, our own.
@@ -107,25 +101,13 @@ pp_status_t runSdpa(const PreparedOp &op, void *const *a) {
 pp_status_t runNothing(const PreparedOp &, void *const *) { return PP_OK; }
 
 Body bodyOf(const PreparedOp &op) {
-  switch (op.kernel) {
-  case Kernel::linear:
-    return runLinear;
-  case Kernel::linear_dx:
-    return runLinearDx;
-  case Kernel::linear_dw:
-    return runLinearDw;
-  case Kernel::attention:
-    return attentionBody(op);
-  case Kernel::attention_bwd:
-    return attentionBackwardBody(op);
-  default:
-    break;
-  }
-  for (auto find : {elementwiseBody, optimizerBody, updatesBody, normsBody, tablesBody, crossEntropyBody,
-                    mergeAttentionBody, expertsBody, expertProductsBody})
-    if (Body body = find(op.kernel, op.type))
-      return body;
-  return nullptr;
+  static constexpr const Body *bodies[] = {
+#define PP_KERNEL(name, ...) name##Bodies,
+#include "runtime/kernels/Kernels.def"
+  };
+  return op.kernel == Kernel::attention       ? attentionBody(op)
+         : op.kernel == Kernel::attention_bwd ? attentionBackwardBody(op)
+                                              : bodies[int(op.kernel)][int(op.type)];
 }
 
 /// Names a limit of these kernels that the op exceeds; empty if it fits.
@@ -149,10 +131,6 @@ std::string checkLimits(const PreparedOp &op) {
                         : "";
 }
 
-} // namespace
-
-namespace {
-
 /// A requested product and its plan; null if no kernel can run its epilogue.
 struct Product {
   GemmShape shape;
@@ -160,6 +138,15 @@ struct Product {
 };
 
 } // namespace
+
+#define PP_ANY_TYPE(name, body) const Body pp::name##Bodies[] = {body, body, body, body};
+PP_ANY_TYPE(linear, runLinear)
+PP_ANY_TYPE(linear_dx, runLinearDx)
+PP_ANY_TYPE(linear_dw, runLinearDw)
+PP_ANY_TYPE(linear_gelu, runParts)
+PP_ANY_TYPE(linear_add, runParts)
+PP_ANY_TYPE(linear_dx_gelu, runParts)
+PP_ANY_TYPE(linear_dw_bias, runParts)
 
 struct Kernels::State {
   std::vector<PreparedOp> ops;
@@ -233,17 +220,13 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
     op.body = runSdpa;
     scratchBytes = std::max(scratchBytes, op.sdpa->scratchBytes());
   }
-  scratchBytes = std::max(
-      scratchBytes, simtScratch({spec.kernel, spec.dims.data(), int64_t(spec.dims.size()), int64_t(spec.params.size()),
-                                 spec.params.data(), spec.type == Type::F64 ? 8 : 4}));
+  scratchBytes = std::max(scratchBytes, simtScratch(sizesOf(spec)));
   if (op.kernel == Kernel::rope) {
     op.turns = &*turns.insert(spec.params).first;
-    tables[{RopeRows(op).count, op.dims[3], RopeRows(op).first, *op.turns, op.type == Type::F64}] = 0;
+    tables[{ropeRows(op).count, op.dims[3], ropeRows(op).first, *op.turns, op.type == Type::F64}] = 0;
   }
   bool product = op.kernel == Kernel::linear || op.kernel == Kernel::linear_dx || op.kernel == Kernel::linear_dw;
-  if (!op.body)
-    why = "this device has no kernel for it";
-  return !op.body ? PP_INVALID : product ? prepareProduct(op, why) : PP_OK;
+  return product ? prepareProduct(op, why) : PP_OK;
 }
 
 /// If a library runs all backwards of a shape, each makes its delta from the output, if it gets the output: then our
@@ -271,7 +254,7 @@ void Kernels::State::placeOp(PreparedOp &op, char *base) {
   if (op.kernel != Kernel::rope)
     return;
   bool wide = op.type == Type::F64;
-  RopeRows rows(op);
+  RopeRows rows = ropeRows(op);
   char *table = base + tables[{rows.count, op.dims[3], rows.first, *op.turns, wide}];
   op.cosines = table;
   op.sines = table + rows.count * op.pairs * (wide ? 8 : 4);
@@ -287,7 +270,7 @@ pp_status_t Kernels::State::placeAll(std::string &why) {
   bytes = routed + (hasRouters ? align(sizeof(RouterSums)) : 0);
   for (auto &[key, at] : tables) {
     at = bytes;
-    int64_t pairs = pairsOf(std::get<1>(key), std::get<3>(key));
+    int64_t pairs = pairsOfRope(std::get<1>(key), std::get<3>(key));
     bytes += align(2 * std::get<0>(key) * pairs * (std::get<4>(key) ? 8 : 4));
   }
   if (!memory.allocate(size_t(bytes), why))

@@ -21,7 +21,7 @@ struct SdpaShape {
   /// ran no backward.
   static bool fits(const PreparedOp &op);
   [[nodiscard]] int64_t rows() const { return batch * heads * queries; }
-  /// The most scratch that is planned for it; analysis/lives/DeviceScratch.cpp counts the same, and says why.
+  /// The most scratch that is planned for it.
   [[nodiscard]] int64_t plannedBytes() const;
   /// Why a plan that wants so many bytes is refused; empty if it is taken.
   [[nodiscard]] std::string excess(int64_t wanted) const;

@@ -1,7 +1,7 @@
 // Which attentions a library may be asked for, and the most memory that it may want for one.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/cuda/Memory.h"
 #include "runtime/cuda/Sdpa.h"
+#include "runtime/kernels/Facts.h"
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -41,9 +41,7 @@ bool SdpaShape::fits(const PreparedOp &op) {
 }
 
 int64_t SdpaShape::plannedBytes() const {
-  constexpr int64_t small = int64_t(64) << 10;
-  const int64_t sums = align(4 * rows() * width), shared = heads > groups ? 4 * batch * heads * keys * width : 0;
-  return small + (backward ? align(4 * rows()) + 2 * sums + shared : 0);
+  return sdpaScratch(backward, rows(), heads > groups ? batch * heads * keys : 0, width);
 }
 
 std::string SdpaShape::excess(int64_t wanted) const {

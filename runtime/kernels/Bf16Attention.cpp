@@ -15,7 +15,3 @@ pp_status_t pp::bf16Attention(const PreparedOp &op, void *const *arguments) {
 pp_status_t pp::bf16AttentionBackward(const PreparedOp &op, void *const *arguments) {
   return Backward::run<Bf16>(op, arguments);
 }
-int64_t pp::bf16AttentionBytes(const PreparedOp &op) {
-  AttentionShape shape(op);
-  return op.kernel == Kernel::attention ? Forward::scratchBytes(shape) : Backward::scratchBytes(shape);
-}

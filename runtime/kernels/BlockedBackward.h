@@ -53,6 +53,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
     /// dQt of a block of queries, carried from chunk to chunk.
     float *dqt(const AttentionShape &shape, int64_t block) const { return dqts + block * queryBlock * widthOf(shape); }
   };
+  /// At most attentionScratch of Facts.h.
   static int64_t scratchBytes(const AttentionShape &shape) {
     Packs f(nullptr, shape);
     return reinterpret_cast<char *>(f.dqt(shape, blocksKept(shape))) - static_cast<char *>(nullptr);

@@ -52,6 +52,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
       sum = largest + queryBlock;
     }
   };
+  /// At most attentionScratch of Facts.h.
   static int64_t scratchBytes(const AttentionShape &shape) {
     Packs f(nullptr, shape);
     return reinterpret_cast<char *>(Carried(f, shape, blocksKept(shape)).ot) - static_cast<char *>(nullptr);

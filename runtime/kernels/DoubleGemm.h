@@ -4,12 +4,12 @@
 #define PP_RUNTIME_KERNELS_DOUBLEGEMM_H
 
 #include "runtime/kernels/Element.h"
+#include "runtime/kernels/Facts.h"
 
 namespace {
 using namespace pp;
 
-constexpr int64_t doubleRows = 4, doubleColumns = 8, doubleDepth = 192, doubleWidth = 256;
-constexpr int64_t doubleGemmBytes = (doubleDepth * (doubleRows + doubleWidth)) * 8;
+constexpr int64_t doubleColumns = 8;
 
 /// c[m,n] (+)= a . b, element (i, j) of a at i * aRow + j * aColumn, of b likewise; c is dense.
 struct DoubleProduct {

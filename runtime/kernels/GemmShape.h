@@ -3,8 +3,8 @@
 #ifndef PP_RUNTIME_KERNELS_GEMMSHAPE_H
 #define PP_RUNTIME_KERNELS_GEMMSHAPE_H
 
+#include "runtime/kernels/Facts.h"
 #include "runtime/kernels/Op.h"
-#include <algorithm>
 
 namespace pp {
 
@@ -54,12 +54,8 @@ struct GemmShape {
   bool half() const { return type == Type::Bf16 || type == Type::F16; }
   /// c in 16 bits too.
   bool halfOut() const { return half() && !sums; }
-  /// Bytes that a product may take beside its operands on a CPU, for each thread, whatever computes it. Plans count
-  /// them (analysis/lives/KernelScratch.cpp says the same).
-  static constexpr int64_t mostScratch = 8 << 20;
-  int64_t scratchLimit() const {
-    return std::min<int64_t>(mostScratch, (1 << 18) + 4 * (m * k + k * n + m * n) + 512 * (m + k + n));
-  }
+  /// Bytes that it may take beside its operands on a CPU, for each thread.
+  int64_t scratchLimit() const { return productScratch(m, k, n); }
   bool operator==(const GemmShape &) const = default;
 };
 

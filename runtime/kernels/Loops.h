@@ -9,7 +9,6 @@
 #include "runtime/kernels/DoubleGemm.h"
 #include "runtime/kernels/Elementwise.h"
 #include "runtime/kernels/Experts.h"
-#include "runtime/kernels/MergeAttention.h"
 #include "runtime/kernels/Optimizer.h"
 #include "runtime/kernels/PlainAttention.h"
 #include "runtime/kernels/Rows.h"
@@ -24,105 +23,31 @@ using namespace pp;
 using AttentionForward = BlockedForward<PP_LANES, PP_ROWS>;
 using AttentionBackward = BlockedBackward<PP_LANES, PP_ROWS>;
 
-template <class E> constexpr void fillType(IsaTable &table, Type type) {
-  auto set = [&](Kernel kernel, Body body) { table.bodies[int(kernel)][int(type)] = body; };
-  set(Kernel::bias_dw, bias_dw<E>);
-  set(Kernel::embedding, embedding<E>);
-  set(Kernel::embedding_dw, embedding_dw<E>);
-  set(Kernel::positions, positions<E>);
-  set(Kernel::positions_dw, positions_dw<E>);
-  set(Kernel::layernorm, layernorm<E>);
-  set(Kernel::layernorm_rebuild, layernorm_rebuild<E>);
-  set(Kernel::layernorm_bwd, layernorm_bwd<E>);
-  set(Kernel::rmsnorm, rmsnorm<E>);
-  set(Kernel::rmsnorm_rebuild, rmsnorm_rebuild<E>);
-  set(Kernel::rmsnorm_bwd, rmsnorm_bwd<E>);
-  set(Kernel::rope, rope<E>);
-  if constexpr (sizeof(E) == 8) {
-    set(Kernel::attention, plainAttention);
-    set(Kernel::attention_bwd, plainAttentionBackward);
-  } else {
-    set(Kernel::attention, AttentionForward::run<E>);
-    set(Kernel::attention_bwd, AttentionBackward::run<E>);
-  }
-  set(Kernel::attention_merge, attention_merge<E>);
-  set(Kernel::attention_delta, attention_delta<E>);
-  set(Kernel::sink, sink<E>);
-  set(Kernel::sink_bwd, sink_bwd<E>);
-  set(Kernel::gelu, gelu<E>);
-  set(Kernel::gelu_bwd, gelu_bwd<E>);
-  set(Kernel::swiglu, swiglu<E>);
-  set(Kernel::swiglu_bwd, swiglu_bwd<E>);
-  set(Kernel::glu, glu<E>);
-  set(Kernel::glu_bwd, glu_bwd<E>);
-  set(Kernel::route, route<E>);
-  set(Kernel::route_bwd, route_bwd<E>);
-  if constexpr (sizeof(E) >= 4) {
-    set(Kernel::choice_counts, choice_counts<E>);
-    set(Kernel::expert_load, expert_load<E>);
-  }
-  set(Kernel::dispatch, dispatch<E>);
-  set(Kernel::combine, combine<E>);
-  if constexpr (sizeof(E) >= 4) {
-    set(Kernel::place_weights, place_weights<E>);
-    set(Kernel::take_weights, take_weights<E>);
-  }
-  set(Kernel::scale_rows, scale_rows<E>);
-  set(Kernel::scale_rows_bwd, scale_rows_bwd<E>);
-  set(Kernel::add, add<E>);
-  set(Kernel::add_bias, add_bias<E>);
-  set(Kernel::scale, scale<E>);
-  set(Kernel::dropout, dropout<E>);
-  set(Kernel::cross_entropy, cross_entropy<E>);
-  set(Kernel::cross_entropy_stats, cross_entropy_stats<E>);
-  set(Kernel::cross_entropy_merge, cross_entropy_merge<E>);
-  set(Kernel::cross_entropy_loss, cross_entropy_loss<E>);
-  set(Kernel::cross_entropy_dz, cross_entropy_dz<E>);
-  set(Kernel::slice_columns, slice_columns<E>);
-  set(Kernel::place_columns, place_columns<E>);
-  set(Kernel::repeat_heads, repeat_heads<E>);
-  set(Kernel::sum_heads, sum_heads<E>);
-  set(Kernel::copy, copy<E>);
-  set(Kernel::zero, zero<E>);
-  set(Kernel::accumulate, accumulate<E>);
-  set(Kernel::round, round<E>);
-  set(Kernel::sum_squares, sum_squares<E>);
-  set(Kernel::sum_squares_all, sum_squares_all<E>);
-  set(Kernel::adamw, adamw<E>);
-  set(Kernel::adamw_all, adamw_all<E>);
-  set(Kernel::sgd, sgd<E>);
-  set(Kernel::steer, steer<E>);
-  set(Kernel::muon_momentum, muon_momentum<E>);
-  set(Kernel::unit_norm, unit_norm<E>);
-  set(Kernel::newton_schulz, newton_schulz<E>);
-  set(Kernel::muon, muon<E>);
-}
+template <class E> constexpr Body attention = AttentionForward::run<E>;
+template <> constexpr Body attention<double> = plainAttention;
+template <class E> constexpr Body attention_bwd = AttentionBackward::run<E>;
+template <> constexpr Body attention_bwd<double> = plainAttentionBackward;
 
-int64_t loopScratch(const PreparedOp &op) {
-  switch (op.kernel) {
-  case Kernel::linear:
-  case Kernel::linear_dx:
-  case Kernel::linear_dw:
-  case Kernel::router:
-  case Kernel::router_dx:
-  case Kernel::router_dw:
-  case Kernel::expert_linear:
-  case Kernel::expert_linear_dx:
-  case Kernel::expert_linear_dw:
-    return op.type == Type::F64 ? doubleGemmBytes : 0;
-  case Kernel::attention:
-    return op.type == Type::F64 ? plainAttentionBytes(AttentionShape(op))
-                                : AttentionForward::scratchBytes(AttentionShape(op));
-  case Kernel::attention_bwd:
-    return op.type == Type::F64 ? 0 : AttentionBackward::scratchBytes(AttentionShape(op));
-  case Kernel::route:
-  case Kernel::route_bwd:
-    return 24 * op.dims[1];
-  case Kernel::attention_merge:
-    return mergeBytes(op);
-  default:
-    return 0;
-  }
+/// A body in f64; a library serves the other types.
+template <class E> constexpr Body inDouble(Body body) { return sizeof(E) == 8 ? body : nullptr; }
+template <class E> constexpr Body linear = inDouble<E>(doubleLinear);
+template <class E> constexpr Body linear_dx = inDouble<E>(doubleLinearDx);
+template <class E> constexpr Body linear_dw = inDouble<E>(doubleLinearDw);
+template <class E> constexpr Body router = inDouble<E>(doubleRouter);
+template <class E> constexpr Body router_dx = inDouble<E>(doubleRouterDx);
+template <class E> constexpr Body router_dw = inDouble<E>(doubleRouterDw);
+template <class E> constexpr Body expert_linear = inDouble<E>(doubleExpertLinear);
+template <class E> constexpr Body expert_linear_dx = inDouble<E>(doubleExpertLinearDx);
+template <class E> constexpr Body expert_linear_dw = inDouble<E>(doubleExpertLinearDw);
+/// Pairs of ops have no loops of their own.
+template <class E> constexpr Body linear_gelu = nullptr;
+template <class E> constexpr Body linear_add = nullptr;
+template <class E> constexpr Body linear_dx_gelu = nullptr;
+template <class E> constexpr Body linear_dw_bias = nullptr;
+
+template <class E> constexpr void fillType(IsaTable &table, Type type) {
+#define PP_KERNEL(name, ...) table.bodies[int(Kernel::name)][int(type)] = name<E>;
+#include "runtime/kernels/Kernels.def"
 }
 
 template <class E> void widenLoop(const void *half, float *f32, int64_t n) { widenRun(in<E>(half), f32, n); }
@@ -137,22 +62,13 @@ template <class E> void narrowLoop(const float *f32, void *half, int64_t n, bool
 }
 
 constexpr IsaTable makeTable(const char *name, bool multipliesBf16 = false) {
-  IsaTable table{name, multipliesBf16, {}, loopScratch, {}, {}};
+  IsaTable table{name, multipliesBf16, {}, {}, {}};
   table.widen[int(Type::Bf16)] = widenLoop<Bf16>, table.narrow[int(Type::Bf16)] = narrowLoop<Bf16>;
   table.widen[int(Type::F16)] = widenLoop<F16>, table.narrow[int(Type::F16)] = narrowLoop<F16>;
   fillType<float>(table, Type::F32);
   fillType<Bf16>(table, Type::Bf16);
   fillType<F16>(table, Type::F16);
   fillType<double>(table, Type::F64);
-  table.bodies[int(Kernel::linear)][int(Type::F64)] = doubleLinear;
-  table.bodies[int(Kernel::linear_dx)][int(Type::F64)] = doubleLinearDx;
-  table.bodies[int(Kernel::linear_dw)][int(Type::F64)] = doubleLinearDw;
-  table.bodies[int(Kernel::router)][int(Type::F64)] = doubleRouter;
-  table.bodies[int(Kernel::router_dx)][int(Type::F64)] = doubleRouterDx;
-  table.bodies[int(Kernel::router_dw)][int(Type::F64)] = doubleRouterDw;
-  table.bodies[int(Kernel::expert_linear)][int(Type::F64)] = doubleExpertLinear;
-  table.bodies[int(Kernel::expert_linear_dx)][int(Type::F64)] = doubleExpertLinearDx;
-  table.bodies[int(Kernel::expert_linear_dw)][int(Type::F64)] = doubleExpertLinearDw;
   return table;
 }
 

@@ -7,13 +7,8 @@
 static constexpr IsaTable table = makeTable("avx512");
 const IsaTable &pp::avx512Table() { return table; }
 
-static int64_t scratchWithProducts(const PreparedOp &op) {
-  bool attends = op.kernel == Kernel::attention || op.kernel == Kernel::attention_bwd;
-  return attends && op.type == Type::Bf16 ? bf16AttentionBytes(op) : loopScratch(op);
-}
 static constexpr IsaTable makeTableWithProducts() {
   IsaTable table = makeTable("avx512_bf16", /*multipliesBf16=*/true);
-  table.scratch = scratchWithProducts;
   table.bodies[int(Kernel::attention)][int(Type::Bf16)] = bf16Attention;
   table.bodies[int(Kernel::attention_bwd)][int(Type::Bf16)] = bf16AttentionBackward;
   return table;

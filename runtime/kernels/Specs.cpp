@@ -4,6 +4,7 @@
 #include "runtime/Program.h"
 #include "runtime/Rank.h"
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <optional>
 
@@ -11,41 +12,43 @@ using namespace pp;
 
 namespace {
 
+/// The names of a record's sizes or numbers: how many come once, how many stand in brackets; a bit for each with a `?`.
+struct Names {
+  size_t once = 0, repeated = 0;
+  uint32_t marked = 0;
+
+  constexpr explicit Names(std::string_view text) {
+    for (size_t i = 0; i < text.size(); ++i) {
+      if (i == 0 || text[i - 1] == ' ')
+        ++(repeated > 0 || text[i] == '[' ? repeated : once);
+      if (text[i] == '?')
+        marked |= 1u << (once + repeated - 1);
+    }
+  }
+  [[nodiscard]] constexpr bool isMarked(size_t i) const {
+    return marked >> (i < once ? i : once + (i - once) % repeated) & 1;
+  }
+  /// How many numbers must be there.
+  [[nodiscard]] constexpr size_t least() const { return once - size_t(std::popcount(marked)); }
+};
+
 struct KernelFacts {
-  const char *name;
-  size_t dims, params;
+  std::string_view name;
+  Names dims, params;
   uint32_t flags;
 };
 constexpr KernelFacts kernelFacts[] = {
-#define PP_FACTS(name, dims, params, flags) {#name, dims, params, flags},
-    PP_FOR_EACH_KERNEL(PP_FACTS)
-#undef PP_FACTS
+#define PP_KERNEL(name, dims, params, flags, ...) {#name, Names(dims), Names(params), flags},
+#include "runtime/kernels/Kernels.def"
 };
 
 constexpr struct {
-  const char *name;
+  std::string_view name;
   OpFlag flag;
-} flagNames[] = {{"transposed", Transposed},
-                 {"accumulate", Accumulate},
-                 {"bias", WithBias},
-                 {"pair", Pair},
-                 {"inverse", Inverse},
-                 {"causal", Causal},
-                 {"exact", Exact},
-                 {"decay", Decay},
-                 {"sums", Sums},
-                 {"accumulate_kv", AccumulateKv},
-                 {"counted", Counted},
-                 {"nesterov", Nesterov},
-                 {"documents", Documents},
-                 {"plus_one", PlusOne},
-                 {"tanh", Tanh},
-                 {"dropout", Dropped},
-                 {"renormalise", Renormalise},
-                 {"sigmoid", Sigmoid},
-                 {"zigzag", Zigzag},
-                 {"packed", Packed},
-                 {"remade", Remade}};
+} flagNames[] = {
+#define PP_FLAG(flag, name) {name, flag},
+#include "runtime/kernels/Kernels.def"
+};
 
 std::optional<Kernel> findKernel(const std::string &name) {
   for (int i = 0; i < kernelCount; ++i)
@@ -76,11 +79,11 @@ bool areGroups(int64_t experts, int64_t k, double groups, double best) {
 
 std::string counted(size_t n, const char *noun) { return std::to_string(n) + " " + noun + (n == 1 ? "" : "s"); }
 
-/// What a kernel asks of its dims beyond their number; empty when they are fine.
 bool hasTargets(Kernel kernel) {
   return kernel == Kernel::cross_entropy || kernel == Kernel::cross_entropy_loss || kernel == Kernel::cross_entropy_dz;
 }
 
+/// What a kernel asks of its dims beyond their number; empty when they are fine.
 std::string checkDims(const PreparedOp &op) {
   const int64_t *d = op.dims;
   if (hasTargets(op.kernel) && !(op.params[2] >= 0 && op.params[2] <= mostAhead))
@@ -149,45 +152,24 @@ std::string checkDims(const PreparedOp &op) {
 
 bool takesTensors(Kernel kernel) { return kernel == Kernel::adamw_all || kernel == Kernel::sum_squares_all; }
 
-bool takesChunks(Kernel kernel) { return isAttention(kernel) || takesTensors(kernel); }
-
 /// Losses whose logits may have a cap.
 bool takesCap(Kernel kernel) {
   return kernel == Kernel::cross_entropy || kernel == Kernel::cross_entropy_stats || kernel == Kernel::cross_entropy_dz;
 }
 
+/// A pair of numbers that are both there or both left out.
+bool endsWithPair(Kernel kernel) { return isUpdate(kernel) || kernel == Kernel::route; }
+
 bool takesParams(const OpSpec &spec, const KernelFacts &facts, Kernel kernel) {
-  size_t count = spec.params.size();
-  if (takesCap(kernel) || hasTargets(kernel))
-    return count >= facts.params && count <= facts.params + (hasTargets(kernel) ? 3 : 1);
-  if (facts.name == std::string("embedding_dw") && count == 1)
-    return true;
-  if (isUpdate(kernel) || kernel == Kernel::route)
-    return count == facts.params || count == facts.params + 2;
-  if (isAttention(kernel))
-    return std::count(spec.flags.begin(), spec.flags.end(), "dropout") ? count == 6 || count == 7 : count <= 3;
-  if (facts.name == std::string("rope") && spec.dims.size() == facts.dims && spec.dims[3] > 0 && count > 1)
+  const size_t count = spec.params.size(), least = facts.params.least(), most = facts.params.once;
+  if (isAttention(kernel) && std::count(spec.flags.begin(), spec.flags.end(), "dropout"))
+    return count == 6 || count == 7;
+  if (kernel == Kernel::rope && spec.dims[3] > 0 && count > 1)
     return count <= 1 + size_t(spec.dims[3]) / 2;
-  return count == facts.params;
+  return count >= least && count <= most && !(endsWithPair(kernel) && count == least + 1);
 }
 
 bool takesRows(Kernel kernel) { return kernel == Kernel::embedding || kernel == Kernel::embedding_dw; }
-
-/// Dims that may be zero: offsets, positions and starts.
-bool mayBeZero(Kernel kernel, size_t i) {
-  if (kernel == Kernel::positions || kernel == Kernel::positions_dw || takesRows(kernel))
-    return i == 3;
-  if (kernel == Kernel::slice_columns || kernel == Kernel::place_columns)
-    return i == 2;
-  if (takesTensors(kernel) || kernel == Kernel::sum_squares || kernel == Kernel::accumulate ||
-      kernel == Kernel::adamw || kernel == Kernel::sgd) // another device counts the tensor, adds to it, or updates it
-    return true;
-  if (takesChunks(kernel))
-    return i >= 5 && i % 2;
-  if (kernel == Kernel::cross_entropy_stats || kernel == Kernel::cross_entropy_dz)
-    return i == 2;
-  return (kernel == Kernel::rope && i == 4) || (kernel == Kernel::dropout && i >= 3);
-}
 
 } // namespace
 
@@ -234,18 +216,19 @@ std::string pp::readSpec(const OpSpec &given, PreparedOp &op, std::vector<Chunk>
   const KernelFacts &facts = kernelFacts[int(*kernel)];
   if (int(spec.type) >= typeCount)
     return "unsupported type number " + std::to_string(int(spec.type));
-  bool lists = takesChunks(*kernel), whole = takesRows(*kernel) && spec.dims.size() == 3; // all rows of the table
-  if (whole)
+  const auto [once, repeated, marked] = facts.dims;
+  if (takesRows(*kernel) && spec.dims.size() == 3) // all rows of the table
     op.dims[4] = spec.dims[2];
-  else if (lists ? spec.dims.size() < facts.dims + 2 || (spec.dims.size() - facts.dims) % 2
-                 : spec.dims.size() != facts.dims)
-    return "expected " + counted(facts.dims, "dim") +
-           (takesTensors(*kernel) ? " and two for each tensor"
-            : lists               ? " and two for each chunk"
-                                  : "") +
+  else if (repeated > 0 ? spec.dims.size() < once + repeated || (spec.dims.size() - once) % repeated
+                        : spec.dims.size() != once)
+    return "expected " + counted(once, "dim") +
+           (repeated == 0           ? ""
+            : takesTensors(*kernel) ? " and two for each tensor"
+                                    : " and two for each chunk") +
            ", got " + std::to_string(spec.dims.size());
+  const size_t least = facts.params.least();
   if (!takesParams(spec, facts, *kernel))
-    return "expected " + counted(facts.params, "param") +
+    return "expected " + counted(least, "param") +
            (*kernel == Kernel::rope           ? ", or a factor and a frequency for each pair that turns"
             : *kernel == Kernel::embedding_dw ? " or 1"
             : takesCap(*kernel)               ? ", or a cap behind"
@@ -255,24 +238,20 @@ std::string pp::readSpec(const OpSpec &given, PreparedOp &op, std::vector<Chunk>
                                               : "") +
            ", got " + std::to_string(spec.params.size());
   for (size_t i = 0; i < spec.dims.size(); ++i)
-    if (spec.dims[i] < (mayBeZero(*kernel, i) ? 0 : 1))
+    if (spec.dims[i] < (facts.dims.isMarked(i) ? 0 : 1))
       return "dim " + std::to_string(i) + " is " + std::to_string(spec.dims[i]);
-  std::copy_n(spec.dims.begin(), std::min(spec.dims.size(), facts.dims), op.dims);
-  for (size_t i = facts.dims; i < spec.dims.size(); i += 2)
-    chunks.push_back({spec.dims[i], spec.dims[i + 1]});
+  std::copy_n(spec.dims.begin(), std::min(spec.dims.size(), once), op.dims);
+  for (size_t i = once; i < spec.dims.size(); i += repeated)
+    chunks.push_back({spec.dims[i], spec.dims[i + repeated - 1]});
   op.chunks = chunks.data();
   op.chunkCount = int64_t(chunks.size());
-  for (size_t i = 0; i < facts.params; ++i)
-    op.params[i] = spec.params[i];
-  bool hasPair = isUpdate(*kernel) || *kernel == Kernel::route;
-  for (size_t i = 0; i < 2 && hasPair; ++i)
-    op.params[facts.params + i] = 1;
-  if (isAttention(*kernel) || takesCap(*kernel) || hasTargets(*kernel) || hasPair)
-    std::copy(spec.params.begin(), spec.params.end(), op.params);
-  if (*kernel == Kernel::rope)
-    op.pairs = spec.params.size() > 1 ? int64_t(spec.params.size()) - 1 : op.dims[3] % 2 ? 0 : op.dims[3] / 2;
+  if (endsWithPair(*kernel))
+    std::fill_n(op.params + least, 2, 1);
   if (*kernel == Kernel::embedding_dw)
-    op.params[0] = spec.params.empty() ? -1 : spec.params[0];
+    op.params[0] = -1;
+  std::copy_n(spec.params.begin(), *kernel == Kernel::rope ? 1 : spec.params.size(), op.params);
+  if (*kernel == Kernel::rope)
+    op.pairs = spec.params.size() == 1 && op.dims[3] % 2 ? 0 : pairsOfRope(op.dims[3], spec.params);
   for (const std::string &name : spec.flags) {
     uint32_t flag = 0;
     for (const auto &known : flagNames)
@@ -283,6 +262,10 @@ std::string pp::readSpec(const OpSpec &given, PreparedOp &op, std::vector<Chunk>
     op.flags |= flag;
   }
   return checkDims(op);
+}
+
+SizedCall pp::sizesOf(const OpSpec &spec) {
+  return {spec.kernel, spec.dims, spec.params, int64_t(elementBytes(spec.type))};
 }
 
 std::array<double, 2> pp::ropeTurn(const std::vector<double> &params, int64_t d, int64_t position, int64_t j) {
@@ -330,12 +313,12 @@ pp_status_t pp::runParts(const PreparedOp &pair, void *const *a) {
   return status ? status : other.body(other, makesDx ? dx : db);
 }
 
-void *const *pp::KeyList::of(const PreparedOp *op, void *q, void *const *given) {
+const void *const *pp::KeyList::of(const PreparedOp *op, const void *q, const void *const *given) {
   if (!op || !op->has(Packed))
     return given;
   const int64_t head = op->dims[4] * int64_t(elementBytes(op->type));
-  own[0] = static_cast<char *>(q) + op->dims[2] * head;
-  own[1] = static_cast<char *>(own[0]) + op->dims[3] * head;
+  own[0] = static_cast<const char *>(q) + op->dims[2] * head;
+  own[1] = static_cast<const char *>(own[0]) + op->dims[3] * head;
   for (int i = 2; given && i < 2 + op->has(Documents) + op->has(Dropped); ++i)
     own[i] = given[i];
   return own;

@@ -1,8 +1,9 @@
-// Reads an op's spec, the one place that knows which dims, params and flags each kernel takes, and in which tensors.
+// Reads an op by its kernel's record, takes pairs of ops apart, and finds the keys in tensors that hold q, k and v.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_KERNELS_SPECS_H
 #define PP_RUNTIME_KERNELS_SPECS_H
 
+#include "runtime/kernels/Facts.h"
 #include "runtime/kernels/Op.h"
 #include <array>
 
@@ -12,14 +13,13 @@ namespace pp {
 /// success, else what is wrong.
 std::string readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> &chunks);
 
-/// The positions of a rope's table: those of the run, from `first` on. With documents, whose positions count from their
-/// own starts, and with two runs, it has all positions from 0 on.
-struct RopeRows {
-  int64_t first, count;
-  explicit RopeRows(const PreparedOp &op)
-      : first(op.has(Documents) || op.has(Zigzag) ? 0 : op.dims[4]),
-        count(op.positionOf(op.dims[1] - 1, op.dims[1], op.dims[4]) + 1 - first) {}
-};
+/// Views the spec's sizes and numbers.
+SizedCall sizesOf(const OpSpec &spec);
+
+/// The positions of a rope's table.
+inline RopeRows ropeRows(const PreparedOp &rope) {
+  return {rope.dims[1], rope.dims[4], rope.has(Documents), rope.second};
+}
 
 /// cos and sin of the turn of pair j at a position. `params` are those of a rope over heads of width d: theta, or a
 /// factor of both and the frequency of each pair. Computed in f64, because f32 products of large positions are wrong by
@@ -43,10 +43,10 @@ public:
   /// Lives as long as this; `given` itself where k and v have tensors of their own, or where there is no op. `q` is
   /// where the queries begin, or their gradient. Of a packed list, only what follows k and v is taken from `given`,
   /// which may be null.
-  void *const *of(const PreparedOp *op, void *q, void *const *given);
+  const void *const *of(const PreparedOp *op, const void *q, const void *const *given);
 
 private:
-  void *own[4] = {}; ///< k, v, starts of documents, numbers of sequences
+  const void *own[4] = {}; ///< k, v, starts of documents, numbers of sequences
 };
 
 } // namespace pp

@@ -333,6 +333,6 @@ template <class E> Body bodyOf(int64_t d) {
 
 Body pp::attentionBackwardBody(const PreparedOp &op) {
   if (!onTensorCores(op))
-    return plainAttentionBody(Kernel::attention_bwd, op.type);
+    return attention_bwdBodies[int(op.type)];
   return op.type == Type::F16 ? bodyOf<F16>(op.dims[4]) : bodyOf<Bf16>(op.dims[4]);
 }

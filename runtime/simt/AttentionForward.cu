@@ -211,6 +211,6 @@ template <class E> Body bodyOf(int64_t d) {
 
 Body pp::attentionBody(const PreparedOp &op) {
   if (!onTensorCores(op))
-    return plainAttentionBody(Kernel::attention, op.type);
+    return attentionBodies[int(op.type)];
   return op.type == Type::F16 ? bodyOf<F16>(op.dims[4]) : bodyOf<Bf16>(op.dims[4]);
 }

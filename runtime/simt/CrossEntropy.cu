@@ -324,14 +324,8 @@ template <class E> pp_status_t cross_entropy_dz(const PreparedOp &op, void *cons
 
 } // namespace
 
-Body pp::crossEntropyBody(Kernel kernel, Type type) {
-  switch (kernel) {
-    PP_BODY_OF(cross_entropy)
-    PP_BODY_OF(cross_entropy_stats)
-    PP_BODY_OF(cross_entropy_merge)
-    PP_BODY_OF(cross_entropy_loss)
-    PP_BODY_OF(cross_entropy_dz)
-  default:
-    return nullptr;
-  }
-}
+PP_BODIES(cross_entropy)
+PP_BODIES(cross_entropy_stats)
+PP_BODIES(cross_entropy_merge)
+PP_BODIES(cross_entropy_loss)
+PP_BODIES(cross_entropy_dz)

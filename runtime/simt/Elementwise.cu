@@ -364,27 +364,21 @@ pp_status_t pp::addSums(const PreparedOp &op, const void *from, void *to) {
   return map(op, Accumulated<float>{in<float>(from), out<float>(to)}, op.dims[2], aligned(from, to));
 }
 
-Body pp::elementwiseBody(Kernel kernel, Type type) {
-  switch (kernel) {
-    PP_BODY_OF(gelu)
-    PP_BODY_OF(gelu_bwd)
-    PP_BODY_OF(swiglu)
-    PP_BODY_OF(swiglu_bwd)
-    PP_BODY_OF(glu)
-    PP_BODY_OF(glu_bwd)
-    PP_BODY_OF(add)
-    PP_BODY_OF(add_bias)
-    PP_BODY_OF(scale)
-    PP_BODY_OF(dropout)
-    PP_BODY_OF(slice_columns)
-    PP_BODY_OF(place_columns)
-    PP_BODY_OF(repeat_heads)
-    PP_BODY_OF(sum_heads)
-    PP_BODY_OF(copy)
-    PP_BODY_OF(zero)
-    PP_BODY_OF(accumulate)
-    PP_BODY_OF(round)
-  default:
-    return nullptr;
-  }
-}
+PP_BODIES(gelu)
+PP_BODIES(gelu_bwd)
+PP_BODIES(swiglu)
+PP_BODIES(swiglu_bwd)
+PP_BODIES(glu)
+PP_BODIES(glu_bwd)
+PP_BODIES(add)
+PP_BODIES(add_bias)
+PP_BODIES(scale)
+PP_BODIES(dropout)
+PP_BODIES(slice_columns)
+PP_BODIES(place_columns)
+PP_BODIES(repeat_heads)
+PP_BODIES(sum_heads)
+PP_BODIES(copy)
+PP_BODIES(zero)
+PP_BODIES(accumulate)
+PP_BODIES(round)

@@ -203,15 +203,9 @@ template <class E> pp_status_t expert_linear_dw(const PreparedOp &op, void *cons
 
 } // namespace
 
-Body pp::expertProductsBody(Kernel kernel, Type type) {
-  switch (kernel) {
-    PP_BODY_OF(router)
-    PP_BODY_OF(router_dx)
-    PP_BODY_OF(router_dw)
-    PP_BODY_OF(expert_linear)
-    PP_BODY_OF(expert_linear_dx)
-    PP_BODY_OF(expert_linear_dw)
-  default:
-    return nullptr;
-  }
-}
+PP_BODIES(router)
+PP_BODIES(router_dx)
+PP_BODIES(router_dw)
+PP_BODIES(expert_linear)
+PP_BODIES(expert_linear_dx)
+PP_BODIES(expert_linear_dw)

@@ -707,19 +707,13 @@ template <class E> pp_status_t scale_rows_bwd(const PreparedOp &op, void *const 
 
 } // namespace
 
-Body pp::expertsBody(Kernel kernel, Type type) {
-  switch (kernel) {
-    PP_BODY_OF(route)
-    PP_BODY_OF(choice_counts)
-    PP_BODY_OF(route_bwd)
-    PP_BODY_OF(expert_load)
-    PP_BODY_OF(dispatch)
-    PP_BODY_OF(combine)
-    PP_BODY_OF(place_weights)
-    PP_BODY_OF(take_weights)
-    PP_BODY_OF(scale_rows)
-    PP_BODY_OF(scale_rows_bwd)
-  default:
-    return nullptr;
-  }
-}
+PP_BODIES(route)
+PP_BODIES(choice_counts)
+PP_BODIES(route_bwd)
+PP_BODIES(expert_load)
+PP_BODIES(dispatch)
+PP_BODIES(combine)
+PP_BODIES(place_weights)
+PP_BODIES(take_weights)
+PP_BODIES(scale_rows)
+PP_BODIES(scale_rows_bwd)

@@ -73,19 +73,13 @@ template <class... Pointers> bool aligned(Pointers... pointers) {
   return ((reinterpret_cast<uintptr_t>(static_cast<const void *>(pointers)) | ...) & 15) == 0;
 }
 
-/// The bodies of each file; null where another serves.
-Body elementwiseBody(Kernel kernel, Type type);
-Body optimizerBody(Kernel kernel, Type type);
-Body updatesBody(Kernel kernel, Type type);
-Body normsBody(Kernel kernel, Type type);
-Body tablesBody(Kernel kernel, Type type);
-Body crossEntropyBody(Kernel kernel, Type type);
+/// The bodies of each kernel by Type. A kernel without PP_BODIES behind its loops does not link.
+#define PP_KERNEL(name, ...) extern const Body name##Bodies[typeCount];
+#include "runtime/kernels/Kernels.def"
+#define PP_BODIES(name) const Body pp::name##Bodies[] = {name<float>, name<Bf16>, name<double>, name<F16>};
+/// Those of an attention serve where no tensor core does.
 Body attentionBody(const PreparedOp &op);
 Body attentionBackwardBody(const PreparedOp &op);
-Body plainAttentionBody(Kernel kernel, Type type);
-Body mergeAttentionBody(Kernel kernel, Type type);
-Body expertsBody(Kernel kernel, Type type);
-Body expertProductsBody(Kernel kernel, Type type);
 
 /// y[T,N] += b[N] for a linear whose product could not add it.
 pp_status_t addBias(const PreparedOp &op, const void *b, void *y);
@@ -99,12 +93,6 @@ inline bool onTensorCores(const PreparedOp &op) {
 }
 /// Shared memory of an attention's largest block.
 size_t attentionSharedBytes(const PreparedOp &op);
-
-#define PP_BODY_OF(name)                                                                                               \
-  case Kernel::name: {                                                                                                 \
-    static constexpr Body bodies[] = {name<float>, name<Bf16>, name<double>, name<F16>}; /* in the order of Type */    \
-    return bodies[size_t(type)];                                                                                       \
-  }
 
 } // namespace pp
 

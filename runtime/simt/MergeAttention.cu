@@ -144,13 +144,7 @@ template <class E> pp_status_t sink_bwd(const PreparedOp &op, void *const *argum
 
 } // namespace
 
-Body pp::mergeAttentionBody(Kernel kernel, Type type) {
-  switch (kernel) {
-    PP_BODY_OF(attention_merge)
-    PP_BODY_OF(attention_delta)
-    PP_BODY_OF(sink)
-    PP_BODY_OF(sink_bwd)
-  default:
-    return nullptr;
-  }
-}
+PP_BODIES(attention_merge)
+PP_BODIES(attention_delta)
+PP_BODIES(sink)
+PP_BODIES(sink_bwd)

@@ -1,6 +1,6 @@
 // Layernorm and rmsnorm, their rebuilds and backwards, and sums of columns; every sum in a fixed order.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/simt/Facts.h"
+#include "runtime/kernels/Facts.h"
 #include "runtime/simt/Map.h"
 
 using namespace pp;
@@ -311,16 +311,10 @@ pp_status_t pp::addBias(const PreparedOp &op, const void *b, void *y) {
   return bodies[size_t(op.type)](op, b, y);
 }
 
-Body pp::normsBody(Kernel kernel, Type type) {
-  switch (kernel) {
-    PP_BODY_OF(bias_dw)
-    PP_BODY_OF(layernorm)
-    PP_BODY_OF(layernorm_rebuild)
-    PP_BODY_OF(layernorm_bwd)
-    PP_BODY_OF(rmsnorm)
-    PP_BODY_OF(rmsnorm_rebuild)
-    PP_BODY_OF(rmsnorm_bwd)
-  default:
-    return nullptr;
-  }
-}
+PP_BODIES(bias_dw)
+PP_BODIES(layernorm)
+PP_BODIES(layernorm_rebuild)
+PP_BODIES(layernorm_bwd)
+PP_BODIES(rmsnorm)
+PP_BODIES(rmsnorm_rebuild)
+PP_BODIES(rmsnorm_bwd)

@@ -3,7 +3,7 @@
 //
 //   tensors    | w0 ........ | g0 | w1 .......... |      a block has 4096 elements of one tensor; which one it finds
 //   blocks     |0 |1 |2 |3 | |4 | |5 |6 |7 |8 |9 |       by a search in the list of first blocks, which is an argument
-#include "runtime/simt/Facts.h"
+#include "runtime/kernels/Facts.h"
 #include "runtime/simt/Launch.h"
 
 using namespace pp;
@@ -215,13 +215,7 @@ template <class E> pp_status_t sum_squares_all(const PreparedOp &op, void *const
 
 } // namespace
 
-Body pp::optimizerBody(Kernel kernel, Type type) {
-  switch (kernel) {
-    PP_BODY_OF(sum_squares)
-    PP_BODY_OF(sum_squares_all)
-    PP_BODY_OF(adamw)
-    PP_BODY_OF(adamw_all)
-  default:
-    return nullptr;
-  }
-}
+PP_BODIES(sum_squares)
+PP_BODIES(sum_squares_all)
+PP_BODIES(adamw)
+PP_BODIES(adamw_all)

@@ -297,11 +297,5 @@ size_t pp::attentionSharedBytes(const PreparedOp &op) {
   return op.type == Type::F64 ? plainBytes<double>(op.dims[4]) : plainBytes<float>(op.dims[4]);
 }
 
-Body pp::plainAttentionBody(Kernel kernel, Type type) {
-  switch (kernel) {
-    PP_BODY_OF(attention)
-    PP_BODY_OF(attention_bwd)
-  default:
-    return nullptr;
-  }
-}
+PP_BODIES(attention)
+PP_BODIES(attention_bwd)

@@ -89,7 +89,7 @@ template <class E> pp_status_t rope(const PreparedOp &op, void *const *arguments
                op.has(Pair),
                op.has(Documents) ? in<int32_t>(arguments[1]) : nullptr,
                Places(op, op.dims[1], op.dims[4]),
-               RopeRows(op).first};
+               ropeRows(op).first};
   return map(op, rope, all * half, (half | d) % packOf<E> == 0 && aligned(arguments[0], arguments[2]));
 }
 
@@ -232,14 +232,8 @@ template <class E> pp_status_t positions_dw(const PreparedOp &op, void *const *a
 
 } // namespace
 
-Body pp::tablesBody(Kernel kernel, Type type) {
-  switch (kernel) {
-    PP_BODY_OF(rope)
-    PP_BODY_OF(embedding)
-    PP_BODY_OF(embedding_dw)
-    PP_BODY_OF(positions)
-    PP_BODY_OF(positions_dw)
-  default:
-    return nullptr;
-  }
-}
+PP_BODIES(rope)
+PP_BODIES(embedding)
+PP_BODIES(embedding_dw)
+PP_BODIES(positions)
+PP_BODIES(positions_dw)

@@ -179,15 +179,9 @@ template <class E> pp_status_t muon(const PreparedOp &op, void *const *a) {
 
 } // namespace
 
-Body pp::updatesBody(Kernel kernel, Type type) {
-  switch (kernel) {
-    PP_BODY_OF(sgd)
-    PP_BODY_OF(steer)
-    PP_BODY_OF(muon_momentum)
-    PP_BODY_OF(unit_norm)
-    PP_BODY_OF(newton_schulz)
-    PP_BODY_OF(muon)
-  default:
-    return nullptr;
-  }
-}
+PP_BODIES(sgd)
+PP_BODIES(steer)
+PP_BODIES(muon_momentum)
+PP_BODIES(unit_norm)
+PP_BODIES(newton_schulz)
+PP_BODIES(muon)

@@ -93,8 +93,8 @@ template <class E> void multiplyAs(const GemmShape &g, const GemmOperands &o, co
 Gemm::Gemm() = default;
 Gemm::~Gemm() = default;
 const GemmShape &Gemm::shape() const { return state->shape; }
-/// As large as cuBLASLt's workspace and the plan, though nothing uses it.
-int64_t Gemm::scratchBytes() const { return int64_t(32) << 20; }
+/// As large as cuBLASLt's workspace, though nothing uses it.
+int64_t Gemm::scratchBytes() const { return workspaceOfProduct; }
 /// False in f64, as for cuBLASLt, so that the kernel that then adds the bias is tested.
 bool Gemm::addsBias() const { return state->shape.bias && state->shape.type != Type::F64; }
 

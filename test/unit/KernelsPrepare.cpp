@@ -25,9 +25,8 @@ template <class... Pointers> constexpr size_t pointers(int32_t (*)(pp_rank_t *, 
 /// end.
 TEST(KernelsPrepare, TimedCallsHaveTheirArguments) {
   std::map<std::string, size_t> expected;
-#define PP_POINTERS(name, dims, params, flags) expected[#name] = pointers(pp_##name);
-  PP_FOR_EACH_KERNEL(PP_POINTERS)
-#undef PP_POINTERS
+#define PP_KERNEL(name, ...) expected[#name] = pointers(pp_##name);
+#include "runtime/kernels/Kernels.def"
   for (const Case &one : timedCases())
     EXPECT_EQ(one.arguments.size(), expected.at(one.spec.kernel)) << one.spec.kernel;
 }
@@ -73,7 +72,7 @@ TEST(KernelsPrepare, NamesTheOpAndWhatIsWrong) {
 }
 
 /// Scratch does not grow with a product: a vocabulary of 128256 and 4096 tokens take what is planned for any product,
-/// 8 MiB (analysis/lives/KernelScratch.cpp), in every type, whatever multiplies here. The operands are 0.2 to 2 GB.
+/// 8 MiB (runtime/kernels/Facts.h), in every type, whatever multiplies here. The operands are 0.2 to 2 GB.
 TEST(KernelsPrepare, ScratchOfProductsIsBounded) {
   std::vector<std::vector<int64_t>> sizes = {
       {4096, 4096, 128256}, {1, 128256, 4096}, {4095, 14337, 4097}, {300, 70, 900}};

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/kernels/BlockedBackward.h"
 #include "runtime/kernels/BlockedForward.h"
+#include "runtime/kernels/Specs.h"
 #include "test/unit/Attention.h"
 #include <cstdlib>
 
@@ -89,8 +90,34 @@ template <int lanes, int tileRows> void compareWith() {
     }
 }
 
+/// What a tile's attention needs is at most what is planned for every CPU, also where a block of queries carries
+/// something from chunk to chunk, in one run of rows or in two.
+template <class Forward, class Backward> void expectPlanned(Type type) {
+  for (int64_t s : {2, 48, 64, 96, 290, 1024})
+    for (int64_t d : {5, 16, 40, 64, 72, 128, 200})
+      for (const Slice &n : {Slice(1, s, 4, 2, d, true), Slice(1, s, 4, 1, d, true, s, {{s, 0}, {70, s}}),
+                             Slice(1, s, 4, 2, d, true).inTwoRuns(s, {{2 * s, 0}}),
+                             Slice(1, s, 4, 2, d, true, 70).inTwoRuns(70 + s, {{70, 0}, {2 * s, 70}})})
+        for (const char *kernel : {"attention", "attention_bwd"}) {
+          OpSpec spec{kernel, type, n.dims(), n.params(), n.flags()};
+          PreparedOp op{};
+          std::vector<Chunk> chunks;
+          ASSERT_EQ(readSpec(spec, op, chunks), "");
+          const AttentionShape shape(op);
+          EXPECT_LE(op.kernel == Kernel::attention ? Forward::scratchBytes(shape) : Backward::scratchBytes(shape),
+                    cpuScratch(sizesOf(spec)))
+              << kernel << " " << nameOf(type) << " " << n.text();
+        }
+}
+
 } // namespace
 
 TEST(KernelsWideTiles, Avx512TileEqualsThisCpus) { compareWith<16, 8>(); }
 TEST(KernelsWideTiles, Avx2TileEqualsThisCpus) { compareWith<8, 4>(); }
 TEST(KernelsWideTiles, NarrowTileEqualsThisCpus) { compareWith<4, 4>(); }
+TEST(KernelsWideTiles, ScratchIsPlanned) {
+  expectPlanned<BlockedForward<16, 8>, BlockedBackward<16, 8>>(Type::F32);
+  expectPlanned<BlockedForward<8, 4>, BlockedBackward<8, 4>>(Type::F32);
+  expectPlanned<BlockedForward<4, 4>, BlockedBackward<4, 4>>(Type::F32);
+  expectPlanned<BlockedForward<16, 8, true>, BlockedBackward<16, 8, true>>(Type::Bf16);
+}

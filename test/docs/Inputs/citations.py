@@ -8,10 +8,10 @@
 import fnmatch, os, re, sys
 from source_files import files, lines, report
 
-TEXT = (".md", ".cpp", ".h", ".h.in", ".td", ".cu", ".py", ".sh", ".pipe", ".mlir", ".test", ".txt", ".cmake", ".ebnf",
-        ".c", ".html")
+TEXT = (".md", ".cpp", ".h", ".h.in", ".td", ".def", ".cu", ".py", ".sh", ".pipe", ".mlir", ".test", ".txt", ".cmake",
+        ".ebnf", ".c", ".html")
 NAMED = re.compile(r"(?<![\w/.$%{}'+~-])((?:[\w.*<>-]+/)*[\w*<>-]+\."
-                   r"(?:md|cpp|h|td|cu|py|sh|pipe|ebnf|cmake))(?![\w/.]*\w)")
+                   r"(?:md|cpp|h|td|def|cu|py|sh|pipe|ebnf|cmake))(?![\w/.]*\w)")
 # Of LLVM, what a build writes, or what a reader of a page writes.
 ELSEWHERE = re.compile(r"(mlir|llvm|build|share|FOLDER)/|runtime/Commit\.h")
 

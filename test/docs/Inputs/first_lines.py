@@ -5,10 +5,10 @@
 import re, sys
 from source_files import files, lines, report
 
-MARKS = {".cpp": "// ", ".h": "// ", ".h.in": "// ", ".td": "// ", ".mlir": "// ", ".py": '"""', ".cfg.py": "# ",
-         ".py.in": "# ", ".sh": "# ", ".cmake": "# ", "CMakeLists.txt": "# ", ".pipe": "# ", ".test": "# ",
-         ".ebnf": "(* "}
-LICENSED = (".cpp", ".h", ".h.in", ".td", ".py")
+MARKS = {".cpp": "// ", ".h": "// ", ".h.in": "// ", ".td": "// ", ".def": "// ", ".mlir": "// ", ".py": '"""',
+         ".cfg.py": "# ", ".py.in": "# ", ".sh": "# ", ".cmake": "# ", "CMakeLists.txt": "# ", ".pipe": "# ",
+         ".test": "# ", ".ebnf": "(* "}
+LICENSED = (".cpp", ".h", ".h.in", ".td", ".def", ".py")
 
 
 def opening(path, text):

@@ -13,7 +13,7 @@ ROOMS = {*COMPILER, "tools", "runtime", "test", "bench"}
 # The folders of these rooms: each may include those before it, and the headers in the room itself.
 INNER = {"runtime": ("files", "transport", "device", "audit", "kernels", "simt", "cpu", "cuda", "trainer", "start"),
          "passes": ("order", "layouts", "derive", "complete", "project", "prove", "plan")}
-SHARED = "runtime/simt/Facts.h"  # by which the compiler plans and the kernels run; it includes nothing of either
+SHARED = "runtime/kernels/Facts.h"  # by which the compiler plans and the kernels run; it includes nothing of either
 ENTRIES, COLUMNS, README, CMAKE = 25, 120, 180, 400
 
 
@@ -78,7 +78,7 @@ def guards(root, paths):
 def lengths(root, paths):
     cmake = 0
     for path in paths:
-        if path.endswith((*CODE, ".td", ".py", ".sh")) or is_cmake(path):
+        if path.endswith((*CODE, ".td", ".def", ".py", ".sh")) or is_cmake(path):
             text = lines(root, path)
             cmake += len(text) if is_cmake(path) else 0
             for number, line in enumerate(text, 1):
