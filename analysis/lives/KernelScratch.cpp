@@ -1,6 +1,7 @@
 // Bounds the scratch of the CPU's kernels. A rank whose kernels need more than this says does not start.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/lives/KernelScratch.h"
+#include "dialect/formula/Formula.h"
 #include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/MathExtras.h"
 #include "llvm/Support/raw_ostream.h"
@@ -31,6 +32,21 @@ static int64_t attentionBytes(ArrayRef<int64_t> dims, bool backward, bool wide) 
   return 4 * (backward ? back : forward);
 }
 
+/// All values of a row of a formula, and the sums over rows, each with up to 64 bytes to align it.
+static int64_t formulaBytes(MapOp map) {
+  MapFormula its = formulaOf(map);
+  auto heads = static_cast<int64_t>(map.getHeads());
+  int64_t columns = widthOfFormula(map) / heads, bytes = 0;
+  auto add = [&](unsigned axes) {
+    bytes += 8 * (axes & Along::heads ? heads : 1) * (axes & Along::columns ? columns : 1) + 64;
+  };
+  for (unsigned value = 0; value < its.formula.size(); ++value)
+    add(its.formula.at(value).axes);
+  for (Formula::Made each : its.made)
+    add(each.axes);
+  return bytes;
+}
+
 int64_t pp::nn::scratchBytesOf(Kernel kernel) {
   bool wide = kernel.elementType().isF64();
   SmallVector<int64_t> dims = kernel.dims();
@@ -47,6 +63,7 @@ int64_t pp::nn::scratchBytesOf(Kernel kernel) {
       .Case<RouteOp, RouteBwdOp>([&](Operation *) { return 24 * dims[1]; })
       .Case([&](AttentionOp) { return attentionBytes(dims, false, wide); })
       .Case([&](AttentionBwdOp) { return attentionBytes(dims, true, wide); })
+      .Case([&](MapOp map) { return formulaBytes(map); })
       .Case([&](AttentionMergeOp) { return 8 * (dims[3] + dims[4]); })
       .Default([](Operation *) { return 0; });
 }
