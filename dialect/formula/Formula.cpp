@@ -334,7 +334,8 @@ MapOp pp::nn::createMap(OpBuilder &builder, Location loc, const Formula &formula
   state.addAttribute("reads", builder.getArrayAttr(readTexts));
   state.addAttribute("makes", builder.getArrayAttr(madeTexts));
   state.addAttribute("heads", builder.getI64IntegerAttr(heads));
-  OpBuilder inside = OpBuilder::atBlockBegin(body);
+  OpBuilder inside(builder.getContext());
+  inside.setInsertionPointToStart(body);
   llvm::DenseMap<unsigned, Value> values;
   for (unsigned value : needed) {
     const Formula::Term &term = formula.at(value);

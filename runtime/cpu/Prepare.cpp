@@ -3,6 +3,7 @@
 #include "runtime/Status.h"
 #include "runtime/cpu/Experts.h"
 #include "runtime/cpu/Gemm.h"
+#include "runtime/formula/Formula.h"
 #include "runtime/kernels/Specs.h"
 #include <algorithm>
 #include <cblas.h>
@@ -111,6 +112,7 @@ struct Kernels::State {
   std::deque<PreparedOp> parts; ///< of pairs; they stay where they are
   std::vector<std::unique_ptr<Gemm>> gemms;
   std::vector<std::unique_ptr<RopeTable>> tables;
+  std::vector<std::unique_ptr<Formula>> formulas;
   std::set<std::vector<double>> turns;    ///< the params of ropes; they stay where they are
   std::set<std::vector<int64_t>> moves;   ///< OpSpec::moved, where there are any; they stay, too
   std::vector<std::vector<Chunk>> chunks; ///< of each op; moved when this grows, their elements stay where they are
@@ -174,6 +176,13 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
   if (op.kernel == Kernel::rope) {
     op.turns = &*turns.insert(spec.params).first;
     prepareRope(op);
+  }
+  if (op.kernel == Kernel::formula) {
+    op.formula = formulas.emplace_back(Formula::find(op, why)).get();
+    if (!op.formula)
+      return PP_INVALID;
+    op.body = runFormula;
+    scratchBytes = std::max(scratchBytes, op.formula->scratchBytes());
   }
   if (Body body = op.body ? nullptr : expertBody(op)) {
     op.body = body;

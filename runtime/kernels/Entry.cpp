@@ -51,6 +51,7 @@ size_t listLength(const PreparedOp &op) {
   case Kernel::adamw_all:
     return size_t(5 * op.chunkCount);
   case Kernel::sum_squares_all:
+  case Kernel::formula:
     return size_t(op.chunkCount);
   default:
     return 0;
@@ -304,6 +305,7 @@ int32_t pp_scale_rows_bwd(pp_rank_t *rank, int32_t op, const void *dy, const voi
   return PP_RUN(scale_rows_bwd, dy, a, w, places, da, dw);
 }
 
+int32_t pp_formula(pp_rank_t *rank, int32_t op, void *const *tensors) { return PP_RUN(formula, tensors); }
 int32_t pp_add(pp_rank_t *rank, int32_t op, const void *x, const void *y, void *z) { return PP_RUN(add, x, y, z); }
 int32_t pp_add_bias(pp_rank_t *rank, int32_t op, const void *x, const void *bias, void *y) {
   return PP_RUN(add_bias, x, bias, y);

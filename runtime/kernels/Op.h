@@ -7,6 +7,7 @@
 
 namespace pp {
 
+class Formula;
 class Gemm;
 class SdpaPlan;
 struct Launches;
@@ -37,7 +38,7 @@ enum OpFlag : uint32_t {
 
 /// X(name, number of dims, number of params, flags allowed); names and order of dims as in runtime/Pp.h. The dims of
 /// attention and attention_bwd are followed by a length and a position for each chunk of keys, those of adamw_all and
-/// sum_squares_all by a size and 1 (decay) or 0 for each tensor. embedding_dw may have a param, the token whose row
+/// sum_squares_all by a size and 1 (decay) or 0 for each tensor, those of formula by a stride for each tensor. embedding_dw may have a param, the token whose row
 /// takes no gradient; rope may have a factor and up to d/2 frequencies in place of theta; attention and attention_bwd
 /// may have up to three: window, scale, softcap, and with the flag "dropout" have three or four more; cross_entropy,
 /// its stats and dz may end with a softcap, those with targets with how far on these are behind it, and then a z-loss;
@@ -96,6 +97,7 @@ enum OpFlag : uint32_t {
   X(take_weights, 3, 0, 0)                                                                                             \
   X(scale_rows, 3, 0, 0)                                                                                               \
   X(scale_rows_bwd, 3, 0, 0)                                                                                           \
+  X(formula, 4, 0, 0)                                                                                                  \
   X(add, 1, 0, 0)                                                                                                      \
   X(add_bias, 2, 0, 0)                                                                                                 \
   X(scale, 1, 1, 0)                                                                                                    \
@@ -160,7 +162,8 @@ struct PreparedOp {
   int64_t second = 0;              ///< where the second of two runs begins in the sequence
   const void *cosines = nullptr;   ///< rope: [positions][pairs] in acc
   const void *sines = nullptr;
-  const Chunk *chunks = nullptr; ///< attention, attention_bwd; the tensors of adamw_all and sum_squares_all
+  const Formula *formula = nullptr;
+  const Chunk *chunks = nullptr; ///< attention, attention_bwd; the tensors of adamw_all, sum_squares_all and formula
   int64_t chunkCount = 0;
   char *scratch = nullptr; ///< 64-byte aligned; shared by all ops of the rank
   int32_t number = 0;

@@ -186,7 +186,8 @@ bool mayBeZero(Kernel kernel, size_t i) {
     return i >= 5 && i % 2;
   if (kernel == Kernel::cross_entropy_stats || kernel == Kernel::cross_entropy_dz)
     return i == 2;
-  return (kernel == Kernel::rope && i == 4) || (kernel == Kernel::dropout && i >= 3);
+  return (kernel == Kernel::formula && i >= 4) || (kernel == Kernel::rope && i == 4) ||
+         (kernel == Kernel::dropout && i >= 3);
 }
 
 } // namespace
@@ -234,13 +235,17 @@ std::string pp::readSpec(const OpSpec &given, PreparedOp &op, std::vector<Chunk>
   const KernelFacts &facts = kernelFacts[int(*kernel)];
   if (int(spec.type) >= typeCount)
     return "unsupported type number " + std::to_string(int(spec.type));
-  bool lists = takesChunks(*kernel), whole = takesRows(*kernel) && spec.dims.size() == 3; // all rows of the table
+  const bool strides = *kernel == Kernel::formula;
+  const size_t each = strides ? 1 : 2; // dims of a tensor or chunk
+  bool lists = takesChunks(*kernel) || strides,
+       whole = takesRows(*kernel) && spec.dims.size() == 3; // all rows of the table
   if (whole)
     op.dims[4] = spec.dims[2];
-  else if (lists ? spec.dims.size() < facts.dims + 2 || (spec.dims.size() - facts.dims) % 2
+  else if (lists ? spec.dims.size() < facts.dims + 2 || (spec.dims.size() - facts.dims) % each
                  : spec.dims.size() != facts.dims)
     return "expected " + counted(facts.dims, "dim") +
            (takesTensors(*kernel) ? " and two for each tensor"
+            : strides             ? " and one for each tensor"
             : lists               ? " and two for each chunk"
                                   : "") +
            ", got " + std::to_string(spec.dims.size());
@@ -258,8 +263,8 @@ std::string pp::readSpec(const OpSpec &given, PreparedOp &op, std::vector<Chunk>
     if (spec.dims[i] < (mayBeZero(*kernel, i) ? 0 : 1))
       return "dim " + std::to_string(i) + " is " + std::to_string(spec.dims[i]);
   std::copy_n(spec.dims.begin(), std::min(spec.dims.size(), facts.dims), op.dims);
-  for (size_t i = facts.dims; i < spec.dims.size(); i += 2)
-    chunks.push_back({spec.dims[i], spec.dims[i + 1]});
+  for (size_t i = facts.dims; i < spec.dims.size(); i += each)
+    chunks.push_back({spec.dims[i], strides ? 0 : spec.dims[i + 1]});
   op.chunks = chunks.data();
   op.chunkCount = int64_t(chunks.size());
   for (size_t i = 0; i < facts.params; ++i)

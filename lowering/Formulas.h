@@ -1,0 +1,23 @@
+// The table of a program's formulas, which the runtime reads.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_LOWERING_FORMULAS_H
+#define PP_LOWERING_FORMULAS_H
+
+#include "lowering/Calls.h"
+
+namespace llvm {
+class Module;
+} // namespace llvm
+
+namespace pp {
+
+/// Adds `pp_formulas` (runtime/Pp.h) with an entry for each formula of the module's task bodies; nothing if there are
+/// none. Two formulas of one number are an error.
+mlir::LogicalResult addFormulas(mlir::ModuleOp module, CallModule &calls);
+
+/// The lowered table has these formulas, in this order, and no others; else says what is wrong.
+std::string checkFormulas(mlir::ModuleOp module, const llvm::Module &lowered);
+
+} // namespace pp
+
+#endif // PP_LOWERING_FORMULAS_H
