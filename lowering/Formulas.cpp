@@ -3,34 +3,31 @@
 #include "lowering/Formulas.h"
 #include "dialect/formula/Formula.h"
 #include "dialect/pipeline/BodyGroups.h"
+#include "lowering/FormulaCode.h"
 #include "lowering/Lowering.h"
 #include "llvm/IR/Constants.h"
 #include "llvm/IR/Module.h"
-#include <map>
 
 using namespace mlir;
 using namespace pp;
 
-using Texts = std::map<int64_t, std::string>;
-
-static FailureOr<Texts> textsOf(ModuleOp module) {
-  Texts texts;
+FailureOr<std::map<int64_t, nn::MapOp>> pp::formulasOf(ModuleOp module) {
+  std::map<int64_t, nn::MapOp> formulas;
   for (auto body : module.getOps<func::FuncOp>())
     if (BodyGroups::isBody(body) && !body.empty())
       for (auto map : body.getOps<nn::MapOp>()) {
-        std::string text = nn::textOfFormula(map);
-        auto [it, isNew] = texts.try_emplace(nn::numberOfFormula(map), text);
-        if (!isNew && it->second != text)
+        auto [it, isNew] = formulas.try_emplace(nn::numberOfFormula(map), map);
+        if (!isNew && nn::textOfFormula(it->second) != nn::textOfFormula(map))
           return map.emitOpError() << "has the number of another formula, " << it->first;
       }
-  return texts;
+  return formulas;
 }
 
 LogicalResult pp::addFormulas(ModuleOp module, CallModule &calls) {
-  FailureOr<Texts> texts = textsOf(module);
-  if (failed(texts))
+  FailureOr<std::map<int64_t, nn::MapOp>> formulas = formulasOf(module);
+  if (failed(formulas))
     return failure();
-  if (texts->empty())
+  if (formulas->empty())
     return success();
   if (programTarget(module) != "cpu")
     for (auto body : module.getOps<func::FuncOp>())
@@ -38,12 +35,19 @@ LogicalResult pp::addFormulas(ModuleOp module, CallModule &calls) {
         return emitError(map.getLoc()) << "formulas run on CPUs only for now; compile with `--target=cpu`";
   OpBuilder &builder = calls.builder;
   Location loc = module.getLoc();
-  Type i64 = builder.getI64Type(), bodies = LLVM::LLVMArrayType::get(calls.pointer, 3);
+  Type i64 = builder.getI64Type(), bodies = LLVM::LLVMArrayType::get(calls.pointer, kFormulaSets);
   auto entry = LLVM::LLVMStructType::getLiteral(
       builder.getContext(), {calls.pointer, bodies, calls.pointer, i64, calls.i32, calls.i32, calls.i32});
-  for (auto &[number, text] : *texts)
-    calls.addText(("pp_formula_" + Twine(number)).str(), text);
-  auto table = LLVM::LLVMArrayType::get(entry, texts->size() + 1);
+  auto function =
+      LLVM::LLVMFunctionType::get(LLVM::LLVMVoidType::get(builder.getContext()), {i64, calls.pointer, calls.pointer});
+  for (auto [number, map] : *formulas) {
+    calls.addText(("pp_formula_" + Twine(number)).str(), nn::textOfFormula(map));
+    builder.setInsertionPointToEnd(calls.module->getBody());
+    for (unsigned set = 0; set < kFormulaSets; ++set)
+      if (std::string name = formulaFunction(map, set); !name.empty())
+        builder.create<LLVM::LLVMFuncOp>(loc, name, function);
+  }
+  auto table = LLVM::LLVMArrayType::get(entry, formulas->size() + 1);
   builder.setInsertionPointToEnd(calls.module->getBody());
   auto global = builder.create<LLVM::GlobalOp>(loc, table, /*isConstant=*/true, LLVM::Linkage::External, "pp_formulas",
                                                Attribute());
@@ -51,7 +55,12 @@ LogicalResult pp::addFormulas(ModuleOp module, CallModule &calls) {
   builder.createBlock(&global.getInitializerRegion());
   Value value = builder.create<LLVM::ZeroOp>(loc, table);
   int64_t i = 0;
-  for (auto &[number, text] : *texts) {
+  for (auto [number, map] : *formulas) {
+    for (unsigned set = 0; set < kFormulaSets; ++set)
+      if (std::string name = formulaFunction(map, set); !name.empty()) {
+        Value code = builder.create<LLVM::AddressOfOp>(loc, calls.pointer, name);
+        value = builder.create<LLVM::InsertValueOp>(loc, value, code, ArrayRef<int64_t>{i, 1, set});
+      }
     Value address = builder.create<LLVM::AddressOfOp>(loc, calls.pointer, ("pp_formula_" + Twine(number)).str());
     Value its = builder.create<LLVM::ConstantOp>(loc, builder.getI64IntegerAttr(number));
     value = builder.create<LLVM::InsertValueOp>(loc, value, address, ArrayRef<int64_t>{i, 0});
@@ -61,24 +70,36 @@ LogicalResult pp::addFormulas(ModuleOp module, CallModule &calls) {
   return success();
 }
 
+/// The entry names the code of this formula for each instruction set, and no other.
+static bool hasItsCode(nn::MapOp map, const llvm::Constant *bodies) {
+  for (unsigned set = 0; set < kFormulaSets; ++set) {
+    const llvm::Constant *code = bodies ? bodies->getAggregateElement(set) : nullptr;
+    std::string name = formulaFunction(map, set);
+    if (!code || (name.empty() ? !code->isNullValue() : code->getName() != name))
+      return false;
+  }
+  return true;
+}
+
 std::string pp::checkFormulas(ModuleOp module, const llvm::Module &lowered) {
-  FailureOr<Texts> texts = textsOf(module);
+  FailureOr<std::map<int64_t, nn::MapOp>> formulas = formulasOf(module);
   auto *table = lowered.getNamedGlobal("pp_formulas");
-  if (failed(texts) || texts->empty())
+  if (failed(formulas) || formulas->empty())
     return table ? "expected no table, got one" : "";
   auto *type = table && table->hasInitializer() ? dyn_cast<llvm::ArrayType>(table->getValueType()) : nullptr;
-  if (!type || type->getNumElements() != texts->size() + 1)
-    return "expected " + std::to_string(texts->size()) + " formulas and an end, got another number";
+  if (!type || type->getNumElements() != formulas->size() + 1)
+    return "expected " + std::to_string(formulas->size()) + " formulas and an end, got another number";
   const llvm::Constant *all = table->getInitializer();
   unsigned i = 0;
-  for (auto &[number, text] : *texts) {
+  for (auto [number, map] : *formulas) {
     const llvm::Constant *entry = all->getAggregateElement(i++);
     auto *address = dyn_cast_or_null<llvm::GlobalVariable>(entry ? entry->getAggregateElement(0U) : nullptr);
     auto *its = dyn_cast_or_null<llvm::ConstantInt>(entry ? entry->getAggregateElement(3U) : nullptr);
     auto *written = address && address->hasInitializer()
                         ? dyn_cast<llvm::ConstantDataSequential>(address->getInitializer())
                         : nullptr;
-    if (!its || its->getSExtValue() != number || !written || !written->isCString() || written->getAsCString() != text)
+    if (!its || its->getSExtValue() != number || !written || !written->isCString() ||
+        written->getAsCString() != nn::textOfFormula(map) || !hasItsCode(map, entry->getAggregateElement(1U)))
       return "expected formula " + std::to_string(number) + " as entry " + std::to_string(i - 1) + ", got another one";
   }
   const llvm::Constant *end = all->getAggregateElement(i);
