@@ -137,11 +137,11 @@ class Formulas:
 
 
 def write_random(folder, formulas):
-    """A model with these formulas in every layer, each in front of a linear of its own."""
+    """A model with these formulas in every layer, each in front of linears of its own."""
     weights = "".join(f", w{i}[hidden] init normal(0.3), g{i}[hidden // heads] init normal(0.3), s{i}[heads] init normal(0.3), "
-                      f"t{i}[1] init normal(0.3), o{i}[hidden, hidden] init normal(0.2)" for i in range(len(formulas)))
+                      f"t{i}[1] init normal(0.3), a{i}[hidden, 4] init normal(0.2), o{i}[4, hidden] init normal(0.2)" for i in range(len(formulas)))
     lets = "".join(f"      let y{i} = {text}\n" for i, (text, _) in enumerate(formulas))
-    terms = "".join(f" + linear(y{i}, o{i})" for i in range(len(formulas)))
+    terms = "".join(f" + linear(linear(y{i}, a{i}), o{i})" for i in range(len(formulas)))
     path = os.path.join(folder, "drawn.pipe")
     with open(path, "w") as file:
         file.write("model drawn(layers, hidden, heads, kv_heads, ffn, vocab) {\n"
@@ -163,7 +163,7 @@ def reference(formulas, weights, batches):
     for layer in range(SIZES["layers"]):
         own = {name.split(".")[-1]: value for name, value in its.items() if f".{layer}." in name}
         values = own | {"x": x.view(-1, HEADS, COLUMNS), "p": (x @ own["wp"]).view(-1, HEADS, COLUMNS)}
-        x = x + sum(of(values).reshape(-1, HIDDEN) @ own[f"o{i}"] for i, (_, of) in enumerate(formulas))
+        x = x + sum(of(values).reshape(-1, HIDDEN) @ own[f"a{i}"] @ own[f"o{i}"] for i, (_, of) in enumerate(formulas))
     logits = x @ next(value for name, value in its.items() if name.endswith("wout"))
     loss = torch.nn.functional.cross_entropy(logits, targets)
     loss.backward()
