@@ -84,6 +84,11 @@ void Reversal::add(unsigned to, unsigned gradient, unsigned axes) {
   if (isWeight(to)) // what is made is summed over all axes that the gradient has
     lacks &= ~formula.at(gradient).axes;
   gradient = summed(gradient, lacks);
+  auto later = [&](unsigned sum) { return formula.at(sum).axes & ~formula.at(to).axes & Along::width; };
+  if (sums[to] && later(*sums[to]) != later(gradient)) { // terms of unlike axes are summed before they are added
+    sums[to] = summed(*sums[to], later(*sums[to]));
+    gradient = summed(gradient, later(gradient));
+  }
   sums[to] = sums[to] ? make(Element::add, {*sums[to], gradient}) : gradient;
 }
 
