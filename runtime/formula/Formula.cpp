@@ -12,62 +12,32 @@
 
 using namespace pp;
 
+/// X(name, how many values it takes)
+#define PP_FOR_EACH_FUNCTION(X)                                                                                        \
+  X(leaf, 0)                                                                                                           \
+  X(number, 0) X(yes, 0) X(add, 2) X(sub, 2) X(mul, 2) X(div, 2) X(max, 2) X(min, 2) X(fma, 3) X(select, 3) X(neg, 1)  \
+      X(abs, 1) X(exp, 1) X(log, 1) X(log1p, 1) X(expm1, 1) X(tanh, 1) X(erf, 1) X(sqrt, 1) X(rsqrt, 1) X(sigmoid, 1)  \
+          X(softplus, 1) X(rounded, 1) X(stop, 1) X(gt, 2) X(ge, 2) X(lt, 2) X(le, 2) X(eq, 2) X(ne, 2) X(both, 2)     \
+              X(either, 2) X(unlike, 2) X(sum_over, 1) X(mean_over, 1) X(max_over, 1) X(min_over, 1)                   \
+                  X(variance_over, 1)
+
+enum class pp::Function : uint8_t {
+#define PP_ENUMERATOR(name, count) name,
+  PP_FOR_EACH_FUNCTION(PP_ENUMERATOR)
+#undef PP_ENUMERATOR
+};
+
 namespace {
 
 enum Axis : unsigned { Rows = 1, Heads = 2, Columns = 4 };
 
-/// Names, and how many values each takes.
 constexpr struct {
   const char *name;
   unsigned count;
-} functions[] = {{"leaf", 0},      {"number", 0},   {"yes", 0},      {"add", 2},          {"sub", 2},
-                 {"mul", 2},       {"div", 2},      {"max", 2},      {"min", 2},          {"fma", 3},
-                 {"select", 3},    {"neg", 1},      {"abs", 1},      {"exp", 1},          {"log", 1},
-                 {"log1p", 1},     {"expm1", 1},    {"tanh", 1},     {"erf", 1},          {"sqrt", 1},
-                 {"rsqrt", 1},     {"sigmoid", 1},  {"softplus", 1}, {"rounded", 1},      {"stop", 1},
-                 {"gt", 2},        {"ge", 2},       {"lt", 2},       {"le", 2},           {"eq", 2},
-                 {"ne", 2},        {"both", 2},     {"either", 2},   {"unlike", 2},       {"sum_over", 1},
-                 {"mean_over", 1}, {"max_over", 1}, {"min_over", 1}, {"variance_over", 1}};
-enum Function {
-  Leaf,
-  Number,
-  Yes,
-  Add,
-  Sub,
-  Mul,
-  Div,
-  Max,
-  Min,
-  Fma,
-  Select,
-  Neg,
-  Abs,
-  Exp,
-  Log,
-  Log1p,
-  Expm1,
-  Tanh,
-  Erf,
-  Sqrt,
-  Rsqrt,
-  Sigmoid,
-  Softplus,
-  Rounded,
-  Stop,
-  Gt,
-  Ge,
-  Lt,
-  Le,
-  Eq,
-  Ne,
-  Both,
-  Either,
-  Unlike,
-  SumOver,
-  MeanOver,
-  MaxOver,
-  MinOver,
-  VarianceOver
+} functions[] = {
+#define PP_FUNCTION(name, count) {#name, count},
+    PP_FOR_EACH_FUNCTION(PP_FUNCTION)
+#undef PP_FUNCTION
 };
 
 bool readAxes(const std::string &text, unsigned &axes) {
@@ -150,11 +120,12 @@ std::string Formula::readStep(const std::vector<std::string> &words) {
       std::find_if(std::begin(functions), std::end(functions), [&](auto &each) { return words[0] == each.name; });
   if (found == std::end(functions) || found == functions)
     return "`" + words[0] + "` is no function";
-  Step step{int(found - functions)};
+  Step step{Function(found - functions)};
   size_t next = 1;
-  if (step.op >= SumOver && (words.size() < 2 || !readAxes(words[next++], step.over) || step.over & Rows))
+  if (step.op >= Function::sum_over && (words.size() < 2 || !readAxes(words[next++], step.over) || step.over & Rows))
     return "`" + words[0] + "` goes over no axes";
-  if (step.op == Number && (words.size() != 2 || (step.number = std::strtod(words[next++].c_str(), nullptr), false)))
+  if (step.op == Function::number &&
+      (words.size() != 2 || (step.number = std::strtod(words[next++].c_str(), nullptr), false)))
     return "a number is missing";
   if (words.size() != next + found->count)
     return "`" + words[0] + "` takes " + std::to_string(found->count) + " values";
@@ -185,7 +156,7 @@ std::string Formula::readLine(const std::vector<std::string> &words) {
     return "expected axes and an element type";
   if (reading) {
     tensor.value = unsigned(steps.size());
-    steps.push_back({Leaf, tensor.axes});
+    steps.push_back({Function::leaf, tensor.axes});
   } else {
     tensor.value = unsigned(std::strtoul(words[3].c_str(), nullptr, 10));
     if (tensor.value >= steps.size())
@@ -332,13 +303,13 @@ template <class F> void Formula::Row<F>::reduce(const Step &step) const {
   for (int64_t h = 0; h < heads; ++h)
     for (int64_t i = 0; i < columns; ++i, ++y) {
       double made = 0;
-      if (step.op == MaxOver)
+      if (step.op == Function::max_over)
         made = over(step, h, i, -HUGE_VAL, maximum<double>);
-      else if (step.op == MinOver)
+      else if (step.op == Function::min_over)
         made = over(step, h, i, HUGE_VAL, minimum<double>);
       else
-        made = over(step, h, i, 0, sum) / (step.op == SumOver ? 1 : count);
-      if (step.op == VarianceOver)
+        made = over(step, h, i, 0, sum) / (step.op == Function::sum_over ? 1 : count);
+      if (step.op == Function::variance_over)
         made = over(step, h, i, 0, [made](double sum, double x) { return sum + (x - made) * (x - made); }) / count;
       *y = F(made);
     }
@@ -346,79 +317,79 @@ template <class F> void Formula::Row<F>::reduce(const Step &step) const {
 
 template <class F> void Formula::Row<F>::compute(const Step &step) const {
   switch (step.op) {
-  case Leaf:
+  case Function::leaf:
     return;
-  case Number:
+  case Function::number:
     *at(step) = F(step.number);
     return;
-  case Yes:
+  case Function::yes:
     *at(step) = F(1);
     return;
-  case Add:
+  case Function::add:
     return binary(step, [](F a, F b) { return a + b; });
-  case Sub:
+  case Function::sub:
     return binary(step, [](F a, F b) { return a - b; });
-  case Mul:
+  case Function::mul:
     return binary(step, [](F a, F b) { return a * b; });
-  case Div:
+  case Function::div:
     return binary(step, [](F a, F b) { return a / b; });
-  case Max:
+  case Function::max:
     return binary(step, maximum<F>);
-  case Min:
+  case Function::min:
     return binary(step, minimum<F>);
-  case Fma:
+  case Function::fma:
     return ternary(step, [](F a, F b, F c) { return std::fma(a, b, c); });
-  case Select:
+  case Function::select:
     return ternary(step, [](F a, F b, F c) { return a != 0 ? b : c; });
-  case Gt:
+  case Function::gt:
     return binary(step, [](F a, F b) { return F(a > b); });
-  case Ge:
+  case Function::ge:
     return binary(step, [](F a, F b) { return F(a >= b); });
-  case Lt:
+  case Function::lt:
     return binary(step, [](F a, F b) { return F(a < b); });
-  case Le:
+  case Function::le:
     return binary(step, [](F a, F b) { return F(a <= b); });
-  case Eq:
+  case Function::eq:
     return binary(step, [](F a, F b) { return F(a == b); });
-  case Ne:
-  case Unlike:
+  case Function::ne:
+  case Function::unlike:
     return binary(step, [](F a, F b) { return F(a != b); });
-  case Both:
+  case Function::both:
     return binary(step, [](F a, F b) { return a * b; });
-  case Either:
+  case Function::either:
     return binary(step, maximum<F>);
   default:
-    return step.op >= SumOver ? reduce(step) : computeMore(step);
+    return step.op >= Function::sum_over ? reduce(step) : computeMore(step);
   }
 }
 
 template <class F> void Formula::Row<F>::computeMore(const Step &step) const {
   switch (step.op) {
-  case Neg:
+  case Function::neg:
     return unary(step, [](F x) { return -x; });
-  case Abs:
+  case Function::abs:
     return unary(step, [](F x) { return std::fabs(x); });
-  case Exp:
+  case Function::exp:
     return unary(step, [](F x) { return std::exp(x); });
-  case Log:
+  case Function::log:
     return unary(step, [](F x) { return std::log(x); });
-  case Log1p:
+  case Function::log1p:
     return unary(step, [](F x) { return std::log1p(x); });
-  case Expm1:
+  case Function::expm1:
     return unary(step, [](F x) { return std::expm1(x); });
-  case Tanh:
+  case Function::tanh:
     return unary(step, [](F x) { return std::tanh(x); });
-  case Erf:
+  case Function::erf:
     return unary(step, [](F x) { return std::erf(x); });
-  case Sqrt:
+  case Function::sqrt:
     return unary(step, [](F x) { return std::sqrt(x); });
-  case Rsqrt:
+  case Function::rsqrt:
     return unary(step, [](F x) { return F(1) / std::sqrt(x); });
-  case Sigmoid:
+  case Function::sigmoid:
     return unary(step, [](F x) { return F(1) / (F(1) + std::exp(-x)); });
-  case Softplus:
+  case Function::softplus:
     return unary(step, [](F x) { return maximum(x, F(0)) + std::log1p(std::exp(-std::fabs(x))); });
-  case Rounded:
+  case Function::rounded:
     return unary(step, [type = formula.element](F x) { return roundedTo(type, x); });
   default: // stop
     return unary(step, [](F x) { return x; });

@@ -22,6 +22,8 @@
 
 namespace pp {
 
+enum class Function : uint8_t;
+
 class Formula {
 public:
   using Code = void (*)(int64_t rows, const int64_t *strides, void *const *tensors);
@@ -36,7 +38,7 @@ public:
 
 private:
   struct Step {
-    int op; ///< in the order of the functions' names in Formula.cpp
+    Function op;
     unsigned axes = 0, over = 0;
     unsigned of[3] = {};
     double number = 0;
