@@ -48,9 +48,9 @@ typedef struct pp_late_entry_t {
 /// In those programs alone; elsewhere its address is null.
 extern const pp_late_entry_t pp_late_table[] __attribute__((weak));
 
-/// A formula of the program's models. `text`: what it computes (runtime/formula/Formula.h); `number`: how calls name it;
-/// `bodies`: code for CPUs without vectors, with AVX2 and with AVX-512, or null. On `rows` rows that are `strides` elements
-/// apart a body reads and makes `tensors`, in the order of the text. The rest is for GPUs.
+/// A formula of the program's models. `text`: what it computes (runtime/cpu/Formula.h); `number`: how calls name it;
+/// `bodies`: code for CPUs without vectors, with AVX2 and with AVX-512, or null. On `rows` rows that are `strides`
+/// elements apart a body reads and makes `tensors`, in the order of the text. The rest is for GPUs.
 typedef struct pp_formula_t {
   const char *text;
   void (*bodies[3])(int64_t rows, const int64_t *strides, void *const *tensors);
@@ -247,11 +247,11 @@ int32_t pp_scale_rows(pp_rank_t *, int32_t op, const void *a, const void *w, con
 /// da, and dw[t,j] (acc) = the sum of dy * a over the row, from dy, a, w; da == dy allowed. dims T k h.
 int32_t pp_scale_rows_bwd(pp_rank_t *, int32_t op, const void *dy, const void *a, const void *w, const int32_t *places,
                           void *da, void *dw);
-/// z = x + y; z == x or z == y allowed. dims n.
-/// A formula: makes tensors of tensors, element by element and row by row. `tensors`: what it reads, then what it makes; a
-/// full tensor that is made may lie on one that is read. dims rows width heads number, then for each tensor how many
-/// elements lie between two rows; 0: it has none.
+/// A formula: makes tensors of tensors, element by element and row by row. `tensors`: what it reads, then what it
+/// makes; a full tensor that is made may lie on one that is read. dims rows width heads number, then for each tensor
+/// how many elements lie between two rows; 0: it has none.
 int32_t pp_formula(pp_rank_t *, int32_t op, void *const *tensors);
+/// z = x + y; z == x or z == y allowed. dims n.
 int32_t pp_add(pp_rank_t *, int32_t op, const void *x, const void *y, void *z);
 /// y = factor * x; y == x allowed. dims n. params factor.
 /// y[b,s,w] = x with each element 0, or times 1 / (1 - rate) if a word of Philox4x32-10 is at least rate 2^32: word

@@ -1,12 +1,12 @@
-// Differentiates formulas: walks the region backwards, and makes a map of it that reads gradients, operands and kept rows.
+// Differentiates formulas: walks a region backwards, and makes a map that reads gradients, operands and kept rows.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   %y, %r = map reads(%x: "thd", %g: "hd") makes("thd", "t")          y = x r g, r = 1 / sqrt(mean(x^2) + eps)
 //   %dx, %dg = map reads(%x: "thd", %g: "hd", %dy: "thd", %r: "t") makes("thd", "hd")
 //
-// Axes that an operand lacks were broadcast, so its gradient is summed over them: heads and columns by a reduction, rows,
-// and of a weight all axes, by what is made. A backward never reads a full result, for that is rounded; of the rows that
-// F keeps it reads what it needs.
+// Axes that an operand lacks were broadcast, so its gradient is summed over them: heads and columns by a reduction, and
+// rows, or of a weight all axes, by what is made. A backward never reads a full result, for that is rounded. Of the
+// rows that F keeps it reads what it needs.
 #include "dialect/formula/Formula.h"
 
 using namespace mlir;

@@ -1,4 +1,4 @@
-// Makes graphs of the regions of maps and regions of graphs, simplifies them, and writes them as the runtime reads them.
+// Makes graphs of regions and regions of graphs, simplifies them, and writes them as the runtime reads them.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "dialect/formula/Formula.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"

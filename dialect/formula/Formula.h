@@ -128,7 +128,7 @@ llvm::SmallVector<unsigned> rowsToKeep(const Formula &formula, llvm::ArrayRef<un
 int64_t rowsOfFormula(MapOp map);
 int64_t widthOfFormula(MapOp map);
 
-/// What the runtime reads of a formula (runtime/formula/Formula.h), and the number by which a call names it.
+/// What the runtime reads of a formula (runtime/cpu/Formula.h), and the number by which a call names it.
 std::string textOfFormula(MapOp map);
 int64_t numberOfFormula(MapOp map);
 

@@ -17,8 +17,8 @@ def MapOp : Nn_Op<"map", [
     column, `d` one for each column of every head, `h` one for each head, and an empty text is one number.
 
     The region computes in the type of sums, and `nn.give` says what is made. A made `thd` has the element type of the
-    tensors that are read, and is rounded when it is stored. All else is in the type of sums. What is made without `t` is
-    the sum over all rows: gradients of weights.
+    tensors that are read, and is rounded when it is stored. All else is in the type of sums. What is made without `t`
+    is the sum over all rows, and over the other axes that it lacks: gradients of weights.
   }];
   let arguments = (ins Variadic<Nn_Tensor>:$tensors, StrArrayAttr:$reads, StrArrayAttr:$makes, Nn_Once:$heads);
   let results = (outs Variadic<Nn_Tensor>:$made);

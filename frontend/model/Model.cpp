@@ -335,8 +335,8 @@ private:
 
   //===-- Expressions over tensors ------------------------------------------------------------------------------===//
 
-  FailureOr<mlir::Value> tensor(const Expr *expr) {
-    FailureOr<Tensors> made = tensors(expr);
+  FailureOr<mlir::Value> tensor(const Expr *expr, StringRef reader = "a part") {
+    FailureOr<Tensors> made = isFormula(expr) ? formula(expr, reader) : tensors(expr);
     if (failed(made))
       return failure();
     if (made->size() != 1)
@@ -470,11 +470,11 @@ private:
     return failed(made) ? FailureOr<Known>() : Known{{}, {}, *made};
   }
 
-  FailureOr<Tensors> formula(const Expr *expr) {
+  FailureOr<Tensors> formula(const Expr *expr, StringRef reader = "a part") {
     FailureOr<Known> made = single(expr);
     if (failed(made))
       return failure();
-    FailureOr<mlir::Value> value = made->formed ? formulas.write(expr, *made->formed) : FailureOr(made->value);
+    FailureOr<mlir::Value> value = made->formed ? formulas.write(expr, *made->formed, reader) : FailureOr(made->value);
     return failed(value) ? FailureOr<Tensors>() : Tensors{*value};
   }
 
@@ -659,7 +659,7 @@ private:
       }
       if (i >= op->mostOperands() - op->optional && weights.findAbsent(operand))
         continue; // `linear(x, w, b)` without b
-      FailureOr<mlir::Value> value = tensor(operand);
+      FailureOr<mlir::Value> value = tensor(operand, ("`" + expr->name + "`").str());
       if (failed(value) || failed(checkNoLoss(operand, *value)))
         return failure();
       operands.push_back(*value);

@@ -316,7 +316,7 @@ Formed ModelFormulas::written(Formed row, mlir::Location loc) {
   return {formula.leaf(tensors.size() - 1, Along::rows), 0, 1, row.text};
 }
 
-FailureOr<mlir::Value> ModelFormulas::write(const Expr *expr, Formed value) {
+FailureOr<mlir::Value> ModelFormulas::write(const Expr *expr, Formed value, StringRef reader) {
   unsigned axes = axesOf(value);
   if (formula.at(value.value).op == Element::leaf && isFull(value))
     return tensors[formula.at(value.value).leaf];
@@ -327,8 +327,8 @@ FailureOr<mlir::Value> ModelFormulas::write(const Expr *expr, Formed value) {
                           "`" + value.text + "` is made of weights and numbers alone; a formula has a tensor");
   if (!(axes & Along::columns))
     return evaluator.fail(expr->at, "`" + value.text + "` has one number for each " +
-                                        (axes & Along::heads ? "head of each token" : "token") +
-                                        "; a tensor with a width is expected here");
+                                        (axes & Along::heads ? "head of each token" : "token") + ", and " + reader +
+                                        " takes a tensor with a width");
   mlir::Value &tensor = made[value.value];
   if (!tensor)
     tensor = map(value, Along::all, evaluator.location(expr->at)).getMade()[0];

@@ -10,8 +10,8 @@ namespace pp {
 
 class ModelFormulas {
 public:
-  /// A value of a formula. It is as wide as the tensors that it is made of, and so is a number of a row; 0: none of them
-  /// has a width.
+  /// A value of a formula. It is as wide as the tensors that it is made of, and so is a number of a row; 0: none of
+  /// them has a width.
   struct Formed {
     unsigned value;
     int64_t width = 0, heads = 1;
@@ -33,8 +33,8 @@ public:
   /// A function of formulas. `heads` is that of `heads = n`, or the n of every_head and of_heads.
   FormedOr call(const Expr *expr, ArrayRef<Formed> operands, int64_t heads);
 
-  /// Writes a full value as a tensor, once.
-  mlir::FailureOr<mlir::Value> write(const Expr *expr, Formed value);
+  /// Writes a full value as a tensor, once; `reader` takes it.
+  mlir::FailureOr<mlir::Value> write(const Expr *expr, Formed value, StringRef reader = "a part");
 
 private:
   using Element = nn::Element;

@@ -125,7 +125,8 @@ LogicalResult ModelOptions::failUnknown(const Expr *expr, bool isFormula) {
   SmallVector<StringRef> names;
   for (const ModelOp &op : kOps)
     names.push_back(op.name);
-  if (isFormula && expr->operands.size() <= 2 && didYouMean(expr->name, names).empty())
+  bool isKnownElsewhere = is_contained({"sin", "cos", "tan", "round", "floor", "ceil", "topk"}, expr->name);
+  if (isFormula && expr->operands.size() <= 2 && (isKnownElsewhere || didYouMean(expr->name, names).empty()))
     return evaluator.fail(expr->at,
                           "`" + expr->name + "` is not a function of formulas" +
                               didYouMean(expr->name, ModelFormulas::functionNames()),

@@ -9,11 +9,11 @@
 // its reader has a rule for that; without this constraint the cheapest choice would be to cut none. The weights that
 // `lora` adds are small and may be whole. With `inRows` what one layer hands to the next, and the norms and sums on the
 // way, are runs of rows (Korthikanti et al. 2022, 4.2.2): gathered before the products, scattered behind them. A
-// formula that reduces over columns that are cut gathers them. A part with `nn.whole` has whole weights on every device:
-// it computes alike everywhere, or of a run of rows its own. Its inputs that are columns are gathered, and a cut part
-// that reads its result takes columns of it. Of two ways to the same state the cheaper one is kept. The cost of a way is
-// compared by the products of a device, then by the bytes that come to it in forward and backward, then by the number of
-// exchanges. Of equal ways the one that was found first is kept.
+// formula that reduces over columns that are cut gathers them. A part with `nn.whole` has whole weights on every
+// device: it computes alike everywhere, or of a run of rows its own. Its inputs that are columns are gathered, and a
+// cut part that reads its result takes columns of it. Of two ways to the same state the cheaper one is kept. The cost
+// of a way is compared by the products of a device, then by the bytes that come to it in forward and backward, then by
+// the number of exchanges. Of equal ways the one that was found first is kept.
 #include "passes/layouts/ChooseLayouts.h"
 #include "dialect/pipeline/Clauses.h"
 #include "llvm/ADT/MapVector.h"

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/Status.h"
 #include "runtime/cpu/Experts.h"
+#include "runtime/cpu/Formula.h"
 #include "runtime/cpu/Gemm.h"
-#include "runtime/formula/Formula.h"
 #include "runtime/kernels/Specs.h"
 #include <algorithm>
 #include <cblas.h>

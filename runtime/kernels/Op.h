@@ -38,12 +38,13 @@ enum OpFlag : uint32_t {
 
 /// X(name, number of dims, number of params, flags allowed); names and order of dims as in runtime/Pp.h. The dims of
 /// attention and attention_bwd are followed by a length and a position for each chunk of keys, those of adamw_all and
-/// sum_squares_all by a size and 1 (decay) or 0 for each tensor, those of formula by a stride for each tensor. embedding_dw may have a param, the token whose row
-/// takes no gradient; rope may have a factor and up to d/2 frequencies in place of theta; attention and attention_bwd
-/// may have up to three: window, scale, softcap, and with the flag "dropout" have three or four more; cross_entropy,
-/// its stats and dz may end with a softcap, those with targets with how far on these are behind it, and then a z-loss;
-/// adamw, adamw_all, sgd and muon with what the group of the weights multiplies the rate by, and the weight decay;
-/// route with the number of groups of experts, and of those chosen.
+/// sum_squares_all by a size and 1 (decay) or 0 for each tensor, those of formula by a stride for each tensor.
+/// embedding_dw may have a param, the token whose row takes no gradient; rope may have a factor and up to d/2
+/// frequencies in place of theta; attention and attention_bwd may have up to three: window, scale, softcap, and with
+/// the flag "dropout" have three or four more; cross_entropy, its stats and dz may end with a softcap, those with
+/// targets with how far on these are behind it, and then a z-loss; adamw, adamw_all, sgd and muon with what the group
+/// of the weights multiplies the rate by, and the weight decay; route with the number of groups of experts, and of
+/// those chosen.
 /// With the flag "packed" q, k and v of an attention are one tensor, the columns of q first, and so are dq, dk, dv; a
 /// rope turns the first heads of each row, and how many pass behind them is one dim more, behind all others; p and q of
 /// a swiglu or glu are one tensor, as are dp and dq, and the columns of p in a row are one dim more.

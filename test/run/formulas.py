@@ -90,9 +90,10 @@ class Formulas:
         kinds = {"tanh({})": torch.tanh, "sigmoid({})": torch.sigmoid, "silu({})": f.silu, "erf({})": torch.erf,
                  "softplus({})": lambda x: f.softplus(x, threshold=1e9), "logsigmoid({})": f.logsigmoid,
                  "abs({})": torch.abs, "exp(-abs({}))": lambda x: torch.exp(-torch.abs(x)), "sign({})": torch.sign,
-                 "log(0.5 + square({}))": lambda x: torch.log(half(x)), "sqrt(0.5 + square({}))": lambda x: half(x).sqrt(),
-                 "rsqrt(0.5 + square({}))": lambda x: half(x).rsqrt(), "log1p(square({}))": lambda x: torch.log1p(x * x),
-                 "power({}, 3)": lambda x: x ** 3, "power(0.5 + square({}), -1.5)": lambda x: half(x) ** -1.5,
+                 "log(0.5 + square({}))": lambda x: torch.log(half(x)), "power({}, 3)": lambda x: x ** 3,
+                 "sqrt(0.5 + square({}))": lambda x: half(x).sqrt(), "log1p(square({}))": lambda x: torch.log1p(x * x),
+                 "rsqrt(0.5 + square({}))": lambda x: half(x).rsqrt(),
+                 "power(0.5 + square({}), -1.5)": lambda x: half(x) ** -1.5,
                  "expm1(tanh({}))": lambda x: torch.expm1(torch.tanh(x)), "relu({})": f.relu, "-{}": torch.neg,
                  "max({}, 0)": f.relu, "clamp({}, -0.5, 0.75)": lambda x: f.hardtanh(x, -0.5, 0.75),
                  "stop({})": lambda x: x.detach()}
@@ -144,8 +145,8 @@ class Formulas:
 
 def write_random(folder, formulas):
     """A model with these formulas in every layer, each in front of linears of its own."""
-    weights = "".join(f", w{i}[hidden] init normal(0.3), g{i}[hidden // heads] init normal(0.3), s{i}[heads] init normal(0.3), "
-                      f"t{i}[1] init normal(0.3), a{i}[hidden, 4] init normal(0.2), o{i}[4, hidden] init normal(0.2)" for i in range(len(formulas)))
+    weights = "".join(f", w{i}[hidden], g{i}[hidden // heads], s{i}[heads], t{i}[1], a{i}[hidden, 4], o{i}[4, hidden]"
+                      for i in range(len(formulas)))
     lets = "".join(f"      let y{i} = {text}\n" for i, (text, _) in enumerate(formulas))
     terms = "".join(f" + linear(linear(y{i}, a{i}), o{i})" for i in range(len(formulas)))
     path = os.path.join(folder, "drawn.pipe")

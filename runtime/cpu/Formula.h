@@ -15,8 +15,8 @@
 //
 // Axes are rows `t`, heads `h` and the columns of a head `d`. What is made without rows is the sum over them, and over
 // all axes that it lacks.
-#ifndef PP_RUNTIME_FORMULA_H
-#define PP_RUNTIME_FORMULA_H
+#ifndef PP_RUNTIME_CPU_FORMULA_H
+#define PP_RUNTIME_CPU_FORMULA_H
 
 #include "runtime/kernels/Op.h"
 
@@ -69,4 +69,4 @@ pp_status_t runFormula(const PreparedOp &op, void *const *arguments);
 
 } // namespace pp
 
-#endif // PP_RUNTIME_FORMULA_H
+#endif // PP_RUNTIME_CPU_FORMULA_H

@@ -1,6 +1,6 @@
 // Reads formulas, and runs them an instruction at a time on whole rows, in the type of sums.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/formula/Formula.h"
+#include "runtime/cpu/Formula.h"
 #include "runtime/Program.h"
 #include "runtime/Rank.h"
 #include "runtime/files/Half.h"
@@ -16,11 +16,44 @@ using namespace pp;
 /// X(name, how many values it takes)
 #define PP_FOR_EACH_FUNCTION(X)                                                                                        \
   X(leaf, 0)                                                                                                           \
-  X(number, 0) X(yes, 0) X(add, 2) X(sub, 2) X(mul, 2) X(div, 2) X(max, 2) X(min, 2) X(fma, 3) X(select, 3) X(neg, 1)  \
-      X(abs, 1) X(exp, 1) X(log, 1) X(log1p, 1) X(expm1, 1) X(tanh, 1) X(erf, 1) X(sqrt, 1) X(rsqrt, 1) X(sigmoid, 1)  \
-          X(softplus, 1) X(rounded, 1) X(stop, 1) X(gt, 2) X(ge, 2) X(lt, 2) X(le, 2) X(eq, 2) X(ne, 2) X(both, 2)     \
-              X(either, 2) X(unlike, 2) X(sum_over, 1) X(mean_over, 1) X(max_over, 1) X(min_over, 1)                   \
-                  X(variance_over, 1)
+  X(number, 0)                                                                                                         \
+  X(yes, 0)                                                                                                            \
+  X(add, 2)                                                                                                            \
+  X(sub, 2)                                                                                                            \
+  X(mul, 2)                                                                                                            \
+  X(div, 2)                                                                                                            \
+  X(max, 2)                                                                                                            \
+  X(min, 2)                                                                                                            \
+  X(fma, 3)                                                                                                            \
+  X(select, 3)                                                                                                         \
+  X(neg, 1)                                                                                                            \
+  X(abs, 1)                                                                                                            \
+  X(exp, 1)                                                                                                            \
+  X(log, 1)                                                                                                            \
+  X(log1p, 1)                                                                                                          \
+  X(expm1, 1)                                                                                                          \
+  X(tanh, 1)                                                                                                           \
+  X(erf, 1)                                                                                                            \
+  X(sqrt, 1)                                                                                                           \
+  X(rsqrt, 1)                                                                                                          \
+  X(sigmoid, 1)                                                                                                        \
+  X(softplus, 1)                                                                                                       \
+  X(rounded, 1)                                                                                                        \
+  X(stop, 1)                                                                                                           \
+  X(gt, 2)                                                                                                             \
+  X(ge, 2)                                                                                                             \
+  X(lt, 2)                                                                                                             \
+  X(le, 2)                                                                                                             \
+  X(eq, 2)                                                                                                             \
+  X(ne, 2)                                                                                                             \
+  X(both, 2)                                                                                                           \
+  X(either, 2)                                                                                                         \
+  X(unlike, 2)                                                                                                         \
+  X(sum_over, 1)                                                                                                       \
+  X(mean_over, 1)                                                                                                      \
+  X(max_over, 1)                                                                                                       \
+  X(min_over, 1)                                                                                                       \
+  X(variance_over, 1)
 
 enum class pp::Function : uint8_t {
 #define PP_ENUMERATOR(name, count) name,
