@@ -37,9 +37,9 @@ train example(sequence, width, type) {
 GAIN = " weight g[hidden] init one"
 PARTS = {"gelu": ("", "gelu(p)", "p * sigmoid(cube(p))"),
          "swiglu": ("", "swiglu(p, q)", "silu(p) * q"),
-         "rmsnorm": (GAIN, "rmsnorm(p, g)", "p / sqrt(mean(square(p)) + 1e-5) * g"),
+         "rmsnorm": (GAIN, "rmsnorm(p, g)", "p * rsqrt(mean(square(p)) + 1e-5) * g"),
          "layernorm": (GAIN + ", b[hidden] init zero", "layernorm(p, g, b)",
-                       "(p - mean(p)) / sqrt(variance(p) + 1e-5) * g + b")}
+                       "(p - mean(p)) * rsqrt(variance(p) + 1e-5) * g + b")}
 
 
 def call(command):

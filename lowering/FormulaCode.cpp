@@ -51,19 +51,22 @@ Level levelOf(unsigned axes) {
   return axes & Along::columns ? Level::column : axes & Along::heads ? Level::head : Level::row;
 }
 
-/// Variances as means, and sums over the axes that made values without columns lack.
+/// Variances as means, sums of what is the same all along as products, and sums over the axes that made values without
+/// columns lack.
 struct Plan {
   Formula formula;
   SmallVector<Formula::Made> made;
   std::vector<unsigned> passes; ///< by value: the first in which it can be computed
   unsigned last = 0;
 
-  explicit Plan(const MapFormula &its);
+  explicit Plan(MapOp map);
   /// All values that these are made of, but not what reductions are made of.
   std::vector<unsigned> neededFor(ArrayRef<unsigned> roots) const;
 };
 
-Plan::Plan(const MapFormula &its) {
+Plan::Plan(MapOp map) {
+  MapFormula its = formulaOf(map);
+  auto heads = static_cast<int64_t>(map.getHeads()), columns = widthOfFormula(map) / heads;
   std::vector<unsigned> now;
   for (unsigned value = 0; value < its.formula.size(); ++value) {
     const Formula::Term &term = its.formula.at(value);
@@ -72,6 +75,10 @@ Plan::Plan(const MapFormula &its) {
       now.push_back(formula.leaf(term.leaf, term.axes));
     } else if (term.op == Element::number) {
       now.push_back(formula.number(term.number));
+    } else if (isReduction(term.op) && !(formula.at(of[0]).axes & term.over) && term.op != Element::variance_over) {
+      int64_t count = (term.over & Along::heads ? heads : 1) * (term.over & Along::columns ? columns : 1);
+      bool isSum = term.op == Element::sum_over;
+      now.push_back(isSum ? formula.make(Element::mul, {of[0], formula.number(static_cast<double>(count))}) : of[0]);
     } else if (term.op == Element::variance_over) {
       unsigned mean = formula.keep(Element::mean_over, of, term.over), far = formula.keep(Element::sub, {of[0], mean});
       now.push_back(formula.keep(Element::mean_over, formula.keep(Element::mul, {far, far}), term.over));
@@ -662,7 +669,7 @@ void Writer::write(LLVM::LLVMFuncOp function) {
 
 /// No loop over heads lies inside one over columns, and x86 alone has the sets.
 static bool hasCode(MapOp map, unsigned set) {
-  Plan plan{formulaOf(map)};
+  Plan plan(map);
   for (unsigned value = 0; value < plan.formula.size(); ++value)
     if (const Formula::Term &term = plan.formula.at(value);
         term.over == Along::heads && (plan.formula.at(term.of[0]).axes & Along::columns))
@@ -732,7 +739,7 @@ LogicalResult pp::lowerFormulas(ArrayRef<MapOp> maps, llvm::TargetMachine &machi
   ImplicitLocOpBuilder b(UnknownLoc::get(&own), &own);
   OwningOpRef<ModuleOp> module = ModuleOp::create(b.getLoc());
   for (MapOp map : maps) {
-    Plan plan{formulaOf(map)};
+    Plan plan(map);
     for (auto [i, set] : llvm::enumerate(kSets))
       if (std::string name = formulaFunction(map, i); !name.empty()) {
         b.setInsertionPointToEnd(module->getBody());
