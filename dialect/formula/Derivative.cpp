@@ -153,6 +153,8 @@ void Reversal::pull(unsigned value, unsigned g) {
     add(b, mul(g, a), axes);
     return add(term.of[2], g, axes);
   case Element::div: {
+    if (formula.numberAt(a) == 1)
+      return add(b, neg(mul(g, mul(y, y))), axes);
     unsigned q = div(g, b);
     add(a, q, axes);
     return add(b, neg(mul(q, y)), axes);

@@ -99,7 +99,9 @@ unsigned Formula::make(Element op, ArrayRef<unsigned> of, unsigned over) {
       return number(0);
     return a == 1 ? of[1] : b == 1 ? of[0] : keep(op, of);
   case Element::div:
-    return a == 0 ? of[0] : b == 1 ? of[0] : keep(op, of);
+    if (a == 1 && at(of[1]).op == Element::sqrt)
+      return keep(Element::rsqrt, at(of[1]).of);
+    return a == 0 || b == 1 ? of[0] : keep(op, of);
   case Element::neg:
     return at(of[0]).op == Element::neg ? at(of[0]).of[0] : keep(op, of);
   case Element::select:

@@ -135,8 +135,13 @@ FormedOr ModelFormulas::apply(const Expr *expr, ArrayRef<Formed> operands) {
     return combine(expr, Element::sub, operands[0], operands[1]);
   case Expr::Multiply:
     return combine(expr, Element::mul, operands[0], operands[1]);
-  case Expr::Quotient:
-    return combine(expr, Element::div, operands[0], operands[1]);
+  case Expr::Quotient: {
+    Formed divisor = operands[1];
+    if (axesOf(divisor) != Along::rows || !(axesOf(operands[0]) & Along::columns))
+      return combine(expr, Element::div, operands[0], divisor);
+    divisor.value = make(Element::div, {number(1), divisor.value}); // once a row, and kept for the backward
+    return combine(expr, Element::mul, operands[0], divisor);
+  }
   case Expr::And:
     return combine(expr, Element::both, operands[0], operands[1]);
   case Expr::Or:
