@@ -8,6 +8,7 @@
 // bodies are counted where a body first has them.
 #include "lowering/CheckLowered.h"
 #include "lowering/CheckBodies.h"
+#include "lowering/Formulas.h"
 #include "llvm/IR/Constants.h"
 #include "llvm/IR/Module.h"
 
@@ -407,6 +408,8 @@ LogicalResult pp::checkLoweredTable(ProgramOp program, ArrayRef<int64_t> ranks, 
     return failure();
   if (!isLate && lowered.getNamedGlobal("pp_late_table"))
     return differs("`pp_late_table`", "none", "one");
+  if (std::string why = checkFormulas(program->getParentOfType<ModuleOp>(), lowered); !why.empty())
+    return emitError(program.getLoc()) << "`pp_formulas`: " << why << "; this is a fault of pp-compile";
   std::optional<StringRef> text = textOf(lowered, "pp_program_json");
   if (!text)
     return differs("`pp_program_json`", "a text", "none");

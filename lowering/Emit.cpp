@@ -1,6 +1,8 @@
 // Emits LLVM modules as text and as object files, one per rank, several at a time.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/Proof.h"
+#include "lowering/FormulaCode.h"
+#include "lowering/Formulas.h"
 #include "lowering/Lowering.h"
 #include "mlir/IR/Diagnostics.h"
 #include "mlir/IR/Threading.h"
@@ -22,7 +24,8 @@ using namespace pp;
 // A rank program is glue: constants, addresses, calls, compares. Any CPU of the architecture runs it equally fast, so
 // an object names no CPU and is the same on every machine. Optimising does not pay, either: 1e5 calls take 1.4 s to
 // compile without it. The first level takes more than ten times as long and makes objects a seventh smaller.
-static std::unique_ptr<llvm::TargetMachine> makeTargetMachine(std::string &error) {
+static std::unique_ptr<llvm::TargetMachine>
+makeTargetMachine(std::string &error, llvm::CodeGenOptLevel level = llvm::CodeGenOptLevel::None) {
   static std::once_flag once;
   std::call_once(once, [] {
     llvm::InitializeNativeTarget();
@@ -32,9 +35,8 @@ static std::unique_ptr<llvm::TargetMachine> makeTargetMachine(std::string &error
   const llvm::Target *target = llvm::TargetRegistry::lookupTarget(triple, error);
   if (!target)
     return nullptr;
-  return std::unique_ptr<llvm::TargetMachine>(target->createTargetMachine(triple, /*CPU=*/"", /*Features=*/"",
-                                                                          llvm::TargetOptions(), llvm::Reloc::PIC_,
-                                                                          std::nullopt, llvm::CodeGenOptLevel::None));
+  return std::unique_ptr<llvm::TargetMachine>(target->createTargetMachine(
+      triple, /*CPU=*/"", /*Features=*/"", llvm::TargetOptions(), llvm::Reloc::PIC_, std::nullopt, level));
 }
 
 LogicalResult pp::writeLlvmText(ModuleOp module, int64_t rank, llvm::raw_ostream &os) {
@@ -46,17 +48,13 @@ LogicalResult pp::writeLlvmText(ModuleOp module, int64_t rank, llvm::raw_ostream
   return success();
 }
 
-static LogicalResult writeObject(llvm::Module &module, StringRef path, Location loc) {
-  std::string why;
-  std::unique_ptr<llvm::TargetMachine> machine = makeTargetMachine(why);
-  if (!machine)
-    return emitError(loc) << "no code generator for this machine: " << why;
-  module.setTargetTriple(machine->getTargetTriple().str());
-  module.setDataLayout(machine->createDataLayout());
+static LogicalResult writeObject(llvm::Module &module, llvm::TargetMachine &machine, StringRef path, Location loc) {
+  module.setTargetTriple(machine.getTargetTriple().str());
+  module.setDataLayout(machine.createDataLayout());
   std::string refused;
   auto fill = [&](llvm::raw_pwrite_stream &os) -> LogicalResult {
     llvm::legacy::PassManager passes;
-    if (machine->addPassesToEmitFile(passes, os, nullptr, llvm::CodeGenFileType::ObjectFile))
+    if (machine.addPassesToEmitFile(passes, os, nullptr, llvm::CodeGenFileType::ObjectFile))
       return emitError(loc) << "this machine's code generator writes no object files";
     passes.run(module);
     return success();
@@ -66,6 +64,25 @@ static LogicalResult writeObject(llvm::Module &module, StringRef path, Location 
   if (!refused.empty())
     return emitError(loc) << "cannot write `" << path << "`: " << refused;
   return failure();
+}
+
+static LogicalResult writeObject(llvm::Module &module, StringRef path, Location loc) {
+  std::string why;
+  std::unique_ptr<llvm::TargetMachine> machine = makeTargetMachine(why);
+  return machine ? writeObject(module, *machine, path, loc)
+                 : LogicalResult(emitError(loc) << "no code generator for this machine: " << why);
+}
+
+/// Formulas alone are computed by what is emitted here: their code is optimised.
+static LogicalResult writeFormulas(ArrayRef<nn::MapOp> maps, StringRef path, Location loc) {
+  std::string why;
+  std::unique_ptr<llvm::TargetMachine> machine = makeTargetMachine(why, llvm::CodeGenOptLevel::Default);
+  llvm::LLVMContext context;
+  std::unique_ptr<llvm::Module> lowered;
+  if (!machine)
+    return emitError(loc) << "no code generator for this machine: " << why;
+  return success(succeeded(lowerFormulas(maps, *machine, context, lowered)) &&
+                 succeeded(writeObject(*lowered, *machine, path, loc)));
 }
 
 LogicalResult pp::emitObject(const ProvedModule &proved, int64_t rank, StringRef path) {
@@ -81,12 +98,20 @@ LogicalResult pp::emitObjects(const ProvedModule &proved, ArrayRef<int64_t> rank
   ModuleOp module = proved.get();
   if (std::error_code error = llvm::sys::fs::create_directories(folder))
     return emitError(module.getLoc()) << "cannot make folder `" << folder << "`: " << error.message();
-  // One task per rank, and a last one for the table.
+  FailureOr<std::map<int64_t, nn::MapOp>> formulas = formulasOf(module);
+  if (failed(formulas))
+    return failure();
+  auto maps = llvm::map_to_vector(*formulas, [](auto each) { return each.second; });
+  // One task per rank, one for the table, and a last one for the formulas.
   size_t first = paths.size();
   for (int64_t rank : ranks)
     paths.push_back((folder + "/rank" + Twine(rank) + ".o").str());
   paths.push_back((folder + "/table.o").str());
-  return failableParallelForEachN(module.getContext(), 0, ranks.size() + 1, [&](size_t i) -> LogicalResult {
+  if (!maps.empty())
+    paths.push_back((folder + "/formulas.o").str());
+  return failableParallelForEachN(module.getContext(), 0, paths.size() - first, [&](size_t i) -> LogicalResult {
+    if (i > ranks.size())
+      return writeFormulas(maps, paths[first + i], module.getLoc());
     llvm::LLVMContext context;
     std::unique_ptr<llvm::Module> lowered;
     LogicalResult status =

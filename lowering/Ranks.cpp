@@ -14,6 +14,7 @@
 #include "lowering/Calls.h"
 #include "lowering/CheckLowered.h"
 #include "lowering/Describe.h"
+#include "lowering/Formulas.h"
 #include "lowering/Lowering.h"
 #include "mlir/Target/LLVMIR/Dialect/Builtin/BuiltinToLLVMIRTranslation.h"
 #include "mlir/Target/LLVMIR/Dialect/LLVMIR/LLVMToLLVMIRTranslation.h"
@@ -408,6 +409,8 @@ LogicalResult pp::lowerTable(ModuleOp module, ArrayRef<int64_t> ranks, llvm::LLV
   addTable(calls, ranks, "pp_rank_table", {"pp_json_", "pp_step_", "pp_eval_"}, evaluates);
   if (isLate)
     addTable(calls, ranks, "pp_late_table", {"pp_drain_", "pp_undo_", "pp_head_"}, /*evaluates=*/true);
+  if (failed(addFormulas(module, calls)))
+    return failure();
   if (failed(translate(*calls.module, "table", context, result)))
     return failure();
   return checkLoweredTable(*program, ranks, evaluates, isLate, *result);

@@ -8,6 +8,7 @@
 #include "analysis/lives/Scratch.h"
 #include "analysis/Messages.h"
 #include "analysis/lives/DeviceScratch.h"
+#include "dialect/formula/Formula.h"
 #include "runtime/kernels/Facts.h"
 #include "llvm/ADT/StringSet.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -81,6 +82,8 @@ namespace {
 
 /// Bytes of scratch, which all ops of a rank share, that the op's kernel may need on a CPU with one thread.
 int64_t bytesOnCpu(nn::Kernel kernel) {
+  if (auto map = dyn_cast<nn::MapOp>(*kernel))
+    return nn::scratchOfFormula(map);
   SmallVector<int64_t> dims = kernel.dims();
   SmallVector<double> params = kernel.params();
   return cpuScratch({kernel.kernelName(), dims, params, kernel.elementType().getIntOrFloatBitWidth() / 8});

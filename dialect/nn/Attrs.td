@@ -22,6 +22,7 @@ def Nn_Dialect : Dialect {
     the part whose kind it is, and `nn.layers` are its layers. `nn.whole`: every device of the axis `tensor` has all of
     the part's weights. `nn.again` and `nn.attention` are the part's own ones, if they differ from the mesh's.
   }];
+  let dependentDialects = ["::mlir::arith::ArithDialect", "::mlir::math::MathDialect"];
   let usePropertiesForAttributes = 0;
   let hasOperationAttrVerify = 1;
   let hasRegionArgAttrVerify = 1;

@@ -1,7 +1,10 @@
 // The `nn` dialect: its registration, how its ops are made by name, and what their interfaces say by default.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "dialect/nn/Shapes.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/IR/DialectImplementation.h"
+#include "mlir/IR/IRMapping.h"
 #include "mlir/IR/OpImplementation.h"
 
 using namespace mlir;
@@ -20,8 +23,9 @@ void NnDialect::initialize() {
       >();
 }
 
-FailureOr<Operation *> pp::nn::createOp(OpBuilder &builder, Location loc, StringRef name, ValueRange operands,
-                                        ArrayRef<NamedAttribute> attributes) {
+/// `body` is the op whose regions it gets; null: it has none.
+static FailureOr<Operation *> create(OpBuilder &builder, Location loc, StringRef name, ValueRange operands,
+                                     ArrayRef<NamedAttribute> attributes, Operation *body) {
   MLIRContext *context = builder.getContext();
   auto registered = RegisteredOperationName::lookup(("nn." + name).str(), context);
   if (!registered)
@@ -37,7 +41,20 @@ FailureOr<Operation *> pp::nn::createOp(OpBuilder &builder, Location loc, String
   state.addOperands(operands);
   state.addTypes(types);
   state.addAttributes(attributes);
+  IRMapping inside;
+  for (unsigned i = 0; body && i < body->getNumRegions(); ++i)
+    body->getRegion(i).cloneInto(state.addRegion(), inside);
   return builder.create(state);
+}
+
+FailureOr<Operation *> pp::nn::createOp(OpBuilder &builder, Location loc, StringRef name, ValueRange operands,
+                                        ArrayRef<NamedAttribute> attributes) {
+  return create(builder, loc, name, operands, attributes, /*body=*/nullptr);
+}
+
+FailureOr<Operation *> pp::nn::createAgain(OpBuilder &builder, Operation *op, ValueRange operands,
+                                           ArrayRef<NamedAttribute> attributes) {
+  return create(builder, op->getLoc(), op->getName().stripDialect(), operands, attributes, op);
 }
 
 std::optional<DropoutSite> pp::nn::dropoutSiteOf(Operation *op) {

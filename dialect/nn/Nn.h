@@ -9,6 +9,7 @@
 #include "mlir/IR/Dialect.h"
 #include "mlir/IR/OpDefinition.h"
 #include "mlir/IR/PatternMatch.h"
+#include "mlir/Interfaces/ControlFlowInterfaces.h"
 #include "mlir/Interfaces/InferTypeOpInterface.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 
@@ -142,6 +143,9 @@ namespace pp::nn {
 /// Makes `nn.<name>` with inferred result types; a wrong operand or attribute is an error at `loc`.
 mlir::FailureOr<mlir::Operation *> createOp(mlir::OpBuilder &builder, mlir::Location loc, llvm::StringRef name,
                                             mlir::ValueRange operands, llvm::ArrayRef<mlir::NamedAttribute> attributes);
+/// Makes the op again, its regions included, with other operands and attributes.
+mlir::FailureOr<mlir::Operation *> createAgain(mlir::OpBuilder &builder, mlir::Operation *op, mlir::ValueRange operands,
+                                               llvm::ArrayRef<mlir::NamedAttribute> attributes);
 
 } // namespace pp::nn
 

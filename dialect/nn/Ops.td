@@ -4,6 +4,7 @@
 #define PP_DIALECT_NNOPS_TD
 
 include "dialect/nn/Attrs.td"
+include "mlir/Interfaces/ControlFlowInterfaces.td"
 include "mlir/Interfaces/InferTypeOpInterface.td"
 include "mlir/Interfaces/SideEffectInterfaces.td"
 
@@ -584,5 +585,6 @@ include "dialect/nn/LossOps.td"
 include "dialect/nn/ExpertOps.td"
 include "dialect/nn/OptimizerOps.td"
 include "dialect/nn/ExchangeOps.td"
+include "dialect/formula/Ops.td"
 
 #endif // PP_DIALECT_NNOPS_TD

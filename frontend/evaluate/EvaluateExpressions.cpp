@@ -98,6 +98,7 @@ FailureOr<Value> Evaluator::evaluate(const Expr *expr, Scope &scope) {
   case Expr::Subtract:
   case Expr::Multiply:
   case Expr::Divide:
+  case Expr::Quotient:
   case Expr::Modulo:
     return arithmetic(expr, scope);
   default:
@@ -212,6 +213,8 @@ static double calculate(Expr::Kind kind, double a, double b) {
     return a * b;
   case Expr::Divide:
     return std::floor(a / b);
+  case Expr::Quotient:
+    return a / b;
   default:
     return a - std::floor(a / b) * b;
   }
@@ -252,7 +255,7 @@ FailureOr<Value> Evaluator::arithmetic(const Expr *expr, const Value &left, cons
   bool negates = expr->kind == Expr::Negate;
   StringRef op = negates ? "-" : expr->name;
   Expr::Kind kind = negates ? Expr::Subtract : expr->kind;
-  if (left.asInt() && right.asInt()) {
+  if (left.asInt() && right.asInt() && kind != Expr::Quotient) {
     int64_t a = *left.asInt(), b = *right.asInt();
     if ((kind == Expr::Divide || kind == Expr::Modulo) && b == 0)
       return fail(expr->at, "division by zero in `" + op + "`");
@@ -261,7 +264,7 @@ FailureOr<Value> Evaluator::arithmetic(const Expr *expr, const Value &left, cons
     return fail(expr->at, "`" + op + "` of " + Twine(a) + " and " + Twine(b) + " does not fit in 64 bits");
   }
   std::optional<double> a = asAnyNumber(left), b = asAnyNumber(right);
-  if (a && b && *b == 0 && (kind == Expr::Divide || kind == Expr::Modulo))
+  if (a && b && *b == 0 && (kind == Expr::Divide || kind == Expr::Quotient || kind == Expr::Modulo))
     return fail(expr->at, "division by zero in `" + op + "`");
   if (a && b) {
     Value result(calculate(kind, *a, *b));

@@ -3,6 +3,7 @@
 #include "frontend/model/Model.h"
 #include "dialect/nn/Nn.h"
 #include "frontend/model/ModelExperts.h"
+#include "frontend/model/ModelFormulas.h"
 #include "frontend/model/ModelLosses.h"
 #include "frontend/model/ModelOps.h"
 #include "frontend/model/ModelSkips.h"
@@ -27,7 +28,8 @@ public:
                const ModelOutline &outline, mlir::OpBuilder &builder)
       : source(source), evaluator(evaluator), model(model), parameters(parameters), shape(shape), outline(outline),
         builder(builder), weights(evaluator, model, parameters, shape, builder),
-        options(evaluator, parameters, shape, builder), skips(evaluator, model, builder), built(model.parts.size()) {}
+        options(evaluator, parameters, shape, builder), skips(evaluator, model, builder), formulas(evaluator, builder),
+        built(model.parts.size()) {}
 
   LogicalResult build() {
     if (failed(evaluator.run(model.requirements, parameters)) || failed(weights.findShared()))
@@ -58,6 +60,12 @@ public:
   }
 
 private:
+  /// A name, and the tensor or the formula that it stands for; neither: its definition is wrong.
+  struct Known {
+    Name name;
+    mlir::Value value;
+    std::optional<ModelFormulas::Formed> formed;
+  };
   /// The types that the function of a part takes and returns.
   struct Built {
     bool isBuilt = false;
@@ -96,12 +104,17 @@ private:
 
   static bool isData(StringRef name) { return name == "tokens" || name == "targets" || name == "source"; }
 
-  LogicalResult define(Name name, mlir::Value value) {
-    for (auto &[first, old] : values)
-      if (first.text == name.text)
-        return evaluator.fail(name.at, "`" + name.text + "` is defined twice", first.at, "first defined here");
-    values.push_back({name, value});
+  LogicalResult define(Name name, mlir::Value value) { return define({name, value, std::nullopt}); }
+  LogicalResult define(Known known) {
+    if (const Known *old = find(known.name.text))
+      return evaluator.fail(known.name.at, "`" + known.name.text + "` is defined twice", old->name.at,
+                            "first defined here");
+    values.push_back(known);
     return success();
+  }
+  const Known *find(StringRef name) const {
+    const auto *found = find_if(values, [&](const Known &known) { return known.name.text == name; });
+    return found == values.end() ? nullptr : found;
   }
 
   LogicalResult checkInputs(const ModelPart &part, const ModelPart *previous, size_t got) {
@@ -228,6 +241,7 @@ private:
       function.setArgAttrs(i, said);
     builder.setInsertionPointToStart(function.addEntryBlock());
     values.clear();
+    formulas.clear();
     losses.clear();
     added.clear();
     append_range(added, function.getArguments().slice(addedAt, std::size(kAdded)));
@@ -237,10 +251,10 @@ private:
         return failure();
     unsigned wrong = unknown.size();
     for (const ModelPart::Definition &definition : part.definitions)
-      if (failed(let(definition))) {
+      if (failed(let(part, definition))) {
         for (const Name &name : definition.names)
-          if (none_of(values, [&](auto &known) { return known.first.text == name.text; }))
-            values.push_back({name, mlir::Value()});
+          if (!find(name.text))
+            values.push_back({name, mlir::Value(), std::nullopt});
         if (++wrong == kMostErrors)
           return failure();
       }
@@ -269,12 +283,11 @@ private:
                             SmallVectorImpl<mlir::Value> &returned) {
     SmallVector<mlir::Attribute> names;
     for (const Name &name : skips.wantedOf(part))
-      for (auto &[known, value] : values)
-        if (known.text == name.text) {
-          names.push_back(builder.getStringAttr(ModelSkips::nameOf(part, name)));
-          skips.add(part, name, value.getType());
-          returned.push_back(value);
-        }
+      if (const Known *known = find(name.text)) {
+        names.push_back(builder.getStringAttr(ModelSkips::nameOf(part, name)));
+        skips.add(part, name, known->value.getType());
+        returned.push_back(known->value);
+      }
     if (!names.empty())
       function->setAttr(nn::kSkipsAttr, builder.getArrayAttr(names));
     for (auto [i, name, from] : enumerate(part.parameters, part.sources))
@@ -297,7 +310,16 @@ private:
     function->setAttr(nn::kLayersAttr, builder.getDenseI64ArrayAttr(layers));
   }
 
-  LogicalResult let(const ModelPart::Definition &definition) {
+  LogicalResult let(const ModelPart &part, const ModelPart::Definition &definition) {
+    if (definition.names.size() == 1 && isFormula(definition.value)) {
+      FailureOr<Known> made = single(definition.value);
+      Name name = definition.names[0];
+      if (succeeded(made) && made->formed && isWritten(part, name.text)) {
+        FailureOr<mlir::Value> value = formulas.write(definition.value, *made->formed);
+        made = failed(value) ? FailureOr<Known>() : Known{name, *value, std::nullopt};
+      }
+      return failed(made) ? failure() : define({name, made->value, made->formed});
+    }
     FailureOr<Tensors> made = tensors(definition.value);
     if (failed(made))
       return failure();
@@ -313,8 +335,8 @@ private:
 
   //===-- Expressions over tensors ------------------------------------------------------------------------------===//
 
-  FailureOr<mlir::Value> tensor(const Expr *expr) {
-    FailureOr<Tensors> made = tensors(expr);
+  FailureOr<mlir::Value> tensor(const Expr *expr, StringRef reader = "a part") {
+    FailureOr<Tensors> made = isFormula(expr) ? formula(expr, reader) : tensors(expr);
     if (failed(made))
       return failure();
     if (made->size() != 1)
@@ -324,6 +346,8 @@ private:
   }
 
   FailureOr<Tensors> tensors(const Expr *expr) {
+    if (isFormula(expr))
+      return formula(expr);
     if (expr->kind == Expr::Variable)
       return variable(expr);
     if (expr->kind == Expr::Call)
@@ -331,7 +355,7 @@ private:
     if (expr->kind == Expr::Multiply)
       return weighted(expr);
     if (expr->kind == Expr::Conditional) {
-      FailureOr<const Expr *> taken = weights.branch(expr);
+      FailureOr<const Expr *> taken = branch(expr);
       return failed(taken) ? FailureOr<Tensors>() : tensors(*taken);
     }
     if (expr->kind == Expr::List) {
@@ -371,10 +395,217 @@ private:
   /// Whether the expression speaks of tensors; one that does not is evaluated.
   bool isTensor(const Expr *expr) {
     if (expr->kind == Expr::Variable)
-      return any_of(values, [&](auto &value) { return value.first.text == expr->name; });
-    if (expr->kind == Expr::Call)
-      return findModelOp(expr->name) != nullptr;
-    return any_of(expr->operands, [&](const Expr *operand) { return isTensor(operand); });
+      return find(expr->name) != nullptr;
+    return (expr->kind == Expr::Call && findModelOp(expr->name) && !functionOf(expr)) ||
+           any_of(expr->operands, [&](const Expr *operand) { return isTensor(operand); });
+  }
+
+  //===-- Formulas ----------------------------------------------------------------------------------------------===//
+
+  /// The function of the file that is called with tensors; null if that is none.
+  const Function *functionOf(const Expr *expr) {
+    Binding *found = expr->kind == Expr::Call ? evaluator.globals.find(expr->name) : nullptr;
+    bool speaks = found && any_of(expr->operands, [&](const Expr *operand) { return isTensor(operand); });
+    return speaks ? found->function : nullptr;
+  }
+
+  bool isLoss(const Expr *expr) {
+    if (expr->kind == Expr::Variable) {
+      const Known *known = find(expr->name);
+      return known && known->value && losses.isLoss(known->value);
+    }
+    if (expr->kind == Expr::Multiply)
+      return (isLoss(expr->operands[0]) && !isTensor(expr->operands[1])) ||
+             (isLoss(expr->operands[1]) && !isTensor(expr->operands[0]));
+    if (expr->kind == Expr::Add)
+      return isLoss(expr->operands[0]) && isLoss(expr->operands[1]);
+    return expr->kind == Expr::Call && expr->name == "cross_entropy";
+  }
+
+  /// Whether it is computed as a formula: not a tensor that is there, an operation's, or a sum of these.
+  bool isFormula(const Expr *expr) {
+    if (!isTensor(expr) || isLoss(expr))
+      return false;
+    auto isVector = [&](const Expr *operand) {
+      const Known *known = operand->kind == Expr::Variable ? find(operand->name) : nullptr;
+      return known && known->value && cast<RankedTensorType>(known->value.getType()).getRank() == 1 &&
+             !losses.isLoss(known->value);
+    };
+    switch (expr->kind) {
+    case Expr::Variable:
+      return find(expr->name)->formed.has_value();
+    case Expr::Call:
+      return functionOf(expr) || (!findModelOp(expr->name) && ModelFormulas::isFunction(expr->name));
+    case Expr::Add:
+      return any_of(expr->operands, [&](const Expr *operand) { return isFormula(operand) || isVector(operand); }) ||
+             !all_of(expr->operands, [&](const Expr *operand) { return isTensor(operand); });
+    case Expr::Conditional:
+      return isTensor(expr->operands[0]);
+    default:
+      return expr->kind != Expr::List && expr->kind != Expr::Index;
+    }
+  }
+
+  FailureOr<const Expr *> branch(const Expr *expr) {
+    const Expr *condition = expr->operands[0], *yes = expr->operands[1], *no = expr->operands[2];
+    if (!isTensor(condition))
+      return weights.branch(expr);
+    return evaluator.fail(condition->at, "`" + condition->text +
+                                             "` is a tensor; `if` chooses when the model is compiled, " + "and where(" +
+                                             condition->text + ", " + yes->text + ", " + no->text +
+                                             ") chooses for each element");
+  }
+
+  /// A value that is written, or one of a formula that is not.
+  FailureOr<Known> single(const Expr *expr) {
+    if (const Function *function = functionOf(expr))
+      return inlined(function, expr);
+    if (expr->kind == Expr::Variable && find(expr->name) && find(expr->name)->formed)
+      return *find(expr->name);
+    if (!isFormula(expr)) {
+      FailureOr<mlir::Value> value = tensor(expr);
+      return failed(value) ? FailureOr<Known>() : Known{{}, *value, std::nullopt};
+    }
+    ModelFormulas::FormedOr made = formed(expr);
+    return failed(made) ? FailureOr<Known>() : Known{{}, {}, *made};
+  }
+
+  FailureOr<Tensors> formula(const Expr *expr, StringRef reader = "a part") {
+    FailureOr<Known> made = single(expr);
+    if (failed(made))
+      return failure();
+    FailureOr<mlir::Value> value = made->formed ? formulas.write(expr, *made->formed, reader) : FailureOr(made->value);
+    return failed(value) ? FailureOr<Tensors>() : Tensors{*value};
+  }
+
+  /// The value as an operand of a formula.
+  ModelFormulas::FormedOr formed(const Expr *expr) {
+    if (!isTensor(expr)) {
+      FailureOr<double> number = evaluator.evaluateNumber(expr, parameters);
+      return failed(number) ? ModelFormulas::FormedOr() : formulas.number(expr, *number);
+    }
+    bool isBuiltIn = expr->kind == Expr::Call && isFormula(expr) && !functionOf(expr);
+    if (expr->kind == Expr::Conditional) {
+      FailureOr<const Expr *> taken = branch(expr);
+      return failed(taken) ? ModelFormulas::FormedOr() : formed(*taken);
+    }
+    if ((expr->kind == Expr::Call && !isBuiltIn) || expr->kind == Expr::Variable) {
+      FailureOr<Known> made = single(expr);
+      if (failed(made) || (made->value && failed(checkNoLoss(expr, made->value))))
+        return failure();
+      return made->formed ? ModelFormulas::FormedOr(*made->formed) : formulas.tensor(expr, made->value);
+    }
+    if (is_contained({Expr::Divide, Expr::Modulo, Expr::Range, Expr::List, Expr::Index, Expr::Comprehension},
+                     expr->kind))
+      return evaluator.fail(expr->at, "`" + expr->text + "` is no formula; its operators are + - * /, comparisons, " +
+                                          "and `and or not`");
+    SmallVector<ModelFormulas::Formed> operands;
+    int64_t heads = 1;
+    for (auto [i, operand] : enumerate(expr->operands)) {
+      bool isHeads = isBuiltIn && (options.labelOf(expr, i).text == "heads" ||
+                                   (i == 1 && is_contained({"every_head", "of_heads"}, expr->name)));
+      if (isHeads) {
+        FailureOr<int64_t> count = evaluator.evaluateInt(operand, parameters, "for the number of heads");
+        if (failed(count))
+          return failure();
+        if ((heads = *count) < 1)
+          return evaluator.fail(operand->at, "expected at least 1 head, got " + Twine(heads));
+        continue;
+      }
+      if (isBuiltIn && !options.labelOf(expr, i).text.empty())
+        return evaluator.fail(operand->at, "`" + expr->name +
+                                               "` goes over the width of a row, or with heads = n over " +
+                                               "each head's columns");
+      ModelFormulas::FormedOr value = formed(operand);
+      if (failed(value))
+        return failure();
+      operands.push_back(*value);
+    }
+    return isBuiltIn ? formulas.call(expr, operands, heads) : formulas.apply(expr, operands);
+  }
+
+  /// What a function of the file gives for these tensors and numbers: its text stands in place of the call.
+  FailureOr<Known> inlined(const Function *function, const Expr *expr) {
+    StringRef name = function->name.text;
+    if (function->parameters.size() != expr->operands.size())
+      return evaluator.fail(expr->at,
+                            "`" + name + "` takes " + Twine(function->parameters.size()) + " values, got " +
+                                Twine(expr->operands.size()),
+                            function->name.at, "`" + name + "` is declared here");
+    if (inlines == 100)
+      return evaluator.fail(expr->at, "`" + name + "` calls itself 100 deep; the limit is 100");
+    Scope inner(nullptr, function);
+    SmallVector<Known> given;
+    for (auto [parameter, operand] : zip(function->parameters, expr->operands)) {
+      if (isTensor(operand)) {
+        FailureOr<Known> value = single(operand);
+        if (failed(value))
+          return failure();
+        given.push_back({parameter, value->value, value->formed});
+        continue;
+      }
+      FailureOr<Value> value = evaluator.evaluate(operand, parameters);
+      if (failed(value))
+        return failure();
+      inner.bind(parameter, std::move(*value));
+    }
+    std::swap(parameters, inner);
+    std::swap(values, given);
+    ++inlines;
+    FailureOr<Known> result = function->value ? single(function->value) : body(function);
+    --inlines;
+    std::swap(values, given);
+    std::swap(parameters, inner);
+    if (succeeded(result) && result->formed)
+      result->formed->text = expr->text;
+    return result;
+  }
+
+  FailureOr<Known> body(const Function *function) {
+    for (const Statement *statement : function->body) {
+      if (const auto *end = dyn_cast<ReturnStatement>(statement))
+        return single(end->value);
+      const auto *let = dyn_cast<LetStatement>(statement);
+      if (!let || let->changes)
+        return evaluator.fail(statement->at, "a function that is called with tensors has `let` and `return` alone");
+      for (const LetStatement::Definition &definition : let->definitions) {
+        if (isTensor(definition.value)) {
+          FailureOr<Known> made = single(definition.value);
+          if (failed(made) || failed(define({definition.name, made->value, made->formed})))
+            return failure();
+          continue;
+        }
+        FailureOr<Value> value = evaluator.evaluate(definition.value, parameters);
+        if (failed(value))
+          return failure();
+        parameters.bind(definition.name, std::move(*value));
+      }
+    }
+    return evaluator.fail(function->name.at, "`" + function->name.text + "` ends without `return`");
+  }
+
+  /// Whether an operation reads the value of this name, or the part returns it.
+  bool isWritten(const ModelPart &part, StringRef name) {
+    return any_of(part.results, [&](const Expr *result) { return readsWhole(result, name, true); }) ||
+           any_of(part.definitions,
+                  [&](const ModelPart::Definition &each) { return readsWhole(each.value, name, false); }) ||
+           any_of(skips.wantedOf(part), [&](const Name &wanted) { return wanted.text == name; });
+  }
+  bool readsWhole(const Expr *expr, StringRef name, bool isWhole, unsigned depth = 0) {
+    if (expr->kind == Expr::Variable)
+      return isWhole && expr->name == name;
+    Binding *found = expr->kind == Expr::Call ? evaluator.globals.find(expr->name) : nullptr;
+    const Function *function = found ? found->function : nullptr;
+    bool passes = expr->kind == Expr::List || expr->kind == Expr::Conditional;
+    bool isOp = expr->kind == Expr::Call && !function && findModelOp(expr->name);
+    for (auto [i, operand] : enumerate(expr->operands)) {
+      bool takesWhole = isOp || (passes && isWhole);
+      if (function && function->value && i < function->parameters.size() && depth < 100)
+        takesWhole = readsWhole(function->value, function->parameters[i].text, false, depth + 1);
+      if (readsWhole(operand, name, takesWhole, depth + 1))
+        return true;
+    }
+    return false;
   }
 
   /// A number times a loss.
@@ -382,26 +613,22 @@ private:
     const Expr *weight = expr->operands[0], *loss = expr->operands[1];
     if (isTensor(weight))
       std::swap(weight, loss);
-    if (isTensor(weight) || !isTensor(loss))
-      return evaluator.fail(expr->at, "`*` multiplies a loss by a number in a model, got `" + expr->text +
+    if (!isTensor(loss))
+      return evaluator.fail(expr->at, "expected a tensor, got `" + expr->text +
                                           "`; frontend/OPERATIONS.md has the operations of tensors");
     FailureOr<mlir::Value> value = tensor(loss);
     FailureOr<double> factor = failed(value) ? FailureOr<double>() : evaluator.evaluateNumber(weight, parameters);
     if (failed(value) || failed(factor))
       return failure();
-    if (!losses.isLoss(*value))
-      return evaluator.fail(expr->at, "`*` multiplies a loss, and `" + loss->text + "` is not one");
     return Tensors{losses.scaled(builder, *value, *factor)};
   }
 
   FailureOr<Tensors> variable(const Expr *expr) {
     SmallVector<StringRef> names;
-    for (auto &[name, value] : values) {
-      if (name.text == expr->name && !value)
-        return failure(); // what defines it failed
-      if (name.text == expr->name)
-        return Tensors{value};
-      names.push_back(name.text);
+    for (const Known &known : values) {
+      if (known.name.text == expr->name)
+        return known.value ? FailureOr<Tensors>(Tensors{known.value}) : FailureOr<Tensors>(); // what defines it failed
+      names.push_back(known.name.text);
     }
     if (const WeightDeclaration *weight = weights.findAbsent(expr))
       return evaluator.fail(expr->at,
@@ -416,7 +643,7 @@ private:
   FailureOr<Tensors> call(const Expr *expr) {
     const ModelOp *op = findModelOp(expr->name);
     if (!op)
-      return options.failUnknown(expr);
+      return options.failUnknown(expr, any_of(expr->operands, [&](const Expr *operand) { return isTensor(operand); }));
     SmallVector<mlir::Value> operands;
     SmallVector<mlir::NamedAttribute> attributes;
     for (auto [i, operand] : enumerate(expr->operands)) {
@@ -432,7 +659,7 @@ private:
       }
       if (i >= op->mostOperands() - op->optional && weights.findAbsent(operand))
         continue; // `linear(x, w, b)` without b
-      FailureOr<mlir::Value> value = tensor(operand);
+      FailureOr<mlir::Value> value = tensor(operand, ("`" + expr->name + "`").str());
       if (failed(value) || failed(checkNoLoss(operand, *value)))
         return failure();
       operands.push_back(*value);
@@ -536,12 +763,14 @@ private:
   ModelWeights weights;
   ModelOptions options;
   ModelSkips skips;
-  ModelLosses losses;                               // of the part that is being built
-  std::vector<Built> built;                         // by part
-  SmallVector<mlir::Value, 3> added;                // data that the text does not name, as kAdded says
-  unsigned addedAt = 0;                             // the number of the first among the arguments
-  SmallVector<mlir::Operation *> dropouts;          // of the model, in the order of its text
-  SmallVector<std::pair<Name, mlir::Value>> values; // of the part that is being built; null: its definition is wrong
+  ModelFormulas formulas;                  // of the part that is being built
+  ModelLosses losses;                      // of the part that is being built
+  std::vector<Built> built;                // by part
+  SmallVector<mlir::Value, 3> added;       // data that the text does not name, as kAdded says
+  unsigned addedAt = 0;                    // the number of the first among the arguments
+  SmallVector<mlir::Operation *> dropouts; // of the model, in the order of its text
+  SmallVector<Known> values;               // of the part that is being built, or of the function that is being inlined
+  unsigned inlines = 0;                    // functions that are being inlined
 };
 } // namespace
 

@@ -24,6 +24,9 @@ std::string pp::hashOfParts(mlir::ModuleOp module) {
       out << op.getName() << op.getAttrDictionary();
       for (mlir::Value operand : op.getOperands())
         out << " " << numbers.lookup(operand);
+      for (mlir::Region &region : op.getRegions()) // of a formula
+        region.walk(
+            [&](mlir::Operation *inner) { inner->print(out << "\n", mlir::OpPrintingFlags().useLocalScope()); });
       out << "\n";
       for (mlir::Value result : op.getResults())
         numbers.try_emplace(result, numbers.size());

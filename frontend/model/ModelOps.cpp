@@ -1,6 +1,7 @@
 // Knows the ops of models: what each takes, and how its options are read from a model's text.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/model/ModelOps.h"
+#include "frontend/model/ModelFormulas.h"
 #include "llvm/ADT/StringSwitch.h"
 #include <cmath>
 
@@ -120,10 +121,16 @@ std::string ModelOptions::signature(const ModelOp &op) {
   return text + ")";
 }
 
-LogicalResult ModelOptions::failUnknown(const Expr *expr) {
+LogicalResult ModelOptions::failUnknown(const Expr *expr, bool isFormula) {
   SmallVector<StringRef> names;
   for (const ModelOp &op : kOps)
     names.push_back(op.name);
+  bool isKnownElsewhere = is_contained({"sin", "cos", "tan", "round", "floor", "ceil", "topk"}, expr->name);
+  if (isFormula && expr->operands.size() <= 2 && (isKnownElsewhere || didYouMean(expr->name, names).empty()))
+    return evaluator.fail(expr->at,
+                          "`" + expr->name + "` is not a function of formulas" +
+                              didYouMean(expr->name, ModelFormulas::functionNames()),
+                          expr->at, thereAre(ModelFormulas::functionNames()));
   if (evaluator.globals.find(expr->name))
     return evaluator.fail(expr->at, "`" + expr->name + "` is a function of numbers; an operation of models is expected",
                           expr->at, thereAre(names));

@@ -33,7 +33,8 @@ public:
   StringRef nameOf(StringRef name, ArrayRef<mlir::NamedAttribute> given);
   mlir::LogicalResult checkComplete(const Expr *call, ArrayRef<mlir::NamedAttribute> given);
   mlir::LogicalResult checkCount(const Expr *call, const ModelOp &op, size_t operands);
-  mlir::LogicalResult failUnknown(const Expr *call);
+  /// `isFormula`: of tensors, so that a function of formulas may be meant.
+  mlir::LogicalResult failUnknown(const Expr *call, bool isFormula);
 
   /// Whether these options make an op that changes nothing: a scale of 1, a dropout of 0.
   static bool isNothing(StringRef name, ArrayRef<mlir::NamedAttribute> given);

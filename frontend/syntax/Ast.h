@@ -34,8 +34,8 @@ struct Generator {
 
 struct Expr {
   // clang-format off
-  enum Kind { Integer, Number, String, Boolean, Variable, Negate, Add, Subtract, Multiply, Divide, Modulo, Range,
-              Compare, Not, And, Or, Conditional, Index, Call, List, Comprehension };
+  enum Kind { Integer, Number, String, Boolean, Variable, Negate, Add, Subtract, Multiply, Divide, Quotient, Modulo,
+              Range, Compare, Not, And, Or, Conditional, Index, Call, List, Comprehension };
   enum Comparison { Equal, Unequal, Less, LessEqual, Greater, GreaterEqual, In };
   // clang-format on
   Kind kind;

@@ -66,6 +66,10 @@ private:
     if (*at == '"')
       return string(token);
     StringRef rest(at, end - at);
+    if (rest.starts_with("**")) {
+      at += 2;
+      return source.error(token.at) << "`**` is no operator; write square(x) or power(x, 2)";
+    }
     for (const char *mark : kMarks) {
       if (!rest.starts_with(mark))
         continue;
@@ -74,7 +78,16 @@ private:
       at += token.text.size();
       return mlir::success();
     }
+    if (rest.starts_with(".") && rest.size() > 1 && isAlpha(rest[1])) {
+      StringRef name = rest.drop_front().take_while([](char c) { return isAlnum(c) || c == '_'; });
+      at += 1 + name.size();
+      return source.error(token.at) << "functions stand without a dot: " << name << "(x)";
+    }
     at += firstCharacter(rest).size();
+    if (rest.starts_with("@"))
+      return source.error(token.at) << "`@` is no operator; a product of matrices is linear(x, w)";
+    if (rest.starts_with("^"))
+      return source.error(token.at) << "`^` is no operator; write square(x) or power(x, 2)";
     return source.error(token.at) << "`" << firstCharacter(rest) << "` has no meaning here";
   }
 

@@ -41,8 +41,6 @@ void TokenReader::failExpected(const Twine &what, ArrayRef<StringRef> known) {
   const Token &got = peek();
   if (got.kind == Token::End)
     return fail(got.at, "expected " + what + " before the end of the file");
-  if (got.is("/"))
-    return fail(got.at, "expected an operator, got `/`; integers divide with `//`, rounding down");
   StringRef text = got.kind == Token::String ? StringRef(got.at.getPointer(), got.end - got.at.getPointer()) : got.text;
   bool reserved = got.kind == Token::Keyword || got.kind == Token::UnitLetter;
   std::string more = got.kind == Token::Name ? didYouMean(text, known)
@@ -311,12 +309,15 @@ Expr *ExpressionParser::sum() {
 Expr *ExpressionParser::product() {
   Expr *left = unary();
   while (at("*") || at("//") || at("%") || at("/")) {
-    if (at("/")) {
-      failExpected("an operator");
+    if (at("/") && !allowsNumbers) {
+      fail(peek().at, "expected an operator, got `/`; integers divide with `//`, rounding down");
       return left;
     }
     Token op = next();
-    Expr::Kind kind = op.text == "*" ? Expr::Multiply : op.text == "//" ? Expr::Divide : Expr::Modulo;
+    Expr::Kind kind = op.text == "*"    ? Expr::Multiply
+                      : op.text == "/"  ? Expr::Quotient
+                      : op.text == "//" ? Expr::Divide
+                                        : Expr::Modulo;
     left = binary(kind, op, left, unary());
   }
   return left;

@@ -60,7 +60,9 @@ private:
 
   Function *fileFunction() {
     Function *made = nullptr;
+    allowsNumbers = allowsLabels = true; // of tensors, too
     bool isWhole = isRead([&] { made = function(); });
+    allowsNumbers = allowsLabels = false;
     made->isWrong = !isWhole;
     return made;
   }

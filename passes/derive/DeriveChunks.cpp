@@ -14,7 +14,7 @@ using namespace pp;
 
 /// Around this op, if all it reads are linears of one value, and one linear reads it and nothing else.
 static std::optional<PieceGraph::Mlp> mlpAround(Operation &op) {
-  if (!isa<nn::GeluOp, nn::SwigluOp, nn::GluOp>(op) || !op.hasOneUse())
+  if (!isa<nn::GeluOp, nn::SwigluOp, nn::GluOp, nn::MapOp>(op) || !op.hasOneUse())
     return std::nullopt;
   PieceGraph::Mlp mlp{{}, &op, *op.user_begin()};
   for (Value operand : op.getOperands()) {
@@ -59,7 +59,7 @@ Value PieceGraph::chunkMlp(const Mlp &mlp, ArrayRef<int64_t> counts) {
     auto add = [&](Operation *op) { // of the types of the run
       SmallVector<Value> operands =
           llvm::map_to_vector(op->getOperands(), [&](Value value) { return mapping.lookupOrDefault(value); });
-      made.push_back(*nn::createOp(builder, op->getLoc(), op->getName().stripDialect(), operands, op->getAttrs()));
+      made.push_back(*nn::createAgain(builder, op, operands, op->getAttrs()));
       mapping.map(op->getResult(0), made.back()->getResult(0));
       return made.back();
     };

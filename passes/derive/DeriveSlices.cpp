@@ -55,8 +55,7 @@ FailureOr<Operation *> PieceGraph::cloneSliced(OpBuilder &builder, Operation &op
     return op.emitError("`balance` counts the experts of whole sequences; slices do not see them");
   if (isa<nn::OpaqueOp>(op))
     return op.emitError("`opaque` says what whole sequences cost; slices do not see it");
-  FailureOr<Operation *> made =
-      nn::createOp(builder, op.getLoc(), op.getName().stripDialect(), operands, attributes.getAttrs());
+  FailureOr<Operation *> made = nn::createAgain(builder, &op, operands, attributes.getAttrs());
   if (succeeded(made))
     for (auto [result, sliced] : llvm::zip(op.getResults(), (*made)->getResults()))
       map.map(result, sliced);

@@ -8,12 +8,12 @@
 // rules of the ops (passes/layouts/Layouts.h) say how it can go on. Every weight of two or more dimensions is cut if
 // its reader has a rule for that; without this constraint the cheapest choice would be to cut none. The weights that
 // `lora` adds are small and may be whole. With `inRows` what one layer hands to the next, and the norms and sums on the
-// way, are runs of rows (Korthikanti et al. 2022, 4.2.2): gathered before the products, scattered behind them. A part
-// with `nn.whole` has whole weights on every device: it computes alike everywhere, or of a run of rows its own. Its
-// inputs that are columns are gathered, and a cut part that reads its result takes columns of it. Of two ways to the
-// same state the cheaper one is kept. The cost of a way is compared by the products of a device, then by the bytes that
-// come to it in forward and backward, then by the number of exchanges. Of equal ways the one that was found first is
-// kept.
+// way, are runs of rows (Korthikanti et al. 2022, 4.2.2): gathered before the products, scattered behind them. A
+// formula that reduces over columns that are cut gathers them. A part with `nn.whole` has whole weights on every
+// device: it computes alike everywhere, or of a run of rows its own. Its inputs that are columns are gathered, and a
+// cut part that reads its result takes columns of it. Of two ways to the same state the cheaper one is kept. The cost
+// of a way is compared by the products of a device, then by the bytes that come to it in forward and backward, then by
+// the number of exchanges. Of equal ways the one that was found first is kept.
 #include "passes/layouts/ChooseLayouts.h"
 #include "dialect/pipeline/Clauses.h"
 #include "llvm/ADT/MapVector.h"
@@ -188,7 +188,10 @@ SmallVector<DeviceLayout> Chooser::candidates(const State &state, Operation *op,
     bool isGathered = isOfWholePart(op) && (first.kind == LayoutKind::rows || (first == columns && !weightOf(operand)));
     if (isGathered && isa<nn::RunsToHeadsOp, nn::RepeatHeadsOp>(op)) // else heads would be in another order, or more
       return {DeviceLayout::of(LayoutKind::full)};
-    if (first.kind == LayoutKind::partial || isGathered || isa<nn::RouterOp>(op)) // a router's choices are everybody's
+    bool mayReduce = isa<nn::MapOp>(op) && !weightOf(operand) && // over whole rows
+                     (first == columns || first.kind == LayoutKind::rows);
+    if (first.kind == LayoutKind::partial || isGathered || mayReduce ||
+        isa<nn::RouterOp>(op)) // a router's choices are everybody's
       add(DeviceLayout::of(LayoutKind::full));
     if (takesColumns(state, op, operand))
       add(columns);
@@ -204,12 +207,13 @@ SmallVector<DeviceLayout> Chooser::candidates(const State &state, Operation *op,
   int64_t rank = cast<RankedTensorType>(operand.getType()).getRank();
   if (isOfWholePart(op))
     return {DeviceLayout::of(LayoutKind::full), DeviceLayout::of(LayoutKind::copy)};
+  bool isColumn = cast<RankedTensorType>(operand.getType()).getShape().back() == 1; // a gate of one number a token
   SmallVector<DeviceLayout> all;
-  for (int64_t dim = 0; dim < rank; ++dim)
+  for (int64_t dim = 0; dim < rank - isColumn; ++dim)
     for (int64_t run : runs)
       for (int64_t copy : copies)
         all.push_back(DeviceLayout::shard(dim, run, copy, copy > 1 ? LayoutKind::copy : LayoutKind::full));
-  if (rank == 1 || isa<nn::PositionsOp, nn::RouterOp>(op) ||
+  if (rank == 1 || isColumn || isa<nn::PositionsOp, nn::RouterOp>(op) ||
       hasAttribute(cast<BlockArgument>(operand), nn::kAdapterAttr)) {
     all.push_back(DeviceLayout::of(LayoutKind::full));
     all.push_back(DeviceLayout::of(LayoutKind::copy));

@@ -107,8 +107,7 @@ LogicalResult ExpertCutter::write(Operation &op) {
     operands[0] = exchanged(operands[0]);
     attributes.set("sections", sections);
   }
-  FailureOr<Operation *> made =
-      nn::createOp(builder, loc, op.getName().stripDialect(), operands, attributes.getAttrs());
+  FailureOr<Operation *> made = nn::createAgain(builder, &op, operands, attributes.getAttrs());
   if (failed(made))
     return failure();
   for (auto [old, now] : llvm::zip(op.getResults(), (*made)->getResults()))

@@ -145,7 +145,7 @@ FailureOr<Operation *> SequenceCutter::write(Operation &op) {
   if (auto attention = dyn_cast<nn::AttentionOp>(op))
     for (Value keys : attention.getKv())
       std::replace(operands.begin(), operands.end(), keys, gathered(keys, attention));
-  return nn::createOp(builder, op.getLoc(), op.getName().stripDialect(), operands, attributes.getAttrs());
+  return nn::createAgain(builder, &op, operands, attributes.getAttrs());
 }
 
 /// An attention, or a sink around it: both see whole sequences, and what reads their result own rows.
@@ -180,8 +180,7 @@ FailureOr<Operation *> SequenceCutter::writeByHeads(Operation &op) {
       return op.emitError() << "expected a `sink` around an attention of the same part";
     operands = {back.getX(), sink.getLse(), builder.create<nn::TakePieceOp>(loc, sink.getS(), axes, devices)};
   }
-  FailureOr<Operation *> made =
-      nn::createOp(builder, loc, op.getName().stripDialect(), operands, attributes.getAttrs());
+  FailureOr<Operation *> made = nn::createAgain(builder, &op, operands, attributes.getAttrs());
   if (failed(made))
     return failure();
   Value own = (*made)->getResult(0);

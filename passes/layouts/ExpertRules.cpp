@@ -104,8 +104,8 @@ Results inferExpertLayouts(Operation *op, ArrayRef<DeviceLayout> operands) {
         bool fits = llvm::all_of(operands, [&](const DeviceLayout &layout) { return layout == expected; });
         return given.all(fits, expected);
       })
-      .Case<SwigluOp, SwigluBwdOp, GeluOp, GeluBwdOp, GluOp, GluBwdOp, AddOp, ScaleOp, CopyOp, AccumulateOp, RoundOp>(
-          [&](Operation *) { return alike(given); })
+      .Case<SwigluOp, SwigluBwdOp, GeluOp, GeluBwdOp, GluOp, GluBwdOp, AddOp, ScaleOp, CopyOp, AccumulateOp, RoundOp,
+            MapOp>([&](Operation *) { return alike(given); })
       .Default([&](Operation *) { return given.all(!llvm::any_of(operands, isForeign), kNone); });
 }
 

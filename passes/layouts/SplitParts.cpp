@@ -241,12 +241,13 @@ void PartSplitter::adaptAttributes(Operation *op, const LayoutChoice::Step &step
   auto *cut = llvm::find_if(step.operands, isCut);
   if (cut == step.operands.end())
     return;
+  auto map = dyn_cast<nn::MapOp>(op);
   if (isa<nn::AttentionOp>(op)) {
     if (auto heads = cast<nn::AttentionOp>(op); !heads.getKvHeads() && step.operands[1].copies > 1)
       attributes.set("kv_heads", OpBuilder(op).getI64IntegerAttr(heads.getHeads()));
     divide("heads", step.operands[0]);
     divide("kv_heads", step.operands[1]);
-  } else if (isa<nn::RopeOp, nn::RmsnormOp, nn::RepeatHeadsOp>(op)) {
+  } else if (isa<nn::RopeOp, nn::RmsnormOp, nn::RepeatHeadsOp>(op) || (map && map.getHeads() > 1)) {
     divide("heads", *cut);
   } else if (auto split = dyn_cast<nn::SplitOp>(op)) {
     if (split.getPeriods() > 1)
@@ -313,8 +314,7 @@ LogicalResult PartSplitter::write(Operation *op) {
     return writeLoss(op, operands.front());
   NamedAttrList attributes(op->getAttrs());
   adaptAttributes(op, step, attributes);
-  FailureOr<Operation *> made =
-      nn::createOp(builder, op->getLoc(), op->getName().stripDialect(), operands, attributes.getAttrs());
+  FailureOr<Operation *> made = nn::createAgain(builder, op, operands, attributes.getAttrs());
   if (failed(made))
     return failure();
   for (auto [old, result, layout] : llvm::zip(op->getResults(), (*made)->getResults(), step.results))

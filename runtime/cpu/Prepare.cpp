@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/Status.h"
 #include "runtime/cpu/Experts.h"
+#include "runtime/cpu/Formula.h"
 #include "runtime/cpu/Gemm.h"
 #include "runtime/kernels/Specs.h"
 #include <algorithm>
@@ -111,6 +112,7 @@ struct Kernels::State {
   std::deque<PreparedOp> parts; ///< of pairs; they stay where they are
   std::vector<std::unique_ptr<Gemm>> gemms;
   std::vector<std::unique_ptr<RopeTable>> tables;
+  std::vector<std::unique_ptr<Formula>> formulas;
   std::set<std::vector<double>> turns;    ///< the params of ropes; they stay where they are
   std::set<std::vector<int64_t>> moves;   ///< OpSpec::moved, where there are any; they stay, too
   std::vector<std::vector<Chunk>> chunks; ///< of each op; moved when this grows, their elements stay where they are
@@ -173,6 +175,13 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
   if (op.kernel == Kernel::rope) {
     op.turns = &*turns.insert(spec.params).first;
     prepareRope(op);
+  }
+  if (op.kernel == Kernel::formula) {
+    op.formula = formulas.emplace_back(Formula::find(op, why)).get();
+    if (!op.formula)
+      return PP_INVALID;
+    op.body = runFormula;
+    scratchBytes = std::max(scratchBytes, op.formula->scratchBytes());
   }
   if (!op.body)
     op.body = expertBody(op);

@@ -117,6 +117,8 @@ std::string checkLimits(const PreparedOp &op) {
                                     std::to_string(mostChunks) + " that one call takes"
                               : "";
   };
+  if (op.kernel == Kernel::formula)
+    return "formulas run on CPUs only for now";
   if (op.kernel == Kernel::attention_merge)
     return tooMany(op.dims[4], "parts");
   if (op.kernel == Kernel::cross_entropy_merge)
@@ -143,6 +145,7 @@ struct Product {
 PP_ANY_TYPE(linear, runLinear)
 PP_ANY_TYPE(linear_dx, runLinearDx)
 PP_ANY_TYPE(linear_dw, runLinearDw)
+PP_ANY_TYPE(formula, nullptr)
 PP_ANY_TYPE(linear_gelu, runParts)
 PP_ANY_TYPE(linear_add, runParts)
 PP_ANY_TYPE(linear_dx_gelu, runParts)

@@ -51,6 +51,7 @@ size_t listLength(const PreparedOp &op) {
   case Kernel::adamw_all:
     return size_t(5 * op.chunkCount);
   case Kernel::sum_squares_all:
+  case Kernel::formula:
     return size_t(op.chunkCount);
   default:
     return 0;

@@ -39,7 +39,8 @@ template <class E> constexpr Body router_dw = inDouble<E>(doubleRouterDw);
 template <class E> constexpr Body expert_linear = inDouble<E>(doubleExpertLinear);
 template <class E> constexpr Body expert_linear_dx = inDouble<E>(doubleExpertLinearDx);
 template <class E> constexpr Body expert_linear_dw = inDouble<E>(doubleExpertLinearDw);
-/// Pairs of ops have no loops of their own.
+/// Pairs of ops have no loops of their own, and formulas have their program's.
+template <class E> constexpr Body formula = nullptr;
 template <class E> constexpr Body linear_gelu = nullptr;
 template <class E> constexpr Body linear_add = nullptr;
 template <class E> constexpr Body linear_dx_gelu = nullptr;

@@ -7,6 +7,7 @@
 
 namespace pp {
 
+class Formula;
 class Gemm;
 class SdpaPlan;
 struct Launches;
@@ -55,7 +56,8 @@ struct PreparedOp {
   int64_t second = 0;              ///< where the second of two runs begins in the sequence
   const void *cosines = nullptr;   ///< rope: [positions][pairs] in acc
   const void *sines = nullptr;
-  const Chunk *chunks = nullptr; ///< attention, attention_bwd; the tensors of adamw_all and sum_squares_all
+  const Formula *formula = nullptr;
+  const Chunk *chunks = nullptr; ///< attention, attention_bwd; the tensors of adamw_all, sum_squares_all and formula
   int64_t chunkCount = 0;
   char *scratch = nullptr; ///< 64-byte aligned; shared by all ops of the rank
   int32_t number = 0;

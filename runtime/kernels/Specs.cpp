@@ -223,6 +223,7 @@ std::string pp::readSpec(const OpSpec &given, PreparedOp &op, std::vector<Chunk>
                         : spec.dims.size() != once)
     return "expected " + counted(once, "dim") +
            (repeated == 0           ? ""
+            : repeated == 1         ? " and one for each tensor"
             : takesTensors(*kernel) ? " and two for each tensor"
                                     : " and two for each chunk") +
            ", got " + std::to_string(spec.dims.size());

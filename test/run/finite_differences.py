@@ -87,6 +87,9 @@ CASES = {
                              "mesh.expert": 2, "model.capacity": 1}),
     "many_readers": ("many_readers", {}),
     "two_makers": ("two_makers", {}),
+    "relu2": ("relu2", {"layers": 1}),
+    "gated": ("gated", {"layers": 1}),
+    "ngpt": ("ngpt", {"layers": 1}),
     "further": ("llama_mtp", {"model.z_loss": 0.1}),
 }
 
@@ -96,7 +99,7 @@ def main():
     os.makedirs(folder, exist_ok=True)
     tally = harness.Tally()
     train = harness.add_models(folder, *(os.path.join(harness.ROOT, file) for file in (
-        "test/run/Inputs/skips.pipe", "stdlib/models/llama_mtp.pipe")))
+        "test/run/Inputs/skips.pipe", "test/run/Inputs/formulas.pipe", "stdlib/models/llama_mtp.pipe")))
     for name in chosen or CASES:
         model, sizes = CASES[name]
         judge(compiler, folder, tally, model, train, STEP / 4 if model == "gemma" else STEP, **sizes)

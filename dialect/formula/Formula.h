@@ -1,0 +1,139 @@
+// A formula as a graph: the values of a map's region without their order, each made once, and simplified as it is made.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_DIALECT_FORMULA_H
+#define PP_DIALECT_FORMULA_H
+
+#include "dialect/nn/Nn.h"
+#include <map>
+#include <string>
+#include <vector>
+
+namespace pp::nn {
+
+/// The axes along which a value has elements, as a set of bits; `thd` in text.
+struct Along {
+  static constexpr unsigned rows = 1, heads = 2, columns = 4, width = heads | columns, all = rows | width;
+
+  static std::string text(unsigned axes);
+  static std::optional<unsigned> read(llvm::StringRef text);
+};
+
+/// X(name, number of operands): what makes a value of a formula. A `leaf` is an element of a tensor that is read.
+/// Conditions are `yes`, comparisons, and `both` `either` `unlike` of two conditions.
+#define PP_FOR_EACH_ELEMENT(X)                                                                                         \
+  X(leaf, 0)                                                                                                           \
+  X(number, 0)                                                                                                         \
+  X(yes, 0)                                                                                                            \
+  X(add, 2)                                                                                                            \
+  X(sub, 2)                                                                                                            \
+  X(mul, 2)                                                                                                            \
+  X(div, 2)                                                                                                            \
+  X(max, 2)                                                                                                            \
+  X(min, 2)                                                                                                            \
+  X(fma, 3)                                                                                                            \
+  X(select, 3)                                                                                                         \
+  X(neg, 1)                                                                                                            \
+  X(abs, 1)                                                                                                            \
+  X(exp, 1)                                                                                                            \
+  X(log, 1)                                                                                                            \
+  X(log1p, 1)                                                                                                          \
+  X(expm1, 1)                                                                                                          \
+  X(tanh, 1)                                                                                                           \
+  X(erf, 1)                                                                                                            \
+  X(sqrt, 1)                                                                                                           \
+  X(rsqrt, 1)                                                                                                          \
+  X(sigmoid, 1)                                                                                                        \
+  X(softplus, 1)                                                                                                       \
+  X(rounded, 1)                                                                                                        \
+  X(stop, 1)                                                                                                           \
+  X(gt, 2)                                                                                                             \
+  X(ge, 2)                                                                                                             \
+  X(lt, 2)                                                                                                             \
+  X(le, 2)                                                                                                             \
+  X(eq, 2)                                                                                                             \
+  X(ne, 2)                                                                                                             \
+  X(both, 2)                                                                                                           \
+  X(either, 2)                                                                                                         \
+  X(unlike, 2)                                                                                                         \
+  X(sum_over, 1)                                                                                                       \
+  X(mean_over, 1)                                                                                                      \
+  X(max_over, 1)                                                                                                       \
+  X(min_over, 1)                                                                                                       \
+  X(variance_over, 1)
+
+enum class Element : uint8_t {
+#define PP_ENUMERATOR(name, operands) name,
+  PP_FOR_EACH_ELEMENT(PP_ENUMERATOR)
+#undef PP_ENUMERATOR
+};
+llvm::StringRef nameOf(Element element);
+inline bool isReduction(Element element) { return element >= Element::sum_over; }
+inline bool isCondition(Element element) {
+  return element == Element::yes || (element >= Element::gt && element <= Element::unlike);
+}
+
+class Formula {
+public:
+  struct Term {
+    Element op;
+    llvm::SmallVector<unsigned, 3> of = {};
+    double number = 0;
+    unsigned leaf = 0; ///< the number of the tensor
+    unsigned over = 0; ///< of a reduction
+    unsigned axes = 0;
+  };
+  struct Made {
+    unsigned value, axes;
+  };
+
+  unsigned leaf(unsigned tensor, unsigned axes);
+  unsigned number(double number);
+  /// The value as it is, where nothing may change its bits.
+  unsigned keep(Element op, llvm::ArrayRef<unsigned> of, unsigned over = 0);
+  /// The value, or a simpler one that equals it for all finite operands.
+  unsigned make(Element op, llvm::ArrayRef<unsigned> of, unsigned over = 0);
+
+  const Term &at(unsigned value) const { return terms[value]; }
+  unsigned size() const { return static_cast<unsigned>(terms.size()); }
+  /// The number; NaN of what is none.
+  double numberAt(unsigned value) const;
+  bool isZero(unsigned value) const { return numberAt(value) == 0; }
+  /// The values that these are made of, and they, in an order in which they can be made.
+  std::vector<unsigned> neededFor(llvm::ArrayRef<unsigned> values) const;
+
+private:
+  unsigned add(Term term);
+
+  std::vector<Term> terms;
+  std::map<std::tuple<Element, std::vector<unsigned>, uint64_t, unsigned, unsigned>, unsigned> known;
+};
+
+/// The region of a map, with a value for each of its ops; and what it gives.
+struct MapFormula {
+  Formula formula;
+  llvm::SmallVector<Formula::Made> made;
+  llvm::SmallVector<unsigned> reads; ///< axes of the tensors
+};
+MapFormula formulaOf(MapOp map);
+
+/// Makes the op, which reads those of the tensors that the values need.
+MapOp createMap(mlir::OpBuilder &builder, mlir::Location loc, const Formula &formula,
+                llvm::ArrayRef<mlir::Value> tensors, llvm::ArrayRef<unsigned> reads, llvm::ArrayRef<Formula::Made> made,
+                int64_t heads);
+
+/// The values without columns from which values with columns, or the formula's own results, are made: numbers of a row
+/// that a backward reads again, at most `most`.
+llvm::SmallVector<unsigned> rowsToKeep(const Formula &formula, llvm::ArrayRef<unsigned> results, unsigned most = 4);
+
+/// What the interpreter needs for all values of a row, and the sums over rows, each with up to 64 bytes to align it.
+int64_t scratchOfFormula(MapOp map);
+int64_t rowsOfFormula(MapOp map);
+int64_t widthOfFormula(MapOp map);
+
+/// What the runtime reads of a formula (runtime/cpu/Formula.h), and the number by which a call names it.
+std::string textOfFormula(MapOp map);
+int64_t numberOfFormula(MapOp map);
+
+} // namespace pp::nn
+
+#endif // PP_DIALECT_FORMULA_H

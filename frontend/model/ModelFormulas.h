@@ -1,0 +1,68 @@
+// The formulas of a part of a model that is being built: values that are computed, and not yet written as tensors.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_FRONTEND_MODELFORMULAS_H
+#define PP_FRONTEND_MODELFORMULAS_H
+
+#include "dialect/formula/Formula.h"
+#include "frontend/evaluate/Evaluator.h"
+
+namespace pp {
+
+class ModelFormulas {
+public:
+  /// A value of a formula. It is as wide as the tensors that it is made of, and so is a number of a row; 0: none of
+  /// them has a width.
+  struct Formed {
+    unsigned value;
+    int64_t width = 0, heads = 1;
+    StringRef text; ///< as written
+  };
+  using FormedOr = mlir::FailureOr<Formed>;
+
+  ModelFormulas(Evaluator &evaluator, mlir::OpBuilder &builder) : evaluator(evaluator), builder(builder) {}
+  void clear();
+
+  /// Whether formulas have a function of this name.
+  static bool isFunction(StringRef name);
+  static ArrayRef<StringRef> functionNames();
+
+  FormedOr tensor(const Expr *expr, mlir::Value value);
+  Formed number(const Expr *expr, double number) { return {formula.number(number), 0, 1, expr->text}; }
+  /// An operator, or a comparison, which may be a chain.
+  FormedOr apply(const Expr *expr, ArrayRef<Formed> operands);
+  /// A function of formulas. `heads` is that of `heads = n`, or the n of every_head and of_heads.
+  FormedOr call(const Expr *expr, ArrayRef<Formed> operands, int64_t heads);
+
+  /// Writes a full value as a tensor, once; `reader` takes it.
+  mlir::FailureOr<mlir::Value> write(const Expr *expr, Formed value, StringRef reader = "a part");
+
+private:
+  using Element = nn::Element;
+  unsigned make(Element op, ArrayRef<unsigned> of, unsigned over = 0) { return formula.make(op, of, over); }
+  unsigned number(double number) { return formula.number(number); }
+  unsigned axesOf(Formed value) const { return formula.at(value.value).axes; }
+  bool isFull(Formed value) const { return axesOf(value) == nn::Along::all; }
+  bool isCondition(Formed value) const { return nn::isCondition(formula.at(value.value).op); }
+  mlir::LogicalResult checkConditions(const Expr *expr, ArrayRef<Formed> operands);
+  mlir::LogicalResult join(const Expr *expr, Formed &left, Formed &right);
+  mlir::LogicalResult failWidths(const Expr *expr, Formed left, Formed right);
+  FormedOr combine(const Expr *expr, Element op, Formed left, Formed right);
+  FormedOr compare(const Expr *expr, ArrayRef<Formed> operands);
+  FormedOr reduce(const Expr *expr, Formed x, int64_t heads);
+  FormedOr byHeads(const Expr *expr, Formed x, int64_t heads);
+  FormedOr power(const Expr *expr, Formed x, Formed exponent);
+  std::optional<unsigned> function(StringRef name, unsigned x);
+  Formed written(Formed row, mlir::Location loc);
+  nn::MapOp map(Formed value, unsigned axes, mlir::Location loc);
+
+  Evaluator &evaluator;
+  mlir::OpBuilder &builder;
+  nn::Formula formula;
+  llvm::SmallVector<mlir::Value> tensors; ///< that are read
+  llvm::SmallVector<unsigned> reads;      ///< their axes
+  llvm::DenseMap<unsigned, mlir::Value> made;
+};
+
+} // namespace pp
+
+#endif // PP_FRONTEND_MODELFORMULAS_H

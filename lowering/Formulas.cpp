@@ -1,0 +1,107 @@
+// Writes the formulas of all task bodies as a table of texts, each once, and reads the table back.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "lowering/Formulas.h"
+#include "dialect/formula/Formula.h"
+#include "dialect/pipeline/BodyGroups.h"
+#include "lowering/FormulaCode.h"
+#include "lowering/Lowering.h"
+#include "llvm/IR/Constants.h"
+#include "llvm/IR/Module.h"
+
+using namespace mlir;
+using namespace pp;
+
+FailureOr<std::map<int64_t, nn::MapOp>> pp::formulasOf(ModuleOp module) {
+  std::map<int64_t, nn::MapOp> formulas;
+  for (auto body : module.getOps<func::FuncOp>())
+    if (BodyGroups::isBody(body) && !body.empty())
+      for (auto map : body.getOps<nn::MapOp>()) {
+        auto [it, isNew] = formulas.try_emplace(nn::numberOfFormula(map), map);
+        if (!isNew && nn::textOfFormula(it->second) != nn::textOfFormula(map))
+          return map.emitOpError() << "has the number of another formula, " << it->first;
+      }
+  return formulas;
+}
+
+LogicalResult pp::addFormulas(ModuleOp module, CallModule &calls) {
+  FailureOr<std::map<int64_t, nn::MapOp>> formulas = formulasOf(module);
+  if (failed(formulas))
+    return failure();
+  if (formulas->empty())
+    return success();
+  if (programTarget(module) != "cpu")
+    for (auto body : module.getOps<func::FuncOp>())
+      for (auto map : body.getOps<nn::MapOp>())
+        return emitError(map.getLoc()) << "formulas run on CPUs only for now; compile with `--target=cpu`";
+  OpBuilder &builder = calls.builder;
+  Location loc = module.getLoc();
+  Type i64 = builder.getI64Type(), bodies = LLVM::LLVMArrayType::get(calls.pointer, kFormulaSets);
+  auto entry = LLVM::LLVMStructType::getLiteral(
+      builder.getContext(), {calls.pointer, bodies, calls.pointer, i64, calls.i32, calls.i32, calls.i32});
+  auto function =
+      LLVM::LLVMFunctionType::get(LLVM::LLVMVoidType::get(builder.getContext()), {i64, calls.pointer, calls.pointer});
+  for (auto [number, map] : *formulas) {
+    calls.addText(("pp_formula_" + Twine(number)).str(), nn::textOfFormula(map));
+    builder.setInsertionPointToEnd(calls.module->getBody());
+    for (unsigned set = 0; set < kFormulaSets; ++set)
+      if (std::string name = formulaFunction(map, set); !name.empty())
+        builder.create<LLVM::LLVMFuncOp>(loc, name, function);
+  }
+  auto table = LLVM::LLVMArrayType::get(entry, formulas->size() + 1);
+  builder.setInsertionPointToEnd(calls.module->getBody());
+  auto global = builder.create<LLVM::GlobalOp>(loc, table, /*isConstant=*/true, LLVM::Linkage::External, "pp_formulas",
+                                               Attribute());
+  OpBuilder::InsertionGuard guard(builder);
+  builder.createBlock(&global.getInitializerRegion());
+  Value value = builder.create<LLVM::ZeroOp>(loc, table);
+  int64_t i = 0;
+  for (auto [number, map] : *formulas) {
+    for (unsigned set = 0; set < kFormulaSets; ++set)
+      if (std::string name = formulaFunction(map, set); !name.empty()) {
+        Value code = builder.create<LLVM::AddressOfOp>(loc, calls.pointer, name);
+        value = builder.create<LLVM::InsertValueOp>(loc, value, code, ArrayRef<int64_t>{i, 1, set});
+      }
+    Value address = builder.create<LLVM::AddressOfOp>(loc, calls.pointer, ("pp_formula_" + Twine(number)).str());
+    Value its = builder.create<LLVM::ConstantOp>(loc, builder.getI64IntegerAttr(number));
+    value = builder.create<LLVM::InsertValueOp>(loc, value, address, ArrayRef<int64_t>{i, 0});
+    value = builder.create<LLVM::InsertValueOp>(loc, value, its, ArrayRef<int64_t>{i++, 3});
+  }
+  builder.create<LLVM::ReturnOp>(loc, value);
+  return success();
+}
+
+/// The entry names the code of this formula for each instruction set, and no other.
+static bool hasItsCode(nn::MapOp map, const llvm::Constant *bodies) {
+  for (unsigned set = 0; set < kFormulaSets; ++set) {
+    const llvm::Constant *code = bodies ? bodies->getAggregateElement(set) : nullptr;
+    std::string name = formulaFunction(map, set);
+    if (!code || (name.empty() ? !code->isNullValue() : code->getName() != name))
+      return false;
+  }
+  return true;
+}
+
+std::string pp::checkFormulas(ModuleOp module, const llvm::Module &lowered) {
+  FailureOr<std::map<int64_t, nn::MapOp>> formulas = formulasOf(module);
+  auto *table = lowered.getNamedGlobal("pp_formulas");
+  if (failed(formulas) || formulas->empty())
+    return table ? "expected no table, got one" : "";
+  auto *type = table && table->hasInitializer() ? dyn_cast<llvm::ArrayType>(table->getValueType()) : nullptr;
+  if (!type || type->getNumElements() != formulas->size() + 1)
+    return "expected " + std::to_string(formulas->size()) + " formulas and an end, got another number";
+  const llvm::Constant *all = table->getInitializer();
+  unsigned i = 0;
+  for (auto [number, map] : *formulas) {
+    const llvm::Constant *entry = all->getAggregateElement(i++);
+    auto *address = dyn_cast_or_null<llvm::GlobalVariable>(entry ? entry->getAggregateElement(0U) : nullptr);
+    auto *its = dyn_cast_or_null<llvm::ConstantInt>(entry ? entry->getAggregateElement(3U) : nullptr);
+    auto *written = address && address->hasInitializer()
+                        ? dyn_cast<llvm::ConstantDataSequential>(address->getInitializer())
+                        : nullptr;
+    if (!its || its->getSExtValue() != number || !written || !written->isCString() ||
+        written->getAsCString() != nn::textOfFormula(map) || !hasItsCode(map, entry->getAggregateElement(1U)))
+      return "expected formula " + std::to_string(number) + " as entry " + std::to_string(i - 1) + ", got another one";
+  }
+  const llvm::Constant *end = all->getAggregateElement(i);
+  return end && end->isNullValue() ? "" : "expected an end behind the last formula";
+}
