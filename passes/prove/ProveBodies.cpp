@@ -17,6 +17,7 @@
 // pp-compile asks for this pass where it reads rank programs from a file. Bodies that it has derived in the same run
 // need no comparison.
 #include "analysis/Proof.h"
+#include "dialect/formula/Formula.h"
 #include "passes/Passes.h"
 #include "passes/derive/DeriveTasks.h"
 #include "passes/derive/TaskBodies.h"
@@ -52,11 +53,13 @@ public:
         read(op, body);
     return body;
   }
-  /// The attributes of an op, without the places of its results.
+  /// The attributes of an op, without the places of its results; and what a formula computes.
   static DictionaryAttr attributesOf(Operation *op) {
     NamedAttrList attributes(op->getAttrDictionary());
     attributes.erase(kBuffersAttr);
     attributes.erase(kOverlapsAttr);
+    if (auto map = dyn_cast<nn::MapOp>(op))
+      attributes.set("formula", StringAttr::get(op->getContext(), nn::textOfFormula(map)));
     return attributes.getDictionary(op->getContext());
   }
 

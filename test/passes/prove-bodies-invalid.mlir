@@ -232,3 +232,46 @@ func.func private @b(%u: !x, %w: !w, %dz: !x) -> (!x, !w) attributes {pipeline.b
   %sum = nn.add %dz, %dx : (!x, !x) -> !x
   return %sum, %dw : !x, !w
 }
+
+// -----
+
+// Another formula: the derivative of x * x has two terms.
+!x = tensor<1x4x8xf32>
+!w = tensor<8x8xf32>
+#w = #pipeline.weight<"post.0.w" : tensor<8x8xf32> declared <"w" normal 0.0>>
+func.func private @post(%x: !x, %w: !w {nn.weight = #nn.weight<"w" normal 0.0>}) -> !x {
+  // expected-note@+1 {{derived from what stands here}}
+  %u = nn.map reads(%x: "thd") makes("thd") heads 1 {
+  ^bb0(%a: f32):
+    %0 = arith.mulf %a, %a : f32
+    nn.give %0 : f32
+  } : (!x) -> !x
+  %y = nn.linear %u, %w : (!x, !w) -> !x
+  %z = nn.add %y, %x : (!x, !x) -> !x
+  return %z : !x
+}
+pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["post", 0]] bodies "s0" {weights = [#w]}
+  pipeline.rank 0 {
+    pipeline.launch @b <B stage 0 mb 0>() -> () : () -> ()
+  }
+}
+func.func private @b(%x: !x, %w: !w, %dz: !x) -> (!x, !w) attributes {pipeline.body = #pipeline.body<"s0" B first>,
+    pipeline.flops = 1152.0 : f64, pipeline.inputs = #pipeline.groups<stash x 1, weight x 1, dact x 1>,
+    pipeline.results = #pipeline.groups<dact x 1, grad x 1>, pipeline.ties = array<i64: -1, -1>} {
+  %u = nn.map reads(%x: "thd") makes("thd") heads 1 {
+  ^bb0(%a: f32):
+    %0 = arith.mulf %a, %a : f32
+    nn.give %0 : f32
+  } : (!x) -> !x
+  %dw = nn.linear_dw %u, %dz : (!x, !x) -> !w
+  %du = nn.linear_dx %dz, %w : (!x, !w) -> !x
+  // expected-error@+1 {{`@b` is not what the parts of `s0` derive: expected {formula = }}
+  %dx = nn.map reads(%x: "thd", %du: "thd") makes("thd") heads 1 {
+  ^bb0(%a: f32, %g: f32):
+    %0 = arith.mulf %g, %a : f32
+    nn.give %0 : f32
+  } : (!x, !x) -> !x
+  %sum = nn.add %dz, %dx : (!x, !x) -> !x
+  return %sum, %dw : !x, !w
+}

@@ -41,9 +41,10 @@ def distance(ours, theirs):
 class Run:
     def __init__(self, compiler, folder, train, model):
         self.compiler, self.folder, self.train, self.model = compiler, folder, train, model
-        self.text = os.path.join(folder, "data.txt")  # the text of other tests begins with blanks
-        with open(self.text, "wb") as file:
+        path = os.path.join(folder, "data")  # the text of other tests begins with blanks
+        with open(path, "wb") as file:
             file.write(random.Random(1).randbytes(4096))
+        self.text = "u8:" + path
 
     def step(self, layout, *more):
         """Gradients and the loss of the first step."""
