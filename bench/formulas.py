@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the time of formulas' code over that of our own kernels: forwards and backwards, in the cache and from memory."""
+"""Prints the time of formulas' code over that of our own kernels, of forwards and backwards."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: bench/formulas.py [-c PP_COMPILE] [--rounds N] [--width N]
@@ -72,7 +72,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--width", type=int, default=1024)
     its = parser.parse_args()
-    print(f"{'':10} {'type':5} {'rows':>5} {'F us':>9} {'formula':>9} {'ratio':>6} {'B us':>9} {'formula':>9} {'ratio':>6}")
+    head = "".join(f" {phase + ' us':>9} {'formula':>9} {'ratio':>6}" for phase in "FB")
+    print(f"{'':10} {'type':5} {'rows':>5}{head}")
     with tempfile.TemporaryDirectory() as folder:
         for name, (weights, ours, formula) in PARTS.items():
             for kind in ("f32", "bf16"):
@@ -82,8 +83,8 @@ def main():
                     programs = [build(its.compiler, folder, f"p{i}", part, values) for i, part in enumerate(parts)]
                     runs = [[times(program) for program in programs] for _ in range(its.rounds)]
                     least = [[min(run[i][phase] for run in runs) * 1e6 for i in (0, 1)] for phase in (0, 1)]
-                    print(f"{name:10} {kind:5} {rows:5}" + "".join(f" {a:9.1f} {b:9.1f} {b / a:6.2f}" for a, b in least),
-                          flush=True)
+                    columns = "".join(f" {a:9.1f} {b:9.1f} {b / a:6.2f}" for a, b in least)
+                    print(f"{name:10} {kind:5} {rows:5}{columns}", flush=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ constexpr unsigned kFormulaSets = 3;
 std::string formulaFunction(nn::MapOp map, unsigned set);
 
 /// The LLVM module of these functions for different maps, optimised. Functions are of `void (i64 rows, ptr strides, ptr
-/// tensors)`. Source: `docs/formulas.md`.
+/// tensors)`.
 mlir::LogicalResult lowerFormulas(llvm::ArrayRef<nn::MapOp> maps, llvm::TargetMachine &machine,
                                   llvm::LLVMContext &context, std::unique_ptr<llvm::Module> &result);
 

@@ -1,5 +1,4 @@
-// First fit needs 256 bytes here, the best plan 192: what lives longer lies below. A search makes a plan smaller only
-// where that makes it fit.
+// A search makes a plan smaller only where that makes it fit. Here first fit needs 256 bytes, and the best plan 192.
 // RUN: pp-opt %s --pp-plan-slots --pp-prove-slots | FileCheck %s -DARENA=192
 // RUN: pp-opt %s --pp-plan-slots="improve=false limit=256" --pp-prove-slots | FileCheck %s -DARENA=256
 // RUN: pp-opt %s --pp-plan-slots="improve=false limit=255" --pp-prove-slots | FileCheck %s -DARENA=192
