@@ -26,6 +26,11 @@ void ModelFormulas::clear() {
   tensors.clear(), reads.clear(), made.clear();
 }
 
+unsigned ModelFormulas::make(Element op, ArrayRef<unsigned> of, unsigned over) {
+  bool folds = all_of(of, [&](unsigned value) { return formula.at(value).op == Element::number; });
+  return folds ? formula.make(op, of, over) : formula.keep(op, of, over);
+}
+
 //===-- Operands ------------------------------------------------------------------------------------------------===//
 
 FormedOr ModelFormulas::tensor(const Expr *expr, mlir::Value value) {
@@ -139,7 +144,7 @@ FormedOr ModelFormulas::apply(const Expr *expr, ArrayRef<Formed> operands) {
     Formed divisor = operands[1];
     if (axesOf(divisor) != Along::rows || !(axesOf(operands[0]) & Along::columns))
       return combine(expr, Element::div, operands[0], divisor);
-    divisor.value = make(Element::div, {number(1), divisor.value}); // once a row, and kept for the backward
+    divisor.value = formula.make(Element::div, {number(1), divisor.value}); // once a row, and kept for the backward
     return combine(expr, Element::mul, operands[0], divisor);
   }
   case Expr::And:
@@ -203,11 +208,11 @@ FormedOr ModelFormulas::power(const Expr *expr, Formed x, Formed exponent) {
   unsigned base = x.value, result = this->number(1);
   for (auto left = static_cast<int64_t>(std::fabs(number)); left > 0; left /= 2) {
     if (left % 2)
-      result = make(Element::mul, {result, base});
+      result = formula.make(Element::mul, {result, base});
     base = left > 1 ? make(Element::mul, {base, base}) : base;
   }
   if (number != std::trunc(number))
-    result = make(Element::mul, {result, make(Element::sqrt, {x.value})});
+    result = formula.make(Element::mul, {result, make(Element::sqrt, {x.value})});
   x.value = number < 0 ? make(Element::div, {this->number(1), result}) : result;
   x.text = expr->text;
   return x;

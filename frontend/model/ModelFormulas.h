@@ -38,7 +38,8 @@ public:
 
 private:
   using Element = nn::Element;
-  unsigned make(Element op, ArrayRef<unsigned> of, unsigned over = 0) { return formula.make(op, of, over); }
+  /// Folds numbers; all else is computed as written, so that `0 * x` is as wide as x and not a number where x is none.
+  unsigned make(Element op, ArrayRef<unsigned> of, unsigned over = 0);
   unsigned number(double number) { return formula.number(number); }
   unsigned axesOf(Formed value) const { return formula.at(value.value).axes; }
   bool isFull(Formed value) const { return axesOf(value) == nn::Along::all; }

@@ -69,6 +69,16 @@ def judge_layouts(run, tally, *more):
     return first
 
 
+def judge_bits(run, tally):
+    """What a schedule splits or makes again has the bits of one rank, in bf16, too."""
+    first = None
+    for layout in LAYOUTS[:3]:
+        _, grads, loss = run.step(layout | dict(precision="bf16"))
+        first = first or (grads, loss)
+        same = loss == first[1] and all(list(values) == list(first[0][name][1]) for name, (_, values) in grads.items())
+        tally.check(same, f"{run.model:8} schedule {layout['schedule']:14} bf16: the bits of one rank")
+
+
 def soft(x):
     """Bounded, and unlike tanh with a slope that does not vanish, which would be all rounding."""
     return x / (1 + torch.abs(x))
@@ -206,7 +216,9 @@ def main():
     tally = harness.Tally()
     train = harness.add_models(its.folder, MODELS)
     for model in ("relu2", "gated", "ngpt"):
-        judge_layouts(Run(its.compiler, its.folder, train, model), tally)
+        run = Run(its.compiler, its.folder, train, model)
+        judge_layouts(run, tally)
+        judge_bits(run, tally)
     for group in range(its.groups if torch else 0):
         judge_random(its.compiler, its.folder, tally, its.seed + group, its.each)
     return tally.close() or (0 if torch else 77)
