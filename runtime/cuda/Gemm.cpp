@@ -217,7 +217,7 @@ cublasStatus_t Gemm::State::multiply(const GemmOperands &o, const cublasLtMatmul
 void Gemm::State::tune(const std::vector<cublasLtMatmulHeuristicResult_t> &found, cublasLtMatmulAlgo_t &best) {
   size_t operand = sizeOf(shape.type), sum = sizeOf(sumType), results = size_t(shape.m * shape.n);
   Buffer a(operand * size_t(shape.m * shape.k)), b(operand * size_t(shape.k * shape.n)), c(sum * results);
-  Buffer bias(operand * size_t(shape.n)), scratch { size_t(workspaceOfProduct) };
+  Buffer bias(operand * size_t(shape.n)), scratch(size_t{workspaceOfProduct});
   const bool adds = shape.epilogue == Epilogue::Add;
   Buffer aux(shape.epilogue == Epilogue::BiasDw ? sum * size_t(shape.m + shape.n)
              : hasAux()                         ? operand * results
