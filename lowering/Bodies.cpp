@@ -7,6 +7,7 @@
 // An exchange is posted where it stands, and completed before the next op without `pipeline.overlaps`, or at the end.
 #include "lowering/Bodies.h"
 #include "dialect/nn/Nn.h"
+#include "lowering/Lowering.h"
 
 using namespace mlir;
 using namespace pp;
@@ -194,6 +195,8 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, con
   bool isView = op.hasTrait<nn::View>();
   if (!kernel && !isView)
     return op.emitOpError("has no kernel: it cannot run in a task body");
+  if (isa<nn::MapOp>(op) && programTarget(op.getParentOfType<ModuleOp>()) != "cpu")
+    return emitError(op.getLoc()) << "formulas run on CPUs only for now; compile with `--target=cpu`";
   if (failed(placeResults(op, places)))
     return failure();
   if (isView)

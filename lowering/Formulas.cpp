@@ -4,7 +4,6 @@
 #include "dialect/formula/Formula.h"
 #include "dialect/pipeline/BodyGroups.h"
 #include "lowering/FormulaCode.h"
-#include "lowering/Lowering.h"
 #include "llvm/IR/Constants.h"
 #include "llvm/IR/Module.h"
 
@@ -29,10 +28,6 @@ LogicalResult pp::addFormulas(ModuleOp module, CallModule &calls) {
     return failure();
   if (formulas->empty())
     return success();
-  if (programTarget(module) != "cpu")
-    for (auto body : module.getOps<func::FuncOp>())
-      for (auto map : body.getOps<nn::MapOp>())
-        return emitError(map.getLoc()) << "formulas run on CPUs only for now; compile with `--target=cpu`";
   OpBuilder &builder = calls.builder;
   Location loc = module.getLoc();
   Type i64 = builder.getI64Type(), bodies = LLVM::LLVMArrayType::get(calls.pointer, kFormulaSets);

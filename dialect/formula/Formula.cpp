@@ -247,6 +247,27 @@ MapFormula pp::nn::formulaOf(MapOp map) {
 
 //===-- To a region ---------------------------------------------------------------------------------------------===//
 
+/// What upstream's dialects have no op for.
+static Value createOwn(OpBuilder &builder, Location loc, Type sums, const Formula::Term &term, Value x) {
+  switch (term.op) {
+  case Element::sigmoid:
+    return builder.create<SigmoidOp>(loc, sums, x);
+  case Element::softplus:
+    return builder.create<SoftplusOp>(loc, sums, x);
+  case Element::rounded:
+    return builder.create<RoundedOp>(loc, sums, x);
+  case Element::stop:
+    return builder.create<StopOp>(loc, sums, x);
+  case Element::number:
+    return builder.create<arith::ConstantOp>(loc, builder.getFloatAttr(sums, term.number));
+  case Element::yes:
+    return builder.create<arith::ConstantOp>(loc, builder.getBoolAttr(true));
+  default:
+    return builder.create<pp::nn::ReduceOp>(loc, sums, x, nameOf(term.op).drop_back(StringRef("_over").size()),
+                                            Along::text(term.over));
+  }
+}
+
 static Value create(OpBuilder &builder, Location loc, Type sums, const Formula::Term &term, ArrayRef<Value> of) {
   auto compare = [&](arith::CmpFPredicate predicate) -> Value {
     return builder.create<arith::CmpFOp>(loc, predicate, of[0], of[1]);
@@ -289,25 +310,12 @@ static Value create(OpBuilder &builder, Location loc, Type sums, const Formula::
 #undef PP_ONE
 #undef PP_TWO
 #undef PP_COMPARE
-  case Element::sigmoid:
-    return builder.create<SigmoidOp>(loc, sums, of[0]);
-  case Element::softplus:
-    return builder.create<SoftplusOp>(loc, sums, of[0]);
-  case Element::rounded:
-    return builder.create<RoundedOp>(loc, sums, of[0]);
-  case Element::stop:
-    return builder.create<StopOp>(loc, sums, of[0]);
-  case Element::number:
-    return builder.create<arith::ConstantOp>(loc, builder.getFloatAttr(sums, term.number));
-  case Element::yes:
-    return builder.create<arith::ConstantOp>(loc, builder.getBoolAttr(true));
   case Element::fma:
     return builder.create<math::FmaOp>(loc, of[0], of[1], of[2]);
   case Element::select:
     return builder.create<arith::SelectOp>(loc, of[0], of[1], of[2]);
   default:
-    return builder.create<pp::nn::ReduceOp>(loc, sums, of[0], nameOf(term.op).drop_back(StringRef("_over").size()),
-                                            Along::text(term.over));
+    return createOwn(builder, loc, sums, term, of.empty() ? Value() : of[0]);
   }
 }
 

@@ -1,5 +1,4 @@
-// A formula in F, I and W: its row value is saved, its output is made again without reductions, and the gradient of its
-// weight, a vector of this unit alone, is handed to W, as is the output.
+// A formula in F, I and W: a number of each row is saved, and a vector of this unit is handed to W.
 // RUN: pp-opt %s --pp-derive-tasks | FileCheck %s
 
 !x = tensor<1x8x16xbf16>

@@ -257,7 +257,7 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
   }
 }
 func.func private @b(%x: !x, %w: !w, %dz: !x) -> (!x, !w) attributes {pipeline.body = #pipeline.body<"s0" B first>,
-    pipeline.flops = 1152.0 : f64, pipeline.inputs = #pipeline.groups<stash x 1, weight x 1, dact x 1>,
+    pipeline.flops = 1152.0 : f64, pipeline.inputs = #pipeline.groups<act x 1, weight x 1, dact x 1>,
     pipeline.results = #pipeline.groups<dact x 1, grad x 1>, pipeline.ties = array<i64: -1, -1>} {
   %u = nn.map reads(%x: "thd") makes("thd") heads 1 {
   ^bb0(%a: f32):
