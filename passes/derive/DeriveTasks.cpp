@@ -435,7 +435,8 @@ LogicalResult PieceTable::readChunks() {
   }
   if (chunks && !found)
     return emitError(clauseLoc(program, "mlp.chunks"))
-           << "`mlp chunks = " << chunks.getInt() << "`: the model has no linears with a gelu or swiglu between them";
+           << "`mlp chunks = " << chunks.getInt()
+           << "`: the model has no linears with a gelu, swiglu or formula between them";
   return success();
 }
 
