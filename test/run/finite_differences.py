@@ -10,12 +10,14 @@ import collections, os, random, re, sys
 import harness
 
 STEP, TOLERANCE = 1e-3, 1e-8
-STEPS = {"gemma": 4, "gated": 16}  # parts of a step; formulas with limits bend where an element meets one
+# Parts of a step, and the tolerance. Formulas with limits bend where an element meets one; a loss's last digits weigh
+# more in a small step.
+STEPS = {"gemma": (4, TOLERANCE), "gated": (16, 10 * TOLERANCE)}
 SIZES = dict(schedule="single", microbatches=2, microbatch=1, sequence=9, layers=2, hidden=16, heads=4, kv_heads=2,
              ffn=24, vocab=256, context=16, precision="f64")
 
 
-def judge(compiler, folder, tally, model, train=harness.TRAIN, step=STEP, **sizes):
+def judge(compiler, folder, tally, model, train=harness.TRAIN, step=STEP, tolerance=TOLERANCE, **sizes):
     text, generator = harness.write_text(folder), random.Random(7)
     program = harness.compile_train(compiler, os.path.join(folder, model), SIZES | sizes | dict(model=model), train)
     base, grads, log = (os.path.join(folder, model + end) for end in (".safetensors", ".grads", ".jsonl"))
@@ -60,7 +62,7 @@ def judge(compiler, folder, tally, model, train=harness.TRAIN, step=STEP, **size
         exact = sum(g * d for g, d in zip(gradient, direction))
         error = abs(slope - exact) / (rms or 1)  # no token came to an expert: all of it is 0
         said = " ".join(f"{option} {value}" for option, value in sizes.items())
-        tally.check(error <= TOLERANCE, f"{model:5} {said} {kind:48} error over rms {error:.1e}")
+        tally.check(error <= tolerance, f"{model:5} {said} {kind:48} error over rms {error:.1e}")
 
 
 # By name: the model, and its settings that differ from SIZES.
@@ -103,7 +105,8 @@ def main():
         "test/run/Inputs/skips.pipe", "test/run/Inputs/formulas.pipe", "stdlib/models/llama_mtp.pipe")))
     for name in chosen or CASES:
         model, sizes = CASES[name]
-        judge(compiler, folder, tally, model, train, STEP / STEPS.get(model, 1), **sizes)
+        parts, tolerance = STEPS.get(model, (1, TOLERANCE))
+        judge(compiler, folder, tally, model, train, STEP / parts, tolerance, **sizes)
     return tally.close()
 
 

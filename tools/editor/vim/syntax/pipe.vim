@@ -11,7 +11,7 @@ syntax keyword pipeConstant true false
 syntax keyword pipeRole ranks microbatches slices
 syntax match pipeUnit /\<[FBIWRU]\>/
 syntax match pipeNumber /\<\d\+\%(\.\d\+\)\?\%([eE][-+]\?\d\+\)\?\>/
-syntax match pipeMark /\%(!=\|\.\.\|\/\/\|<=\|==\|>=\|%\|\*\|+\|-\|<\|=\|>\)/
+syntax match pipeMark /\%(!=\|\.\.\|\/\/\|<=\|==\|>=\|%\|\*\|+\|-\|\/\|<\|=\|>\)/
 syntax region pipeString start=/"/ end=/"/ oneline
 syntax match pipeComment /#.*$/ contains=@Spell
 highlight default link pipeDeclaration Structure
