@@ -562,6 +562,12 @@ void Writer::storeLevel(Level level, Known &known, Value head, Value column, Val
     Type element = elements[reads + i];
     if (level == Level::column)
       value = splat(value);
+    OpBuilder::InsertionGuard guard(b);
+    bool isOfEachHead = (each.axes | plan.formula.at(each.value).axes) & Along::heads;
+    if (level == Level::column && !isOfEachHead && heads > 1) { // all heads come to the same element: it is added once
+      Value isFirst = b.create<arith::CmpIOp>(arith::CmpIPredicate::eq, head, whole(0));
+      b.setInsertionPointToStart(b.create<scf::IfOp>(isFirst, /*withElseRegion=*/false).thenBlock());
+    }
     if (!(each.axes & Along::rows))
       value = b.create<arith::AddFOp>(load(element, base, index, mask, level == Level::column), value);
     store(element, value, base, index, mask);

@@ -203,10 +203,10 @@ TEST(FormulaCode, reductionsAndSumsOverRows) {
       std::string full = tensor({2, 2, width}, "f64"), w = tensor({columns}, "f64"), s = tensor({heads}, "f64"),
                   each = tensor({2, 2, heads}, "f64"), row = tensor({2, 2}, "f64"), all = tensor({width}, "f64"),
                   number = tensor({1}, "f64");
-      std::string made = full + ", " + each + ", " + row + ", " + all + ", " + w + ", " + s + ", " + number;
+      std::string made = full + ", " + each + ", " + row + ", " + all + ", " + w + ", " + s + ", " + number + ", " + w;
       Compiled compiled("%x: " + full + ", %w: " + w + ", %s: " + s,
-                        R"(%r:7 = nn.map reads(%x: "thd", %w: "d", %s: "h")
-                           makes("thd", "th", "t", "hd", "d", "h", "") heads )" +
+                        R"(%r:8 = nn.map reads(%x: "thd", %w: "d", %s: "h")
+                           makes("thd", "th", "t", "hd", "d", "h", "", "d") heads )" +
                             std::to_string(heads) + R"( { ^bb0(%a: f64, %b: f64, %c: f64):
           %v = nn.reduce "variance" "d" %a : f64
           %g = nn.reduce "max" "hd" %a : f64
@@ -219,7 +219,8 @@ TEST(FormulaCode, reductionsAndSumsOverRows) {
           %z = arith.subf %y, %m : f64
           %e = arith.addf %o, %g : f64
           %t = arith.addf %e, %m : f64
-          nn.give %z, %l, %t, %z, %y, %y, %t : f64, f64, f64, f64, f64, f64, f64
+          %u = arith.mulf %t, %b : f64
+          nn.give %z, %l, %t, %z, %y, %y, %t, %u : f64, f64, f64, f64, f64, f64, f64, f64
         } : ()" + full + ", " +
                             w + ", " + s + ") -> (" + made + ")");
       ASSERT_FALSE(compiled.sets.empty());
@@ -232,7 +233,8 @@ TEST(FormulaCode, reductionsAndSumsOverRows) {
         return made;
       };
       std::vector<double> x = draw(rows * width), gain = draw(columns), scale = draw(heads), z(rows * width),
-                          l(rows * heads), t(rows), sumAll(width), sumColumns(columns), sumHeads(heads), sum(1);
+                          l(rows * heads), t(rows), sumAll(width), sumColumns(columns), sumHeads(heads), sum(1),
+                          sumOnce(columns);
       for (int64_t r = 0; r < rows; ++r) {
         double total = 0, greatest = -1e300, mean = 0;
         std::vector<double> y(width);
@@ -252,14 +254,16 @@ TEST(FormulaCode, reductionsAndSumsOverRows) {
           }
         }
         t[r] = total + greatest + mean, sum[0] += t[r];
+        for (int64_t c = 0; c < columns; ++c)
+          sumOnce[c] += t[r] * gain[c]; // has no heads
         for (int64_t i = 0; i < width; ++i)
           z[r * width + i] = y[i] - mean, sumAll[i] += y[i] - mean;
       }
-      std::vector<std::vector<double>> wanted = {z, l, t, sumAll, sumColumns, sumHeads, sum};
+      std::vector<std::vector<double>> wanted = {z, l, t, sumAll, sumColumns, sumHeads, sum, sumOnce};
       for (auto [set, code] : compiled.sets) {
         std::vector<std::vector<double>> ours;
         std::vector<void *> tensors = {x.data(), gain.data(), scale.data()};
-        std::vector<int64_t> strides = {width, 0, 0, width, heads, 1, 0, 0, 0, 0};
+        std::vector<int64_t> strides = {width, 0, 0, width, heads, 1, 0, 0, 0, 0, 0};
         for (const auto &its : wanted)
           ours.emplace_back(its.size(), 99.0);
         for (auto &its : ours)
