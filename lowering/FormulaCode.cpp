@@ -38,12 +38,12 @@ namespace {
 
 struct InstructionSet {
   llvm::StringLiteral name, features, width;
-  bool hasFma, hasF16;
+  bool hasFma;
 };
 constexpr InstructionSet kSets[kFormulaSets] = {
-    {"plain", "", "128", false, false},
-    {"avx2", "+avx2,+fma,+f16c", "256", true, true},
-    {"avx512", "+avx2,+fma,+f16c,+avx512f,+avx512bw,+avx512dq,+avx512vl", "512", true, true}};
+    {"plain", "", "128", false},
+    {"avx2", "+avx2,+fma,+f16c", "256", true},
+    {"avx512", "+avx2,+fma,+f16c,+avx512f,+avx512bw,+avx512dq,+avx512vl", "512", true}};
 
 /// How deep a value lies in the loops.
 enum class Level : uint8_t { row, head, column };
@@ -60,8 +60,6 @@ struct Plan {
   unsigned last = 0;
 
   explicit Plan(MapOp map);
-  /// All values that these are made of, but not what reductions are made of.
-  std::vector<unsigned> neededFor(ArrayRef<unsigned> roots) const;
 };
 
 Plan::Plan(MapOp map) {
@@ -100,23 +98,6 @@ Plan::Plan(MapOp map) {
   }
   for (Formula::Made each : made)
     last = std::max(last, passes[each.value]);
-}
-
-std::vector<unsigned> Plan::neededFor(ArrayRef<unsigned> roots) const {
-  std::vector<bool> isNeeded(formula.size());
-  for (unsigned value : roots)
-    isNeeded[value] = true;
-  std::vector<unsigned> needed;
-  for (unsigned value = formula.size(); value-- > 0;) {
-    if (!isNeeded[value])
-      continue;
-    needed.push_back(value);
-    if (!isReduction(formula.at(value).op))
-      for (unsigned operand : formula.at(value).of)
-        isNeeded[operand] = true;
-  }
-  std::reverse(needed.begin(), needed.end());
-  return needed;
 }
 
 //===-- One function --------------------------------------------------------------------------------------------===//
@@ -628,7 +609,7 @@ void Writer::pass(unsigned number) {
   for (Formula::Made each : plan.made)
     if (number == plan.last)
       roots.push_back(each.value);
-  std::vector<unsigned> needed = plan.neededFor(roots);
+  std::vector<unsigned> needed = plan.formula.neededFor(roots, /*throughReductions=*/false);
   Known known;
   computeLevel(Level::row, needed, known, {}, {}, {});
   begin(its, /*perHead=*/false);

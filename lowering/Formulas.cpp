@@ -31,8 +31,7 @@ LogicalResult pp::addFormulas(ModuleOp module, CallModule &calls) {
   OpBuilder &builder = calls.builder;
   Location loc = module.getLoc();
   Type i64 = builder.getI64Type(), bodies = LLVM::LLVMArrayType::get(calls.pointer, kFormulaSets);
-  auto entry = LLVM::LLVMStructType::getLiteral(
-      builder.getContext(), {calls.pointer, bodies, calls.pointer, i64, calls.i32, calls.i32, calls.i32});
+  auto entry = LLVM::LLVMStructType::getLiteral(builder.getContext(), {calls.pointer, bodies, i64});
   auto function =
       LLVM::LLVMFunctionType::get(LLVM::LLVMVoidType::get(builder.getContext()), {i64, calls.pointer, calls.pointer});
   for (auto [number, map] : *formulas) {
@@ -59,7 +58,7 @@ LogicalResult pp::addFormulas(ModuleOp module, CallModule &calls) {
     Value address = builder.create<LLVM::AddressOfOp>(loc, calls.pointer, ("pp_formula_" + Twine(number)).str());
     Value its = builder.create<LLVM::ConstantOp>(loc, builder.getI64IntegerAttr(number));
     value = builder.create<LLVM::InsertValueOp>(loc, value, address, ArrayRef<int64_t>{i, 0});
-    value = builder.create<LLVM::InsertValueOp>(loc, value, its, ArrayRef<int64_t>{i++, 3});
+    value = builder.create<LLVM::InsertValueOp>(loc, value, its, ArrayRef<int64_t>{i++, 2});
   }
   builder.create<LLVM::ReturnOp>(loc, value);
   return success();
@@ -89,7 +88,7 @@ std::string pp::checkFormulas(ModuleOp module, const llvm::Module &lowered) {
   for (auto [number, map] : *formulas) {
     const llvm::Constant *entry = all->getAggregateElement(i++);
     auto *address = dyn_cast_or_null<llvm::GlobalVariable>(entry ? entry->getAggregateElement(0U) : nullptr);
-    auto *its = dyn_cast_or_null<llvm::ConstantInt>(entry ? entry->getAggregateElement(3U) : nullptr);
+    auto *its = dyn_cast_or_null<llvm::ConstantInt>(entry ? entry->getAggregateElement(2U) : nullptr);
     auto *written = address && address->hasInitializer()
                         ? dyn_cast<llvm::ConstantDataSequential>(address->getInitializer())
                         : nullptr;

@@ -50,13 +50,11 @@ extern const pp_late_entry_t pp_late_table[] __attribute__((weak));
 
 /// A formula of the program's models. `text`: what it computes (runtime/cpu/Formula.h); `number`: how calls name it;
 /// `bodies`: code for CPUs without vectors, with AVX2 and with AVX-512, or null. On `rows` rows that are `strides`
-/// elements apart a body reads and makes `tensors`, in the order of the text. The rest is for GPUs.
+/// elements apart a body reads and makes `tensors`, in the order of the text.
 typedef struct pp_formula_t {
   const char *text;
   void (*bodies[3])(int64_t rows, const int64_t *strides, void *const *tensors);
-  const char *ptx;
   int64_t number;
-  int32_t rowsOfPart, block, passes;
 } pp_formula_t;
 /// Ends with an entry without text. In programs with formulas alone; elsewhere its address is null.
 extern const pp_formula_t pp_formulas[] __attribute__((weak));

@@ -30,9 +30,8 @@ std::optional<unsigned> Along::read(StringRef text) {
 
 StringRef pp::nn::nameOf(Element element) {
   static constexpr llvm::StringLiteral kNames[] = {
-#define PP_NAME(name, operands) #name,
-      PP_FOR_EACH_ELEMENT(PP_NAME)
-#undef PP_NAME
+#define PP_ELEMENT(name, operands) #name,
+#include "runtime/cpu/Elements.def"
   };
   return kNames[static_cast<size_t>(element)];
 }
@@ -113,13 +112,14 @@ unsigned Formula::make(Element op, ArrayRef<unsigned> of, unsigned over) {
   }
 }
 
-std::vector<unsigned> Formula::neededFor(ArrayRef<unsigned> values) const {
+std::vector<unsigned> Formula::neededFor(ArrayRef<unsigned> values, bool throughReductions) const {
   std::vector<bool> isNeeded(size());
   for (unsigned value : values)
     isNeeded[value] = true;
   for (unsigned value = size(); value-- > 0;) // each value is made of earlier ones
-    for (unsigned operand : at(value).of)
-      isNeeded[operand] = isNeeded[operand] || isNeeded[value];
+    if (isNeeded[value] && (throughReductions || !isReduction(at(value).op)))
+      for (unsigned operand : at(value).of)
+        isNeeded[operand] = true;
   std::vector<unsigned> needed;
   for (unsigned value = 0; value < size(); ++value)
     if (isNeeded[value])

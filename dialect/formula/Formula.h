@@ -18,53 +18,10 @@ struct Along {
   static std::optional<unsigned> read(llvm::StringRef text);
 };
 
-/// X(name, number of operands): what makes a value of a formula. A `leaf` is an element of a tensor that is read.
-/// Conditions are `yes`, comparisons, and `both` `either` `unlike` of two conditions.
-#define PP_FOR_EACH_ELEMENT(X)                                                                                         \
-  X(leaf, 0)                                                                                                           \
-  X(number, 0)                                                                                                         \
-  X(yes, 0)                                                                                                            \
-  X(add, 2)                                                                                                            \
-  X(sub, 2)                                                                                                            \
-  X(mul, 2)                                                                                                            \
-  X(div, 2)                                                                                                            \
-  X(max, 2)                                                                                                            \
-  X(min, 2)                                                                                                            \
-  X(fma, 3)                                                                                                            \
-  X(select, 3)                                                                                                         \
-  X(neg, 1)                                                                                                            \
-  X(abs, 1)                                                                                                            \
-  X(exp, 1)                                                                                                            \
-  X(log, 1)                                                                                                            \
-  X(log1p, 1)                                                                                                          \
-  X(expm1, 1)                                                                                                          \
-  X(tanh, 1)                                                                                                           \
-  X(erf, 1)                                                                                                            \
-  X(sqrt, 1)                                                                                                           \
-  X(rsqrt, 1)                                                                                                          \
-  X(sigmoid, 1)                                                                                                        \
-  X(softplus, 1)                                                                                                       \
-  X(rounded, 1)                                                                                                        \
-  X(stop, 1)                                                                                                           \
-  X(gt, 2)                                                                                                             \
-  X(ge, 2)                                                                                                             \
-  X(lt, 2)                                                                                                             \
-  X(le, 2)                                                                                                             \
-  X(eq, 2)                                                                                                             \
-  X(ne, 2)                                                                                                             \
-  X(both, 2)                                                                                                           \
-  X(either, 2)                                                                                                         \
-  X(unlike, 2)                                                                                                         \
-  X(sum_over, 1)                                                                                                       \
-  X(mean_over, 1)                                                                                                      \
-  X(max_over, 1)                                                                                                       \
-  X(min_over, 1)                                                                                                       \
-  X(variance_over, 1)
-
+/// What makes a value of a formula.
 enum class Element : uint8_t {
-#define PP_ENUMERATOR(name, operands) name,
-  PP_FOR_EACH_ELEMENT(PP_ENUMERATOR)
-#undef PP_ENUMERATOR
+#define PP_ELEMENT(name, operands) name,
+#include "runtime/cpu/Elements.def"
 };
 llvm::StringRef nameOf(Element element);
 inline bool isReduction(Element element) { return element >= Element::sum_over; }
@@ -98,8 +55,9 @@ public:
   /// The number; NaN of what is none.
   double numberAt(unsigned value) const;
   bool isZero(unsigned value) const { return numberAt(value) == 0; }
-  /// The values that these are made of, and they, in an order in which they can be made.
-  std::vector<unsigned> neededFor(llvm::ArrayRef<unsigned> values) const;
+  /// The values that these are made of, and they, in an order in which they can be made; or not what reductions are
+  /// made of.
+  std::vector<unsigned> neededFor(llvm::ArrayRef<unsigned> values, bool throughReductions = true) const;
 
 private:
   unsigned add(Term term);

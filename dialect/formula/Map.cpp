@@ -240,7 +240,7 @@ static Degree degreeOf(const Formula::Term &term, ArrayRef<Degree> of) {
 }
 
 /// Whether all that is made is linear in these tensors together.
-static bool isLinearIn(const MapFormula &its, unsigned tensors) {
+static bool isLinearIn(const MapFormula &its, uint64_t tensors) {
   std::vector<Degree> degrees;
   for (unsigned value = 0; value < its.formula.size(); ++value) {
     const Formula::Term &term = its.formula.at(value);
@@ -253,14 +253,14 @@ static bool isLinearIn(const MapFormula &its, unsigned tensors) {
 }
 
 /// The most tensors in which a formula is linear together, as a set of bits. Of many tensors one at most is looked for.
-static unsigned linearTensors(const MapFormula &its) {
-  unsigned count = its.reads.size(), best = 0;
-  for (unsigned set = 1; count <= 8 && set < 1U << count; ++set)
+static uint64_t linearTensors(const MapFormula &its) {
+  uint64_t count = its.reads.size(), best = 0;
+  for (uint64_t set = 1; count <= 8 && set < 1U << count; ++set)
     if (llvm::popcount(set) > llvm::popcount(best) && isLinearIn(its, set))
       best = set;
-  for (unsigned i = 0; count > 8 && i < count && best == 0; ++i)
-    if (isLinearIn(its, 1U << i))
-      best = 1U << i;
+  for (uint64_t i = 0; count > 8 && i < count && best == 0; ++i)
+    if (isLinearIn(its, uint64_t(1) << i))
+      best = uint64_t(1) << i;
   return best;
 }
 
@@ -288,10 +288,10 @@ StringRef MapOp::factorText() {
   out << " -> ";
   for (auto [i, each] : llvm::enumerate(its.made))
     state('y', i, each.axes);
-  unsigned linear = linearTensors(its);
+  uint64_t linear = linearTensors(its);
   if (linear != 0)
     out << " ;";
-  if (linear == (1ULL << its.reads.size()) - 1)
+  if (llvm::popcount(linear) == static_cast<int>(its.reads.size()))
     out << " linear";
   else
     for (unsigned i = 0; i < its.reads.size(); ++i)

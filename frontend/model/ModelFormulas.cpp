@@ -73,8 +73,12 @@ LogicalResult ModelFormulas::join(const Expr *expr, Formed &left, Formed &right)
     return (a.width == 0 || b.width == 0 || a.width == b.width) && (a.heads == 1 || b.heads == 1 || a.heads == b.heads);
   };
   for (Formed *one : {&left, &right})
-    if (!fits(left, right) && axesOf(*one) == Along::rows)
-      *one = written(*one, evaluator.location(expr->at));
+    if (!fits(left, right) && axesOf(*one) == Along::rows) {
+      FormedOr row = written(expr, *one);
+      if (failed(row))
+        return failure();
+      *one = *row;
+    }
   if (left.width && right.width && left.width != right.width)
     return failWidths(expr, left, right);
   if (!fits(left, right))
@@ -311,19 +315,34 @@ FormedOr ModelFormulas::call(const Expr *expr, ArrayRef<Formed> operands, int64_
 
 //===-- Writing -------------------------------------------------------------------------------------------------===//
 
-nn::MapOp ModelFormulas::map(Formed value, unsigned axes, mlir::Location loc) {
+FailureOr<nn::MapOp> ModelFormulas::map(const Expr *expr, Formed value, unsigned axes) {
+  auto isLeaf = [&](unsigned each) { return formula.at(each).op == Element::leaf; };
+  if (int64_t count = count_if(formula.neededFor(value.value), isLeaf); count > kMostTensors)
+    return evaluator.fail(expr->at,
+                          "this formula reads " + Twine(count) + " tensors; expected at most " + Twine(kMostTensors));
   SmallVector<nn::Formula::Made> gives = {{value.value, axes}};
   for (unsigned row : nn::rowsToKeep(formula, value.value))
     gives.push_back({row, formula.at(row).axes});
-  return nn::createMap(builder, loc, formula, tensors, reads, gives, value.heads);
+  return nn::createMap(builder, evaluator.location(expr->at), formula, tensors, reads, gives, value.heads);
 }
 
-Formed ModelFormulas::written(Formed row, mlir::Location loc) {
-  mlir::Value &value = made[row.value];
-  if (!value)
-    value = map(row, Along::rows, loc).getMade()[0];
-  tensors.push_back(value), reads.push_back(Along::rows);
-  return {formula.leaf(tensors.size() - 1, Along::rows), 0, 1, row.text};
+FailureOr<mlir::Value> ModelFormulas::store(const Expr *expr, Formed value, unsigned axes) {
+  mlir::Value &tensor = made[value.value];
+  if (!tensor) {
+    FailureOr<nn::MapOp> map = this->map(expr, value, axes);
+    if (failed(map))
+      return failure();
+    tensor = map->getMade()[0];
+  }
+  return tensor;
+}
+
+FormedOr ModelFormulas::written(const Expr *expr, Formed row) {
+  FailureOr<mlir::Value> value = store(expr, row, Along::rows);
+  if (failed(value))
+    return failure();
+  tensors.push_back(*value), reads.push_back(Along::rows);
+  return Formed{formula.leaf(tensors.size() - 1, Along::rows), 0, 1, row.text};
 }
 
 FailureOr<mlir::Value> ModelFormulas::write(const Expr *expr, Formed value, StringRef reader) {
@@ -339,8 +358,5 @@ FailureOr<mlir::Value> ModelFormulas::write(const Expr *expr, Formed value, Stri
     return evaluator.fail(expr->at, "`" + value.text + "` has one number for each " +
                                         (axes & Along::heads ? "head of each token" : "token") + ", and " + reader +
                                         " takes a tensor with a width");
-  mlir::Value &tensor = made[value.value];
-  if (!tensor)
-    tensor = map(value, Along::all, evaluator.location(expr->at)).getMade()[0];
-  return tensor;
+  return store(expr, value, Along::all);
 }

@@ -37,6 +37,8 @@ public:
   mlir::FailureOr<mlir::Value> write(const Expr *expr, Formed value, StringRef reader = "a part");
 
 private:
+  /// Of one formula: its backward reads them, a gradient and kept rows, and nn.map reads at most 64.
+  static constexpr int64_t kMostTensors = 32;
   using Element = nn::Element;
   /// Folds numbers; all else is computed as written, so that `0 * x` is as wide as x and not a number where x is none.
   unsigned make(Element op, ArrayRef<unsigned> of, unsigned over = 0);
@@ -53,8 +55,9 @@ private:
   FormedOr byHeads(const Expr *expr, Formed x, int64_t heads);
   FormedOr power(const Expr *expr, Formed x, Formed exponent);
   std::optional<unsigned> function(StringRef name, unsigned x);
-  Formed written(Formed row, mlir::Location loc);
-  nn::MapOp map(Formed value, unsigned axes, mlir::Location loc);
+  FormedOr written(const Expr *expr, Formed row);
+  mlir::FailureOr<mlir::Value> store(const Expr *expr, Formed value, unsigned axes);
+  mlir::FailureOr<nn::MapOp> map(const Expr *expr, Formed value, unsigned axes);
 
   Evaluator &evaluator;
   mlir::OpBuilder &builder;

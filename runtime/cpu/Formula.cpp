@@ -13,52 +13,9 @@
 
 using namespace pp;
 
-/// X(name, how many values it takes)
-#define PP_FOR_EACH_FUNCTION(X)                                                                                        \
-  X(leaf, 0)                                                                                                           \
-  X(number, 0)                                                                                                         \
-  X(yes, 0)                                                                                                            \
-  X(add, 2)                                                                                                            \
-  X(sub, 2)                                                                                                            \
-  X(mul, 2)                                                                                                            \
-  X(div, 2)                                                                                                            \
-  X(max, 2)                                                                                                            \
-  X(min, 2)                                                                                                            \
-  X(fma, 3)                                                                                                            \
-  X(select, 3)                                                                                                         \
-  X(neg, 1)                                                                                                            \
-  X(abs, 1)                                                                                                            \
-  X(exp, 1)                                                                                                            \
-  X(log, 1)                                                                                                            \
-  X(log1p, 1)                                                                                                          \
-  X(expm1, 1)                                                                                                          \
-  X(tanh, 1)                                                                                                           \
-  X(erf, 1)                                                                                                            \
-  X(sqrt, 1)                                                                                                           \
-  X(rsqrt, 1)                                                                                                          \
-  X(sigmoid, 1)                                                                                                        \
-  X(softplus, 1)                                                                                                       \
-  X(rounded, 1)                                                                                                        \
-  X(stop, 1)                                                                                                           \
-  X(gt, 2)                                                                                                             \
-  X(ge, 2)                                                                                                             \
-  X(lt, 2)                                                                                                             \
-  X(le, 2)                                                                                                             \
-  X(eq, 2)                                                                                                             \
-  X(ne, 2)                                                                                                             \
-  X(both, 2)                                                                                                           \
-  X(either, 2)                                                                                                         \
-  X(unlike, 2)                                                                                                         \
-  X(sum_over, 1)                                                                                                       \
-  X(mean_over, 1)                                                                                                      \
-  X(max_over, 1)                                                                                                       \
-  X(min_over, 1)                                                                                                       \
-  X(variance_over, 1)
-
 enum class pp::Function : uint8_t {
-#define PP_ENUMERATOR(name, count) name,
-  PP_FOR_EACH_FUNCTION(PP_ENUMERATOR)
-#undef PP_ENUMERATOR
+#define PP_ELEMENT(name, count) name,
+#include "runtime/cpu/Elements.def"
 };
 
 namespace {
@@ -69,9 +26,8 @@ constexpr struct {
   const char *name;
   unsigned count;
 } functions[] = {
-#define PP_FUNCTION(name, count) {#name, count},
-    PP_FOR_EACH_FUNCTION(PP_FUNCTION)
-#undef PP_FUNCTION
+#define PP_ELEMENT(name, count) {#name, count},
+#include "runtime/cpu/Elements.def"
 };
 
 bool readAxes(const std::string &text, unsigned &axes) {
@@ -250,6 +206,8 @@ std::unique_ptr<Formula> Formula::find(const PreparedOp &op, std::string &why) {
   if (formula->width != op.dims[1] || formula->heads != op.dims[2] || tensors != size_t(op.chunkCount) ||
       formula->element != op.type)
     why = "formula " + std::to_string(op.dims[3]) + " has other sizes";
+  for (int64_t i = 0; i < op.chunkCount; ++i)
+    formula->strides.push_back(op.chunks[i].length);
   const char *how = std::getenv("PP_FORMULAS"); // `text`: tests compare the code with what it was made of
   std::string isa = Kernels::isa();
   if (!how || std::string(how) != "text")
@@ -432,10 +390,10 @@ template <class F> void Formula::Row<F>::computeMore(const Step &step) const {
   }
 }
 
-template <class F> void Formula::runAs(int64_t rows, const Chunk *strides, void *const *tensors, char *scratch) const {
+template <class F> void Formula::runAs(int64_t rows, void *const *tensors, char *scratch) const {
   Row<F> row{*this, scratch};
   auto place = [&](const Tensor &tensor, size_t number, int64_t t) {
-    return static_cast<char *>(tensors[number]) + t * strides[number].length * int64_t(elementBytes(tensor.type));
+    return static_cast<char *>(tensors[number]) + t * strides[number] * int64_t(elementBytes(tensor.type));
   };
   auto each = [&](unsigned axes, int64_t t) { // the values that all rows have in common, or the others
     for (size_t i = 0; i < reads.size(); ++i)
@@ -472,17 +430,13 @@ template <class F> void Formula::runAs(int64_t rows, const Chunk *strides, void 
       store(makes[i].type, tensors[reads.size() + i], n, reinterpret_cast<const double *>(scratch + makes[i].at)[n]);
 }
 
-void Formula::run(int64_t rows, const Chunk *strides, void *const *tensors, char *scratch) const {
-  if (code) {
-    int64_t all[64];
-    for (size_t i = 0; i < reads.size() + makes.size(); ++i)
-      all[i] = strides[i].length;
-    return code(rows, all, tensors);
-  }
-  element == Type::F64 ? runAs<double>(rows, strides, tensors, scratch) : runAs<float>(rows, strides, tensors, scratch);
+void Formula::run(int64_t rows, void *const *tensors, char *scratch) const {
+  if (code)
+    return code(rows, strides.data(), tensors);
+  element == Type::F64 ? runAs<double>(rows, tensors, scratch) : runAs<float>(rows, tensors, scratch);
 }
 
 pp_status_t pp::runFormula(const PreparedOp &op, void *const *arguments) {
-  op.formula->run(op.dims[0], op.chunks, static_cast<void *const *>(arguments[0]), op.scratch);
+  op.formula->run(op.dims[0], static_cast<void *const *>(arguments[0]), op.scratch);
   return PP_OK;
 }

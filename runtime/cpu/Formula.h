@@ -34,7 +34,7 @@ public:
   static std::unique_ptr<Formula> read(const std::string &text, std::string &why);
 
   int64_t scratchBytes() const { return bytes; }
-  void run(int64_t rows, const Chunk *strides, void *const *tensors, char *scratch) const;
+  void run(int64_t rows, void *const *tensors, char *scratch) const;
 
 private:
   struct Step {
@@ -56,12 +56,14 @@ private:
   void place();
   int64_t sizeOf(unsigned axes) const;
   template <class F> struct Row;
-  template <class F> void runAs(int64_t rows, const Chunk *strides, void *const *tensors, char *scratch) const;
+  template <class F> void runAs(int64_t rows, void *const *tensors, char *scratch) const;
 
   Type element = Type::F32;
   int64_t width = 0, heads = 1, bytes = 0;
   std::vector<Step> steps; ///< the tensors that are read first
   std::vector<Tensor> reads, makes;
+  std::vector<int64_t>
+      strides;         ///< elements from a row to the next, of those that are read and then those that are made
   Code code = nullptr; ///< for this CPU; null: it is interpreted
 };
 

@@ -12,7 +12,7 @@ import harness
 STEP, TOLERANCE = 1e-3, 1e-8
 # Parts of a step, and the tolerance. Formulas with limits bend where an element meets one; a loss's last digits weigh
 # more in a small step.
-STEPS = {"gemma": (4, TOLERANCE), "gated": (16, 10 * TOLERANCE)}
+STEPS = {"gemma": (4, TOLERANCE), "gated": (16, 10 * TOLERANCE), "many": (2, TOLERANCE)}
 SIZES = dict(schedule="single", microbatches=2, microbatch=1, sequence=9, layers=2, hidden=16, heads=4, kv_heads=2,
              ffn=24, vocab=256, context=16, precision="f64")
 
@@ -93,6 +93,7 @@ CASES = {
     "relu2": ("relu2", {"layers": 1}),
     "gated": ("gated", {"layers": 1}),
     "ngpt": ("ngpt", {"layers": 1}),
+    "many": ("many", {"layers": 1}),
     "further": ("llama_mtp", {"model.z_loss": 0.1}),
 }
 

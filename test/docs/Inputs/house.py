@@ -13,7 +13,9 @@ ROOMS = {*COMPILER, "tools", "runtime", "test", "bench"}
 # The folders of these rooms: each may include those before it, and the headers in the room itself.
 INNER = {"runtime": ("files", "transport", "device", "audit", "kernels", "simt", "cpu", "cuda", "trainer", "start"),
          "passes": ("order", "layouts", "derive", "complete", "project", "prove", "plan")}
-SHARED = "runtime/kernels/Facts.h"  # by which the compiler plans and the kernels run; it includes nothing of either
+# What compiler and runtime share, by the room that may include it; it includes nothing of either: by what the one plans
+# and the kernels of the other run, and the names in the texts of formulas.
+SHARED = {"runtime/kernels/Facts.h": "analysis", "runtime/cpu/Elements.def": "dialect"}
 ENTRIES, COLUMNS, README, CMAKE = 25, 120, 180, 400
 
 
@@ -37,7 +39,7 @@ def refused(path, included):
     """Why a file may not include another, if so."""
     room, *inner = path.split("/")[:-1]
     other, *others = included.split("/")[:-1]
-    if included == SHARED and room in ("analysis", "runtime"):
+    if room in (SHARED.get(included), included in SHARED and "runtime"):
         return None
     if room in COMPILER and other != room and other not in COMPILER[room]:
         return f"{room}/ may include {', '.join(COMPILER[room]) or 'nothing'} only"
@@ -55,7 +57,7 @@ def includes(root, paths):
     for path in paths:
         if path.endswith(CODE):
             for number, line in enumerate(lines(root, path), 1):
-                match = re.match(r'\s*#\s*include "((?:\w+/)+\w+\.h)"', line)
+                match = re.match(r'\s*#\s*include "((?:\w+/)+\w+\.(?:h|def))"', line)
                 why = match and match[1].split("/")[0] in ROOMS and refused(path, match[1])
                 if why:
                     yield f"{path}:{number}: includes `{match[1]}`: {why}"
