@@ -29,7 +29,8 @@ def ProgramOp : Pipeline_Op<"program", [IsolatedFromAbove, NoTerminator, SingleB
   let summary = "one training step of a schedule, at one of the three levels";
   let description = [{
     `train` holds what the trainer needs and the compiler does not: {model, schedule, batch, sequence, vocab, precision,
-    gradients, optimizer = {..}}. `slices` is 0 where the schedule has no slices; `slice_lengths` are their tokens,
+    gradients, optimizer = {..}}. `columns` in it are those of the dataset that the model reads, each with its `name`, its
+    `width` (absent: one value for each token), `int`, and `default`. `slices` is 0 where the schedule has no slices; `slice_lengths` are their tokens,
     where they are not equal. `updates` (1 if absent) is how often a step updates its weights. `target` is `cpu` (if
     absent) or `cuda`. `cluster` describes the machines: numbers, and dictionaries of numbers for `device`, `inside`,
     `between` and others. Where devices differ, `memory` and what is in `device`, `efficiency` and `host` may be an
