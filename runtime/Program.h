@@ -56,10 +56,11 @@
 // the step begins, `previous2` two updates, and so on, where units read those. Grads are complete after the step, and
 // lie on the owner: those of the last update.
 // Inputs are i32[batch, length], tokens first to first + length of each sequence (absent: all that a device reads), as
-// the trainer writes them before each step; columns [batch, length, width] of i32, f32, or f64 in f64. A loss is one scalar already scaled: the sum over an update's microbatches
-// (and ranks) is the mean over them. `norm` is one f64, the squared norm of all gradients. `forward` (absent: there is
-// none) is the second step, which evaluates: its units and messages are those from these numbers on, its inputs and
-// losses have places of their own. Where a piece is cut over ranks, weights, state and grads have `begin` and `count`
+// the trainer writes them before each step; columns [batch, length, width] of i32, f32, or f64 in f64. A loss is one
+// scalar already scaled: the sum over an update's microbatches (and ranks) is the mean over them. `norm` is one f64,
+// the squared norm of all gradients. `forward` (absent: there is none) is the second step, which evaluates: its units
+// and messages are those from these numbers on, its inputs and losses have places of their own. Where a piece is cut
+// over ranks, weights, state and grads have `begin` and `count`
 // too: `shape` is that of the whole tensor, and at `offset` lie `count` elements of it from `begin` on; with `run` and
 // `stride`, so many of each `stride` of them: columns of a matrix. Where a weight is cut over the devices of a rank
 // they have `"base": 64, "dims": [[32, 128, 32], [64, 1, 64]]`, and `"copies": 2` where so many neighbours have the

@@ -307,7 +307,8 @@ LogicalResult BindingAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitE
                        << "; expected both or none, and both for data only";
   if (kind == BindingKind::column && number < 0)
     return emitError() << "`column` has number " << number << "; expected 0 or more";
-  if (number < 0 || (number > 0 && !llvm::is_contained({BindingKind::tokens, BindingKind::targets, BindingKind::column}, kind)))
+  static constexpr BindingKind kNumbered[] = {BindingKind::tokens, BindingKind::targets, BindingKind::column};
+  if (number < 0 || (number > 0 && !llvm::is_contained(kNumbered, kind)))
     return emitError() << "`" << name << "` is bound to places " << number << " ahead; expected 0, or more for tokens "
                        << "and targets";
   return success();

@@ -307,9 +307,10 @@ def Pipeline_GroupAttr : Pipeline_Attr<"Group", "group"> {
   let description = [{
     The meaning of `number` depends on the kind. For `kv`, `dkv` and `dterm` it is the slice that has the keys. For
     `act` and `dact` it is the value that skips parts. For `tokens` and `targets` it is how many places ahead the data
-    lie. For `column` it is which one of the program's columns it is. In a unit that is cut at its attentions it is the cut that makes the tensors. Else it is -1. `attention` is the
-    attention of the piece that reads these keys; -1 for all attentions. `tensors` is the number of tensors. Printed as
-    `#pipeline.group<act x 1>`, `#pipeline.group<stash[1] x 3>`, `#pipeline.group<kv[2, 0] x 2>`.
+    lie. For `column` it is which one of the program's columns it is. In a unit that is cut at its attentions it is the
+    cut that makes the tensors. Else it is -1. `attention` is the attention of the piece that reads these keys; -1 for
+    all attentions. `tensors` is the number of tensors. Printed as `#pipeline.group<act x 1>`,
+    `#pipeline.group<stash[1] x 3>`, `#pipeline.group<kv[2, 0] x 2>`.
   }];
   let parameters = (ins "::pp::pipeline::GroupKind":$kind, "int64_t":$number, "int64_t":$attention,
                         "int64_t":$tensors);

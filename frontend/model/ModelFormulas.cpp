@@ -249,16 +249,19 @@ FormedOr ModelFormulas::reduce(const Expr *expr, Formed x, int64_t heads) {
                     .Case("min", Element::min_over)
                     .Case("variance", Element::variance_over)
                     .Default(std::nullopt);
+  auto settled = [&]() -> FormedOr { // a row of columns is a tensor of its own, which joins with others
+    return axesOf(result) == Along::rows && readsColumns(x).first ? written(expr, result) : FormedOr(result);
+  };
   if (simple) {
     result.value = its(*simple);
-    return result;
+    return settled();
   }
   unsigned most = make(Element::stop, {its(Element::max_over)});
   unsigned power = make(Element::exp, {make(Element::sub, {value, most})});
   unsigned sum = make(Element::sum_over, {power}, over);
   result.value = expr->name == "softmax" ? make(Element::div, {power, sum})
                                          : make(Element::add, {most, make(Element::log, {sum})});
-  return result;
+  return settled();
 }
 
 /// every_head(g, n): a weight for the columns of every head; of_heads(s, n): a number for each head.
@@ -322,16 +325,19 @@ FormedOr ModelFormulas::call(const Expr *expr, ArrayRef<Formed> operands, int64_
 
 //===-- Writing -------------------------------------------------------------------------------------------------===//
 
-/// Columns are in the type of sums, and a formula reads full tensors of one type.
-LogicalResult ModelFormulas::checkElements(const Expr *expr, Formed value) {
-  auto typeOf = [&](unsigned leaf) { return cast<RankedTensorType>(tensors[leaf].getType()).getElementType(); };
-  bool hasColumn = false, hasOther = false;
+std::pair<bool, bool> ModelFormulas::readsColumns(Formed value) const {
+  std::pair<bool, bool> has;
   for (unsigned each : formula.neededFor(value.value)) {
     const nn::Formula::Term &term = formula.at(each);
-    bool isFullLeaf = term.op == Element::leaf && term.axes == Along::all;
-    hasColumn |= isFullLeaf && typeOf(term.leaf) != element;
-    hasOther |= isFullLeaf && typeOf(term.leaf) == element;
+    if (term.op == Element::leaf && term.axes == Along::all)
+      (cast<RankedTensorType>(tensors[term.leaf].getType()).getElementType() == element ? has.second : has.first) = true;
   }
+  return has;
+}
+
+/// Columns are in the type of sums, and a formula reads full tensors of one type.
+LogicalResult ModelFormulas::checkElements(const Expr *expr, Formed value) {
+  auto [hasColumn, hasOther] = readsColumns(value);
   if (!hasColumn || (!hasOther && !isFull(value)))
     return success();
   std::string sums, own;

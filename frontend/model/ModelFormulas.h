@@ -63,6 +63,8 @@ private:
   mlir::FailureOr<mlir::Value> store(const Expr *expr, Formed value, unsigned axes);
   mlir::FailureOr<nn::MapOp> map(const Expr *expr, Formed value, unsigned axes);
   mlir::LogicalResult checkElements(const Expr *expr, Formed value);
+  /// Whether full tensors that it reads are columns, or others, in another type than what is written.
+  std::pair<bool, bool> readsColumns(Formed value) const;
 
   Evaluator &evaluator;
   mlir::OpBuilder &builder;

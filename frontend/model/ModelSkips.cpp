@@ -57,8 +57,9 @@ FailureOr<mlir::Attribute> ModelColumns::absentOf(const ColumnDeclaration &decla
   FailureOr<double> number = evaluator.evaluateNumber(declared.absent, parameters);
   if (failed(number))
     return failure();
-  Binding *vocab = parameters.find("vocab");
-  const int64_t *tokens = vocab ? vocab->value.asInt() : nullptr;
+  const int64_t *tokens = nullptr;
+  for (const Binding &bound : parameters.bindings)
+    tokens = bound.name.text == "vocab" ? bound.value.asInt() : tokens;
   if (declared.isInt && tokens && !(*number == std::trunc(*number) && *number >= 0 && *number < double(*tokens)))
     return evaluator.fail(declared.absent->at, "column `" + declared.name.text + "` holds ints; expected 0 to " +
                                                    Twine(*tokens - 1) + ", a token of the vocabulary, got " +

@@ -168,7 +168,8 @@ private:
       label.piece = numbers.lookup(binding.getPiece());
     label.microbatch = binding.getMicrobatch();
     label.slice = binding.getSlice();
-    label.shard = binding.isColumn() || binding.getAhead() > 0 ? binding.getNumber() : binding.getShard();
+    bool isNumbered = binding.isColumn() || binding.getAhead() > 0;
+    label.shard = isNumbered ? binding.getNumber() : binding.getShard();
     label.version = -binding.getBack();
     keepsOld |= binding.getBack() > 0;
     if (kind->what == What::undo)

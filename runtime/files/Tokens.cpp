@@ -106,6 +106,8 @@ Status Tokens::open(const std::string &data, int64_t vocab, uint64_t seed, bool 
   } else {
     PP_TRY(readFormat(path, widthSaid(data)));
   }
+  if (dataset)
+    PP_TRY(checkNames(path, !specs.empty()));
   for (const ColumnSpec &spec : specs)
     PP_TRY(readColumn(path, spec));
   if (check)
@@ -164,19 +166,22 @@ Status Tokens::readDataset(const std::string &path) {
   tokens = tensor.elements();
   first = dataset->data(tensor);
   PP_TRY(readDocuments(path));
-  PP_TRY(readCounted(path));
-  return checkShapes(path);
+  return readCounted(path);
 }
 
-/// What no program could read is a mistake.
-Status Tokens::checkShapes(const std::string &path) const {
+/// What no program could read is a mistake, and so is a column for a model that knows of none.
+Status Tokens::checkNames(const std::string &path, bool readsColumns) const {
   for (const auto &[name, tensor] : dataset->tensors()) {
     const bool isColumn = (tensor.shape.size() == 1 || tensor.shape.size() == 2) && tensor.shape[0] == tokens &&
                           columnReader(tensor.type, false);
-    if (name != "tokens" && name != "documents" && name != "counted" && !isColumn)
-      return invalid("data `", path, "` has `", name, "`, ", tensor.type, " ", shapeText(tensor.shape),
-                     "; beside `tokens`, `documents` and `counted` a dataset has columns, [", tokens, "] or [", tokens,
-                     ", k] of type F32, BF16, F16, I32 or U8");
+    if (name == "tokens" || name == "documents" || name == "counted" || (isColumn && readsColumns))
+      continue;
+    if (!readsColumns)
+      return invalid("data `", path, "` has `", name, "`; a program can read `tokens`, `documents` and `counted`, and "
+                     "columns that its model declares");
+    return invalid("data `", path, "` has `", name, "`, ", tensor.type, " ", shapeText(tensor.shape),
+                   "; beside `tokens`, `documents` and `counted` a dataset has columns, [", tokens, "] or [", tokens,
+                   ", k] of type F32, BF16, F16, I32 or U8");
   }
   return {};
 }

@@ -1,4 +1,4 @@
-// The tokens of a file, the documents that they make, which of them count as targets, and what else the file has of them.
+// The tokens of a file, the documents that they make, which of them count as targets, and columns beside them.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_FILES_TOKENS_H
 #define PP_RUNTIME_FILES_TOKENS_H
@@ -73,7 +73,7 @@ private:
   Status map(const std::string &path);
   Status readDocuments(const std::string &path);
   Status readCounted(const std::string &path);
-  Status checkShapes(const std::string &path) const;
+  Status checkNames(const std::string &path, bool readsColumns) const;
   Status readColumn(const std::string &path, const ColumnSpec &spec);
   Status checkColumn(const std::string &path, const ColumnSpec &spec, size_t number) const;
   Status checkTokens(const std::string &path) const;

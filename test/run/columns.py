@@ -204,7 +204,8 @@ def judge_refusals(lab, program, data, path, tally):
         ("f64", dict(adv=("F64", [count], bytes(8 * count))),
          f"data `{bad}` has `adv`, F64 [{count}]; beside `tokens`, `documents` and `counted` a dataset has columns, "
          f"[{count}] or [{count}, k] of type F32, BF16, F16, I32 or U8"),
-        ("a tensor that is no column", dict(notes=("F32", [3], bytes(12))), f"data `{bad}` has `notes`, F32 [3]; beside"),
+        ("a tensor that is no column", dict(notes=("F32", [3], bytes(12))),
+         f"data `{bad}` has `notes`, F32 [3]; beside"),
         ("a nan", dict(adv=changed(parts["adv"], counted[3], math.nan)),
          f"column `adv` of `{bad}` has nan at token {counted[3]}; expected a finite number"),
         ("infinity in a list", dict(wide=changed(parts["wide"], counted[2] * HIDDEN + 4, -math.inf)),
@@ -245,7 +246,7 @@ def judge_resume(lab, program, data, path, tally):
 
 
 def judge_bf16(lab, data, path, tally):
-    """Rows are f32 in bf16: the loss is near that of f64, and a schedule that splits and slices has the bits of one rank."""
+    """Rows are f32 in bf16: the loss is near that of f64, and a schedule that splits has the bits of one rank."""
     first = None
     for layout in (dict(schedule="single"), dict(schedule="zb_h1", ranks=2)):
         program = lab.compiled("rows", layout | dict(precision="bf16"), model="rows")

@@ -579,7 +579,8 @@ TEST_F(RuntimeColumns, IdsOutsideOfTheVocabularyAreRefused) {
   EXPECT_EQ(refused(8, -1), "column `ids` of `data.safetensors` has -1 at token 4, value 0; expected a token of the "
                             "vocabulary, 0 to 15");
   program.columns = {{"adv", 0, true, {}}};
-  EXPECT_EQ(refused(0, 0), "column `adv` of `data.safetensors` is F32 [7]; the model reads ints, [7] of type I32 or U8");
+  EXPECT_EQ(refused(0, 0),
+            "column `adv` of `data.safetensors` is F32 [7]; the model reads ints, [7] of type I32 or U8");
 }
 
 /// What a program reads of a file tells two files apart, and nothing else.
