@@ -64,7 +64,7 @@ private:
     int64_t values;
     double absent = 0;                         ///< the value of all tokens, where there is no `read`
     double (*read)(const void *, int64_t) = {}; ///< of an element
-    std::string_view bytes;
+    std::string_view bytes = {};
   };
   Status readFormat(const std::string &path, int64_t tokenBytes);
   Status readHeader(const std::string &path);
