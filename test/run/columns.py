@@ -168,8 +168,8 @@ def judge_evaluation(lab, program, data, path, tally):
 
 def judge_batches(lab, program, data, path, tally):
     """What `--batches` shows: values of targets, and 0 elsewhere."""
-    harness.call([program, "--in-process", "--data", path, "--steps", "1", "--pack", "split", "--batches", lab.at("rows")])
-    got = harness.read_safetensors(lab.at("rows"))
+    harness.call([program, "--in-process", "--data", path, "--steps", "1", "--pack", "split", "--batches", lab.at("batches")])
+    got = harness.read_safetensors(lab.at("batches"))
     for name in ("adv", "old", "wide"):
         rows = data.columns[name][1]
         wanted = [value for row in data.rows("split") for _, target in row
