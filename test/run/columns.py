@@ -168,7 +168,8 @@ def judge_evaluation(lab, program, data, path, tally):
 
 def judge_batches(lab, program, data, path, tally):
     """What `--batches` shows: values of targets, and 0 elsewhere."""
-    harness.call([program, "--in-process", "--data", path, "--steps", "1", "--pack", "split", "--batches", lab.at("batches")])
+    harness.call([program, "--in-process", "--data", path, "--steps", "1", "--pack", "split", "--batches",
+                  lab.at("batches")])
     got = harness.read_safetensors(lab.at("batches"))
     for name in ("adv", "old", "wide"):
         rows = data.columns[name][1]
@@ -195,10 +196,11 @@ def judge_refusals(lab, program, data, path, tally):
     bad = lab.at("bad.safetensors")
     cases = (
         ("no column", dict(adv=None),
-         f"data `{bad}` has no column `adv`, which the model reads; it has `counted`, `documents`, `old`, `tokens`, `wide`"),
+         f"data `{bad}` has no column `adv`, which the model reads; it has `counted`, `documents`, `old`, `tokens`, "
+         "`wide`"),
         ("another width", dict(wide=("F16", [count, 2], bytes(4 * count))),
-         f"column `wide` of `{bad}` is F16 [{count}, 2]; the model reads numbers, [{count}, {HIDDEN}] of type F32, BF16, "
-         "F16, I32 or U8"),
+         f"column `wide` of `{bad}` is F16 [{count}, 2]; the model reads numbers, [{count}, {HIDDEN}] of type F32, "
+         "BF16, F16, I32 or U8"),
         ("values in place of one", dict(adv=parts["wide"]),
          f"column `adv` of `{bad}` is F16 [{count}, {HIDDEN}]; the model reads numbers, [{count}] of type"),
         ("f64", dict(adv=("F64", [count], bytes(8 * count))),
