@@ -329,8 +329,10 @@ std::pair<bool, bool> ModelFormulas::readsColumns(Formed value) const {
   std::pair<bool, bool> has;
   for (unsigned each : formula.neededFor(value.value)) {
     const nn::Formula::Term &term = formula.at(each);
-    if (term.op == Element::leaf && term.axes == Along::all)
-      (cast<RankedTensorType>(tensors[term.leaf].getType()).getElementType() == element ? has.second : has.first) = true;
+    if (term.op != Element::leaf || term.axes != Along::all)
+      continue;
+    mlir::Type its = cast<RankedTensorType>(tensors[term.leaf].getType()).getElementType();
+    (its == element ? has.second : has.first) = true;
   }
   return has;
 }

@@ -20,7 +20,8 @@ QUICK = (dict(schedule="zb_h1", ranks=2), dict(schedule="slimpipe", ranks=2, sli
          dict(schedule="single") | {"mesh.tensor": 2, "mesh.sequence": "true"})
 ALL = (dict(schedule="single"), dict(schedule="1f1b", ranks=2), dict(schedule="interleaved", ranks=2),
        dict(schedule="1f1b_recompute", ranks=2), dict(schedule="1f1b_vocabulary", ranks=2),
-       dict(schedule="dualpipe_v", ranks=2), dict(schedule="weipipe_interleave", ranks=2), dict(schedule="fsdp", ranks=2),
+       dict(schedule="dualpipe_v", ranks=2), dict(schedule="weipipe_interleave", ranks=2),
+       dict(schedule="fsdp", ranks=2),
        dict(schedule="single", microbatches=2, microbatch=2), dict(schedule="single") | {"mesh.tensor": 2},
        dict(schedule="single") | {"mesh.context": 2},
        dict(schedule="1f1b", ranks=2, microbatches=2) | {"mesh.data": 2},
@@ -28,7 +29,8 @@ ALL = (dict(schedule="single"), dict(schedule="1f1b", ranks=2), dict(schedule="i
        dict(schedule="slimpipe", ranks=2, slices=4) | {"mesh.context": 2},
        dict(schedule="slimpipe", ranks=2, slices=2) | {"mesh.tensor": 2, "mesh.sequence": "true"})
 SHAPES = {"embed": [VOCAB, HIDDEN], "head": [HIDDEN, VOCAB]} | {
-    f"layers.{l}.{name}": shape for l in range(LAYERS) for name, shape in (("up", [HIDDEN, FFN]), ("down", [FFN, HIDDEN]))}
+    f"layers.{l}.{name}": shape for l in range(LAYERS)
+    for name, shape in (("up", [HIDDEN, FFN]), ("down", [FFN, HIDDEN]))}
 
 
 class Data:
@@ -155,7 +157,7 @@ def judge(lab, tally, layout, cases):
 
 
 def judge_evaluation(lab, program, data, path, tally):
-    """The forward step reads columns, too: the loss of the first rows before they are trained on is that of the step."""
+    """The forward step reads columns, too."""
     short = Data(0)
     short.texts, short.masks = data.texts[:2], data.masks[:2]
     count = sum(map(len, short.texts))
