@@ -647,6 +647,8 @@ private:
         return pad >= 0 ? mlir::WalkResult::interrupt() : mlir::WalkResult::advance();
       });
     }
+    if (!columns.empty())
+      made.push_back(builder.getNamedAttr("columns", builder.getArrayAttr(columns)));
     if (!options.folder.empty())
       made.append({string("folder", options.folder), string("config", options.config)});
     trained.addTo(made, builder);
@@ -771,7 +773,7 @@ private:
                        .Default(builder.getF32Type());
     BatchShape shape{int64_t(settings.data[0].value), int64_t(settings.data[1].value), element,
                      settings.data[2].value != 0};
-    if (failed(buildModel(source, evaluator, *model, modelScope, shape, outline, builder)))
+    if (failed(buildModel(source, evaluator, *model, modelScope, shape, outline, builder, columns)))
       return failure();
     bool isElsewhere =
         options.makesCode && module.walk([](nn::OpaqueOp) { return mlir::WalkResult::interrupt(); }).wasInterrupted();
@@ -821,6 +823,7 @@ private:
   TrainedWeights trained{source, evaluator};
   MeshClause mesh{evaluator};
   StringRef precision = "f32", gradients = "f32";
+  SmallVector<mlir::Attribute> columns; ///< of the dataset, that the model reads
 };
 } // namespace
 

@@ -448,7 +448,9 @@ LogicalResult TextCheck::checkSlot(SlotOp slot) {
   expected["kind"] = stringifyBindingKind(kind).str();
   if (binding.getFirst() >= 0)
     expected.update({{"first", binding.getFirst()}, {"length", tensor.getDimSize(1)}});
-  if (int64_t places = binding.getAhead())
+  if (kind == BindingKind::column)
+    expected["column"] = binding.getNumber();
+  else if (int64_t places = binding.getNumber())
     expected["ahead"] = places;
   return state->compareNext(slot.getLoc(), state->ownTable("inputs", "forward.inputs"), expected);
 }
@@ -731,7 +733,7 @@ LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
   JsonValue got = JsonValue::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false), expected;
   DictionaryAttr train = program.getTrain();
   for (StringRef key : {"model", "schedule", "batch", "sequence", "vocab", "precision", "optimizer", "function",
-                        "folder", "config", "pad", "lora"})
+                        "folder", "config", "pad", "columns", "lora"})
     if (Attribute value = train.get(key))
       expected[key.str()] = inWords(value);
   if (train.get("documents"))

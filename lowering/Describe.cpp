@@ -638,6 +638,8 @@ LogicalResult RankText::addSlot(SlotOp slot, const Pieces &pieces) {
   }
   if (binding.getAhead() > 0)
     input["ahead"] = binding.getAhead();
+  if (binding.isColumn())
+    input["column"] = binding.getNumber();
   (isForward ? tables->forward["inputs"] : tables->inputs).push_back(std::move(input));
   return success();
 }
@@ -742,7 +744,7 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
     json["reads_source"] = true;
   if (train.get("documents"))
     json["documents"] = true;
-  for (StringRef key : {"optimizer", "function", "folder", "config", "pad", "lora"})
+  for (StringRef key : {"optimizer", "function", "folder", "config", "pad", "columns", "lora"})
     if (Attribute value = train.get(key))
       json[key.str()] = toJson(value);
   json["fingerprint"] = toJson(fingerprintOf(program));

@@ -261,7 +261,7 @@ void checkInside(const RankProgram &rank, const std::string &name, int64_t offse
 }
 
 /// By InputSpec::Kind.
-constexpr const char *inputKinds[] = {"tokens", "targets", "source", "starts", "positions", "rows"};
+constexpr const char *inputKinds[] = {"tokens", "targets", "source", "starts", "positions", "rows", "column"};
 
 void checkInside(const RankProgram &rank, const std::vector<InputSpec> &inputs, const std::vector<LossSpec> &losses,
                  const Program &program) {
@@ -271,7 +271,14 @@ void checkInside(const RankProgram &rank, const std::vector<InputSpec> &inputs, 
                        program.sequence));
     if (input.ahead < 0 || input.ahead >= program.sequence)
       throw Unfit(text("input holds tokens ", input.ahead, " places on in a sequence of ", program.sequence));
-    checkInside(rank, inputKinds[static_cast<size_t>(input.kind)], input.offset, program.batch * input.length * 4);
+    int64_t bytes = 4;
+    if (input.kind == InputSpec::Kind::Column) {
+      if (input.column >= program.columns.size())
+        throw Unfit(text("input of column ", input.column, " of ", program.columns.size()));
+      const ColumnSpec &column = program.columns[input.column];
+      bytes = column.values() * program.columnBytes(column);
+    }
+    checkInside(rank, inputKinds[static_cast<size_t>(input.kind)], input.offset, program.batch * input.length * bytes);
     if (input.microbatch < 0 || input.microbatch >= program.microbatches)
       throw Unfit(text("input of microbatch ", input.microbatch, " of ", program.microbatches));
   }
@@ -427,6 +434,14 @@ void readProgramRoot(const json &root, Program &program) {
   program.pad = root.value("pad", 0);
   if (program.pad < 0 || program.pad >= program.vocab)
     throw Unfit(text("rows are filled up with token ", program.pad, " of a vocabulary of ", program.vocab));
+  for (const json &entry : root.value("columns", json::array())) {
+    ColumnSpec &column = program.columns.emplace_back();
+    column = {entry.at("name").get<std::string>(), entry.value("width", int64_t(0)), entry.value("int", false), {}};
+    if (entry.contains("default"))
+      column.absent = entry.at("default").get<double>();
+    if (column.width < 0)
+      throw Unfit(text("column `", column.name, "` has ", column.width, " values for each token"));
+  }
   if (auto optimizer = root.find("optimizer"); optimizer != root.end())
     readOptimizer(*optimizer, program.optimizer);
   if (auto lora = root.find("lora"); lora != root.end())
@@ -447,7 +462,8 @@ void readEnds(const json &root, const Program &program, std::vector<InputSpec> &
       throw Unfit(text("input kind `", kind, "` is not one of tokens, targets, source"));
     inputs.push_back({static_cast<InputSpec::Kind>(known - std::begin(inputKinds)),
                       entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),
-                      entry.value("first", int64_t(0)), entry.value("length", own), entry.value("ahead", int64_t(0))});
+                      entry.value("first", int64_t(0)), entry.value("length", own), entry.value("ahead", int64_t(0)),
+                      entry.value("column", size_t(0))});
   }
   for (const json &entry : listOf(root, "losses"))
     losses.push_back({entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),

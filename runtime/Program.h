@@ -9,6 +9,8 @@
 //    "folder": "/models/tiny" (absent: none; a run without --load begins with the weights there),
 //    "flops_per_step": 1.5e9, "tokens_per_step": 2048,
 //    "documents": true (absent: false; true: each update's loss is divided by its targets that count), "pad": 0,
+//    "columns": [{"name": "adv", "width": 16 (absent: one value for each token), "int": true (absent: numbers),
+//                 "default": 0.0 (absent: data must have it)}] (absent: none; what the model reads beside tokens),
 //    "optimizer": {"lr": 3e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1, "clip": 1.0,
 //                  "warmup": 10, "decay_steps": 0, "min_lr": 0.1,
 //                  "schedule": "cosine" | "linear" | "constant" | "wsd", "decay": 0, "lag": 0 | 1,
@@ -42,8 +44,8 @@
 //    "state":    [{"name": "model.norm.weight", "kind": "m" | "v" | "u" | "master" | "previous", "shape": [128],
 //                  "type": "f32", "offset": 512}],
 //    "grads":    [{"name": "model.norm.weight", "shape": [128], "transposed": false, "type": "f32", "offset": 1024}],
-//    "inputs":   [{"kind": "tokens" | "targets" | "source" | "starts" | "positions" | "rows", "microbatch": 0,
-//                  "offset": 4096, "first": 64, "length": 32}],
+//    "inputs":   [{"kind": "tokens" | "targets" | "source" | "starts" | "positions" | "rows" | "column",
+//                  "microbatch": 0, "offset": 4096, "first": 64, "length": 32, "column": 1 (its number, of columns)}],
 //    "losses":   [{"microbatch": 0, "offset": 8192, "type": "f32"}],
 //    "norm":     {"offset": 8256},
 //    "forward":  {"units": 24, "messages": 10, "inputs": [..], "losses": [..]}}
@@ -54,10 +56,11 @@
 // the step begins, `previous2` two updates, and so on, where units read those. Grads are complete after the step, and
 // lie on the owner: those of the last update.
 // Inputs are i32[batch, length], tokens first to first + length of each sequence (absent: all that a device reads), as
-// the trainer writes them before each step. A loss is one scalar already scaled: the sum over an update's microbatches
-// (and ranks) is the mean over them. `norm` is one f64, the squared norm of all gradients. `forward` (absent: there is
-// none) is the second step, which evaluates: its units and messages are those from these numbers on, its inputs and
-// losses have places of their own. Where a piece is cut over ranks, weights, state and grads have `begin` and `count`
+// the trainer writes them before each step; columns [batch, length, width] of i32, f32, or f64 in f64. A loss is one
+// scalar already scaled: the sum over an update's microbatches (and ranks) is the mean over them. `norm` is one f64,
+// the squared norm of all gradients. `forward` (absent: there is none) is the second step, which evaluates: its units
+// and messages are those from these numbers on, its inputs and losses have places of their own. Where a piece is cut
+// over ranks, weights, state and grads have `begin` and `count`
 // too: `shape` is that of the whole tensor, and at `offset` lie `count` elements of it from `begin` on; with `run` and
 // `stride`, so many of each `stride` of them: columns of a matrix. Where a weight is cut over the devices of a rank
 // they have `"base": 64, "dims": [[32, 128, 32], [64, 1, 64]]`, and `"copies": 2` where so many neighbours have the
@@ -245,13 +248,23 @@ struct StateSpec : TensorSpec {
 
 struct InputSpec {
   /// Starts: where in the sequence each token's document begins. Positions: how far behind that the token stands.
-  /// Rows: the number of its sequence in the run.
-  enum class Kind : uint8_t { Tokens, Targets, Source, Starts, Positions, Rows };
+  /// Rows: the number of its sequence in the run. Column: what the data have for the target.
+  enum class Kind : uint8_t { Tokens, Targets, Source, Starts, Positions, Rows, Column };
   Kind kind = Kind::Tokens;
   int64_t microbatch = 0;
   int64_t offset = 0;
   int64_t first = 0, length = 0; ///< the tokens of each sequence that it holds
   int64_t ahead = 0;             ///< tokens, targets: each place has that of so many places on in its document
+  size_t column = 0;             ///< the number of a column
+};
+
+/// What the data have for each token, beside it.
+struct ColumnSpec {
+  std::string name;
+  int64_t width = 0; ///< 0: one value; else so many
+  bool isInt = false;
+  std::optional<double> absent; ///< of all tokens, where data have no such column; none: they must
+  [[nodiscard]] int64_t values() const { return width > 0 ? width : 1; }
 };
 
 struct LossSpec {
@@ -352,6 +365,7 @@ struct Program {
   bool readsSource = false; ///< the model has an encoder with tokens of its own
   bool documents = false;   ///< rows hold documents, and the loss is divided by the targets that count
   int32_t pad = 0;          ///< the token behind the last document of a row
+  std::vector<ColumnSpec> columns;
   OptimizerSpec optimizer;
   LoraSpec lora;
   /// The weights of the model stay as they are read, and a checkpoint has the adapters alone.
@@ -362,6 +376,10 @@ struct Program {
   [[nodiscard]] int64_t sequencesPerStep() const { return microbatches * batch * replicas(); }
   /// `8 microbatches of 4 x 128 tokens`, and `on each of 2 replicas`.
   [[nodiscard]] std::string stepText() const;
+  /// Bytes of one value of a column.
+  [[nodiscard]] int64_t columnBytes(const ColumnSpec &column) const {
+    return precision == "f64" && !column.isInt ? 8 : 4;
+  }
   /// Gradients of f16 are those of a multiple of the loss.
   [[nodiscard]] bool scalesLoss() const { return precision == "f16"; }
   /// Updates read the norm, and a step whose gradients are not finite is skipped. Else the norm is for people alone.

@@ -2,12 +2,14 @@
 """Turns texts, prompts with completions and chats into a dataset: tokens, documents, and which tokens are targets."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: pp-tokenize IN.jsonl --tokenizer DIR -o OUT.safetensors [--eos] [--max N] [--threads N] [--template-seconds N]
+# usage: pp-tokenize IN.jsonl --tokenizer DIR -o OUT.safetensors [--eos] [--max N] [--columns A,B] [--threads N]
+#                    [--template-seconds N]
 # Each line is {"text": ..}, {"prompt": .., "completion": ..} or {"messages": [{"role": .., "content": ..}, ..]}. DIR is
 # the folder of a published model: tokenizer.json, tokenizer_config.json, chat_template.jinja. The dataset has `tokens`,
 # `documents` I64 and `counted` (runtime/README.md). All tokens of a text are targets; in the other two kinds only the
 # model's answers are. A line, or a message of the assistant, may have a `weight`, by which its targets count. `counted`
-# is F32 if a weight is not 0 or 1.
+# is F32 if a weight is not 0 or 1. `--columns adv`: each text, completion or answer has `"adv": [..]`, a number, or a
+# list of them, for each of its tokens. It is a column of the dataset, with 0 for all other tokens.
 import argparse, datetime, hashlib, json, math, multiprocessing, os, re, resource, signal, sys
 
 NEEDED = "tokenizers, jinja2, safetensors and numpy"
@@ -55,6 +57,19 @@ def weight_of(entry, what, times=1):
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight <= most:
         raise Refused(f"the `weight` of {what} is {json.dumps(weight)}; expected a number from 0 to {most:.6g}")
     return weight * times
+
+
+def values_of(entry, name, what):
+    """A column of one text, completion or answer: lists of numbers, all of one length."""
+    given = entry.get(name)
+    rows = given if isinstance(given, list) and given and all(isinstance(row, list) for row in given) else (
+        [[value] for value in given] if isinstance(given, list) else None)
+    if rows is None or any(len(row) != len(rows[0]) or not row for row in rows) or not all(
+            isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= HEAVIEST
+            for row in rows for value in row):
+        raise Refused(f"the column `{name}` of {what} is {json.dumps(given)[:60]}; expected a list with a finite "
+                      "number for each token, or with as many numbers for each")
+    return rows, len(rows) > 0 and isinstance(given[0], list)
 
 
 # ---- Chat templates
@@ -288,26 +303,31 @@ class Tokenizer:
 class Document:
     """What has to be tokenized for one line, and how its tokens count."""
 
-    def __init__(self, entry, tokenizer):
+    def __init__(self, entry, tokenizer, columns):
         keys = set(entry) if isinstance(entry, dict) else set()
         self.spans, self.runs, self.is_chat = None, [], False
         self.weights = []  # of the answers
+        self.columns = {}  # by name a list for each answer
         kinds = [kind for kind in (("text",), ("prompt", "completion"), ("messages",)) if keys.issuperset(kind)]
         if len(kinds) != 1 or not (kinds[0] == ("messages",) or all(is_text(entry[key]) for key in kinds[0])):
             raise Refused("expected `text`, `prompt` and `completion`, or `messages`, one of the three and each of "
                           f"them text, got {', '.join(f'`{key}`' for key in sorted(keys)) or 'no object'}")
         self.weight = weight_of(entry, "the line")
         if kinds[0] == ("text",):
-            self.texts = [entry["text"]]
+            self.texts, said = [entry["text"]], [(entry, "the text")]
         elif kinds[0] == ("messages",):
-            self.read_chat(entry["messages"], tokenizer)
+            self.read_chat(entry["messages"], tokenizer, columns)
+            said = [(message, "a message of the assistant") for message in entry["messages"]
+                    if message["role"] == "assistant"]
         else:
             self.texts = [entry["prompt"] + entry["completion"], entry["prompt"]]
+            said = [(entry, "the completion")]
             self.runs, self.weights = [(1, 0)], [self.weight]
+        self.columns = {name: [values_of(its, name, what) for its, what in said] for name in columns}
         for text in self.texts:
             check_characters(text)
 
-    def read_chat(self, messages, tokenizer):
+    def read_chat(self, messages, tokenizer, columns):
         self.is_chat = True
         if not isinstance(messages, list) or not messages or not all(
                 isinstance(message, dict) and is_text(message.get("role")) for message in messages):
@@ -322,7 +342,8 @@ class Document:
                 raise Refused(f"a message of `{message['role']}` has a `weight`; only what the assistant says counts")
         self.weights = [weight_of(message, "a message", self.weight) for message in messages
                         if message["role"] == "assistant"]
-        messages = [{name: field for name, field in message.items() if name != "weight"} for message in messages]
+        messages = [{name: field for name, field in message.items()
+                     if name != "weight" and name not in columns} for message in messages]
         answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         jobs = [(messages, False)]
         for i in answers:
@@ -339,15 +360,20 @@ class Document:
                               f"{len(self.weights)} are said")
 
     def tokens(self, encodings):
-        """The tokens, and for each its weight as a target."""
+        """The tokens, for each its weight as a target, and those of each answer."""
         whole = encodings[0].ids
         if self.spans is not None:
             weights = self.weights if len(self.weights) == len(self.spans) else [self.weight] * len(self.spans)
-            return whole, [max((weight for (first, last), weight in zip(self.spans, weights)
-                                if begin < last and first < end), default=0) for begin, end in encodings[0].offsets]
+            answers = [[i for i, (begin, end) in enumerate(encodings[0].offsets) if begin < last and first < end]
+                       for first, last in self.spans]
+            counted = [0] * len(whole)
+            for answer, weight in zip(answers, weights):
+                for i in answer:
+                    counted[i] = max(counted[i], weight)
+            return whole, counted, answers
         if not self.runs and not self.is_chat:
-            return whole, [self.weight] * len(whole)
-        counted = [0] * len(whole)
+            return whole, [self.weight] * len(whole), [range(len(whole))]
+        counted, answers = [0] * len(whole), []
         for (before, after), weight in zip(self.runs, self.weights):
             for part in (encodings[before].ids, encodings[after].ids):
                 if whole[:len(part)] != part:
@@ -357,7 +383,22 @@ class Document:
                                   "model answers is not known")
             begin, end = len(encodings[before].ids), len(encodings[after].ids)
             counted[begin:end] = [weight] * (end - begin)
-        return whole, counted
+            answers.append(range(begin, end))
+        return whole, counted, answers
+
+    def column(self, name, tokens, answers):
+        """A list of numbers for each token, and whether the text has lists; none: it has no values."""
+        given = self.columns[name]
+        if len(given) != len(answers):
+            raise Refused(f"the template marks {len(answers)} answers where {len(given)} have a column `{name}`")
+        whole, is_list = [None] * tokens, False
+        for (rows, has_lists), answer in zip(given, answers):
+            if len(rows) != len(answer):
+                raise Refused(f"the column `{name}` has {len(rows)} values where there are {len(answer)} tokens")
+            is_list |= has_lists
+            for i, row in zip(answer, rows):
+                whole[i] = row
+        return whole, is_list
 
 
 class Dataset:
@@ -365,6 +406,8 @@ class Dataset:
         self.tokenizer, self.path, self.longest = tokenizer, arguments.input, arguments.max
         self.end = tokenizer.end() if arguments.eos else None
         self.tokens, self.counted, self.documents = [], [], [0]
+        self.columns = {name: [] for name in arguments.columns}
+        self.widths = {}  # of columns: numbers of a token, and whether they are in a list
         self.cut = self.empty = 0
 
     def add(self, lines):
@@ -372,7 +415,8 @@ class Dataset:
         documents = []
         for number, line in lines:
             try:
-                documents.append((number, Document(json.loads(line.rstrip()), self.tokenizer)))
+                documents.append((number, Document(json.loads(line.rstrip()), self.tokenizer,
+                                                   list(self.columns))))
             except json.JSONDecodeError as error:
                 raise Refused(f"{self.path}:{number}:{error.colno}: no JSON: {error.msg}") from None
             except (ValueError, RecursionError, Refused) as error:
@@ -385,7 +429,18 @@ class Dataset:
             except Refused as error:
                 raise Refused(f"{self.path}:{number}: {error}") from None
 
-    def add_document(self, document, tokens, counted):
+    def add_columns(self, document, tokens, answers, length):
+        """Of the first `length` tokens, of which some may be behind those of the text."""
+        for name, all_values in self.columns.items():
+            rows, is_list = document.column(name, tokens, answers)
+            widths = {len(row) for row in rows if row is not None}
+            if widths and widths != {self.widths.setdefault(name, (*widths, is_list))[0]}:
+                raise Refused(f"the column `{name}` has {', '.join(map(str, sorted(widths)))} numbers for a token; "
+                              f"expected {self.widths[name][0]}, as in lines before")
+            all_values += (rows + [None])[:length]
+
+    def add_document(self, document, tokens, counted, answers):
+        its = len(tokens)
         if self.end is not None and not document.is_chat and tokens:
             tokens, counted = tokens + [self.end], counted + [document.weight]
         if self.longest and len(tokens) > self.longest:
@@ -394,6 +449,7 @@ class Dataset:
         if not tokens:
             self.empty += 1
             return
+        self.add_columns(document, its, answers, len(tokens))
         self.tokens += tokens
         self.counted += counted
         self.documents.append(len(self.tokens))
@@ -410,6 +466,12 @@ class Dataset:
         weighted = bool((counted * counted != counted).any())
         tensors = {"tokens": numpy.array(self.tokens, kind), "documents": numpy.array(self.documents, numpy.int64),
                    "counted": counted if weighted else counted.astype(numpy.uint8)}
+        for name, rows in self.columns.items():
+            width, is_list = self.widths.get(name, (1, False))
+            rows = [row or [0] * width for row in rows]
+            whole = all(isinstance(value, int) and abs(value) < 1 << 31 for row in rows for value in row)
+            tensors[name] = numpy.array(rows if is_list else [row[0] for row in rows],
+                                        numpy.int32 if whole else numpy.float32)
         fresh = path + ".tmp"
         try:
             safetensors.numpy.save_file(tensors, fresh, {"vocab": str(vocab), "tokenizer": digest,
@@ -464,6 +526,16 @@ def at_least_1(text):
     return int(text)
 
 
+def names(text):
+    given = text.split(",")
+    for name in given:
+        if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) or given.count(name) > 1 or name in (
+                "tokens", "documents", "counted", "text", "prompt", "completion", "messages", "role", "content",
+                "weight"):
+            raise argparse.ArgumentTypeError(f"expected names of columns, each once, got `{name}`")
+    return given
+
+
 def main():
     parser = argparse.ArgumentParser(prog="pp-tokenize", description=__doc__)
     parser.add_argument("input", metavar="IN.jsonl",
@@ -472,6 +544,8 @@ def main():
     parser.add_argument("-o", dest="output", metavar="OUT.safetensors", required=True)
     parser.add_argument("--eos", action="store_true", help="append the end token to texts and completions")
     parser.add_argument("--max", metavar="N", type=at_least_1, help="keep the first N tokens of a longer document")
+    parser.add_argument("--columns", metavar="A,B", type=names, default=[],
+                        help="columns: lists with a number, or a list of numbers, for each token")
     parser.add_argument("--threads", metavar="N", type=at_least_1, help="threads (all cores)")
     parser.add_argument("--template-seconds", metavar="N", type=at_least_1, default=10,
                         help="seconds that the chat template may take for a line (10)")

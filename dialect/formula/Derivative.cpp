@@ -216,7 +216,7 @@ void Reversal::write(Gradients &gradients) {
   SmallVector<Value> of;
   for (auto [i, tensor] : llvm::enumerate(map.getTensors())) {
     unsigned leaf = formula.leaf(i, reads[i]);
-    if (leaf >= forward || !sums[leaf])
+    if (leaf >= forward || !sums[leaf] || gradients.data.contains(tensor))
       continue;
     gives.push_back({withKept(*sums[leaf]), reads[i]});
     of.push_back(tensor);

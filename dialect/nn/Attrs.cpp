@@ -329,13 +329,17 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned, unsig
     return isa<WeightAttr>(named.getValue()) ? success() : refuse(op, named, "`#nn.weight<..>`");
   if (name == kDataAttr) {
     auto data = dyn_cast<StringAttr>(named.getValue());
-    static constexpr StringRef kData[] = {"tokens", "targets", "source", "starts", "positions", "rows"};
+    static constexpr StringRef kData[] = {"tokens", "targets", "source", "starts", "positions", "rows", "column"};
     bool isKnown = data && llvm::is_contained(kData, data.getValue());
-    return isKnown ? success() : refuse(op, named, "tokens, targets, source, starts, positions or rows");
+    return isKnown ? success() : refuse(op, named, "tokens, targets, source, starts, positions, rows or column");
   }
   if (name == kAheadAttr) {
     auto ahead = dyn_cast<IntegerAttr>(named.getValue());
     return ahead && ahead.getInt() > 0 ? success() : refuse(op, named, "a number of tokens above 0");
+  }
+  if (name == kColumnAttr) {
+    auto number = dyn_cast<IntegerAttr>(named.getValue());
+    return number && number.getInt() >= 0 ? success() : refuse(op, named, "the number of a column, 0 or more");
   }
   if (name == kFromAttr)
     return isa<StringAttr>(named.getValue()) ? success() : refuse(op, named, "the name of a value");

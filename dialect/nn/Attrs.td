@@ -14,13 +14,14 @@ def Nn_Dialect : Dialect {
   let description = [{
     Forward ops are what a model is written in; backward and update ops mirror the kernels of `runtime/Pp.h` one to one.
     All are pure. An op that adds to a tensor in place takes it as `acc`, tied to its result: both are one buffer.
-    Activations are [batch, length, width]; `e` is their element type, `acc` the type of sums: f64 for f64, else f32.
-    A function of the dialect is a part of a model. Its arguments are values, or data (`nn.data`: tokens, targets or
-    source), or weights (`nn.weight`), or statistics of the shards of a loss (`nn.stats`). `nn.adapter`: the weight was
-    added beside a weight of the model. `nn.rows`: the value is a run of the rows of all sequences. `nn.per_layer`: the
-    function stands for one layer of each piece that names it. If layers have several kinds, `nn.part` is the name of
-    the part whose kind it is, and `nn.layers` are its layers. `nn.whole`: every device of the axis `tensor` has all of
-    the part's weights. `nn.again` and `nn.attention` are the part's own ones, if they differ from the mesh's.
+    Activations are [batch, length, width]; `e` is their element type, `acc` the type of sums: f64 for f64, else f32. A
+    function of the dialect is a part of a model. Its arguments are values, or data (`nn.data`: tokens, targets, source,
+    or a column of the dataset, which has the number `nn.column`), or weights (`nn.weight`), or statistics of the shards
+    of a loss (`nn.stats`). `nn.adapter`: the weight was added beside a weight of the model. `nn.rows`: the value is a
+    run of the rows of all sequences. `nn.per_layer`: the function stands for one layer of each piece that names it. If
+    layers have several kinds, `nn.part` is the name of the part whose kind it is, and `nn.layers` are its layers.
+    `nn.whole`: every device of the axis `tensor` has all of the part's weights. `nn.again` and `nn.attention` are the
+    part's own ones, if they differ from the mesh's.
   }];
   let dependentDialects = ["::mlir::arith::ArithDialect", "::mlir::math::MathDialect"];
   let usePropertiesForAttributes = 0;

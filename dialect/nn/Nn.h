@@ -20,6 +20,7 @@ inline constexpr llvm::StringLiteral kWeightAttr = "nn.weight";
 inline constexpr llvm::StringLiteral kAdapterAttr = "nn.adapter";
 inline constexpr llvm::StringLiteral kDataAttr = "nn.data";
 inline constexpr llvm::StringLiteral kAheadAttr = "nn.ahead";
+inline constexpr llvm::StringLiteral kColumnAttr = "nn.column";
 inline constexpr llvm::StringLiteral kRowsAttr = "nn.rows";
 inline constexpr llvm::StringLiteral kStatsAttr = "nn.stats";
 inline constexpr llvm::StringLiteral kFromAttr = "nn.from";
@@ -66,8 +67,8 @@ public:
   const double lossScale;
   /// The loss, once a cross-entropy was differentiated.
   mlir::Value loss, furtherLoss;
-  /// Their gradients are sums over units, which W goes on with.
-  llvm::DenseSet<mlir::Value> weights;
+  /// Their gradients are sums over units, which W goes on with; and what has none.
+  llvm::DenseSet<mlir::Value> weights, data;
 
 private:
   llvm::DenseMap<mlir::Value, mlir::Value> sums;

@@ -25,6 +25,8 @@ std::optional<BindingKind> GroupName::data() const {
     return BindingKind::positions;
   case GroupKind::rows:
     return BindingKind::rows;
+  case GroupKind::column:
+    return BindingKind::column;
   default:
     return std::nullopt;
   }
@@ -272,7 +274,8 @@ Attribute pp::pipeline::WeightAttr::parse(AsmParser &parser, Type) {
 
 bool BindingAttr::isData(BindingKind kind) {
   return kind == BindingKind::tokens || kind == BindingKind::targets || kind == BindingKind::source ||
-         kind == BindingKind::starts || kind == BindingKind::positions || kind == BindingKind::rows;
+         kind == BindingKind::starts || kind == BindingKind::positions || kind == BindingKind::rows ||
+         kind == BindingKind::column;
 }
 
 bool BindingAttr::isThereBefore() const {
@@ -284,7 +287,7 @@ bool BindingAttr::isThereAfter() const { return !isData(getKind()); }
 
 LogicalResult BindingAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitError, BindingKind kind,
                                   FlatSymbolRefAttr piece, int64_t shard, bool save, int64_t back, int64_t microbatch,
-                                  int64_t slice, int64_t first, int64_t ahead) {
+                                  int64_t slice, int64_t first, int64_t number) {
   StringRef name = stringifyBindingKind(kind);
   bool isOfMicrobatch = !isOfPiece(kind) && kind != BindingKind::norm;
   if (isOfPiece(kind) != bool(piece))
@@ -302,8 +305,11 @@ LogicalResult BindingAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitE
   if ((slice >= 0) != (first >= 0) || (slice >= 0 && (!isOfMicrobatch || kind == BindingKind::loss)))
     return emitError() << "`" << name << "` is bound to slice " << slice << " from token " << first
                        << "; expected both or none, and both for data only";
-  if (ahead < 0 || (ahead > 0 && kind != BindingKind::tokens && kind != BindingKind::targets))
-    return emitError() << "`" << name << "` is bound to places " << ahead << " ahead; expected 0, or more for tokens "
+  if (kind == BindingKind::column && number < 0)
+    return emitError() << "`column` has number " << number << "; expected 0 or more";
+  static constexpr BindingKind kNumbered[] = {BindingKind::tokens, BindingKind::targets, BindingKind::column};
+  if (number < 0 || (number > 0 && !llvm::is_contained(kNumbered, kind)))
+    return emitError() << "`" << name << "` is bound to places " << number << " ahead; expected 0, or more for tokens "
                        << "and targets";
   return success();
 }
@@ -324,7 +330,7 @@ void BindingAttr::print(AsmPrinter &printer) const {
   number("mb", getMicrobatch(), -1);
   number("slice", getSlice(), -1);
   number("first", getFirst(), -1);
-  number("ahead", getAhead(), 0);
+  number(isColumn() ? "number" : "ahead", getNumber(), isColumn() ? -1 : 0);
   printer << ">";
 }
 
@@ -340,7 +346,7 @@ Attribute BindingAttr::parse(AsmParser &parser, Type) {
   OptionalParseResult named = parser.parseOptionalAttribute(piece);
   if (named.has_value() && failed(*named))
     return {};
-  int64_t shard = -1, back = 0, microbatch = -1, slice = -1, first = -1, ahead = 0;
+  int64_t shard = -1, back = 0, microbatch = -1, slice = -1, first = -1, which = 0;
   auto number = [&](StringRef word, int64_t &value) {
     return success(failed(parser.parseOptionalKeyword(word)) || succeeded(parser.parseInteger(value)));
   };
@@ -348,10 +354,10 @@ Attribute BindingAttr::parse(AsmParser &parser, Type) {
     return {};
   bool save = succeeded(parser.parseOptionalKeyword("save"));
   if (failed(number("mb", microbatch)) || failed(number("slice", slice)) || failed(number("first", first)) ||
-      failed(number("ahead", ahead)) || parser.parseGreater())
+      failed(number(kind == BindingKind::column ? "number" : "ahead", which)) || parser.parseGreater())
     return {};
   auto emitError = [&] { return parser.emitError(loc); };
-  return getChecked(emitError, parser.getContext(), *kind, piece, shard, save, back, microbatch, slice, first, ahead);
+  return getChecked(emitError, parser.getContext(), *kind, piece, shard, save, back, microbatch, slice, first, which);
 }
 
 LogicalResult VocabularyAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitError, int64_t first,

@@ -57,7 +57,8 @@ def Pipeline_BindingKind : Pipeline_I32Enum<"BindingKind", "what the trainer fin
   I32EnumAttrCase<"weight", 0>, I32EnumAttrCase<"previous", 1>, I32EnumAttrCase<"opt", 2>, I32EnumAttrCase<"grad", 3>,
   I32EnumAttrCase<"tokens", 4>, I32EnumAttrCase<"targets", 5>, I32EnumAttrCase<"source", 6>,
   I32EnumAttrCase<"loss", 7>, I32EnumAttrCase<"norm", 8>, I32EnumAttrCase<"starts", 9>,
-  I32EnumAttrCase<"positions", 10>, I32EnumAttrCase<"rows", 11>, I32EnumAttrCase<"undo", 12>]>;
+  I32EnumAttrCase<"positions", 10>, I32EnumAttrCase<"rows", 11>, I32EnumAttrCase<"undo", 12>,
+  I32EnumAttrCase<"column", 13>]>;
 
 def Pipeline_PostKind : Pipeline_I32Enum<"PostKind", "one rank's side of a move", [
   I32EnumAttrCase<"send", 0>, I32EnumAttrCase<"receive", 1>, I32EnumAttrCase<"all_reduce", 2>,
@@ -84,7 +85,8 @@ def Pipeline_GroupKind : Pipeline_I32Enum<"GroupKind", "what the tensors of a gr
   I32EnumAttrCase<"grad", 18>, I32EnumAttrCase<"share", 19>, I32EnumAttrCase<"opt", 20>, I32EnumAttrCase<"norm", 21>,
   I32EnumAttrCase<"loss", 22>, I32EnumAttrCase<"stats", 23>, I32EnumAttrCase<"tokens", 24>,
   I32EnumAttrCase<"targets", 25>, I32EnumAttrCase<"source", 26>, I32EnumAttrCase<"starts", 27>,
-  I32EnumAttrCase<"positions", 28>, I32EnumAttrCase<"rows", 29>, I32EnumAttrCase<"undo", 30>]>;
+  I32EnumAttrCase<"positions", 28>, I32EnumAttrCase<"rows", 29>, I32EnumAttrCase<"undo", 30>,
+  I32EnumAttrCase<"column", 31>]>;
 
 class Pipeline_Attr<string name, string mnem> : AttrDef<Pipeline_Dialect, name> { let mnemonic = mnem; }
 
@@ -171,9 +173,10 @@ def Pipeline_BindingAttr : Pipeline_Attr<"Binding", "binding"> {
     A piece has weights (`save`: this copy goes into checkpoints), weights of earlier steps (`back` versions ago),
     optimizer state and gradients. If the piece is cut over ranks, `shard` is the number of the shard in the slot.
     A microbatch has tokens, targets, the source of an encoder, and a loss. With slices, the slice and its first token
-    are given, too. `ahead`: each place holds the token or target that stands so many places later. `norm` is the norm
-    of all gradients. `<weight @s0 shard 1 save>`, `<previous @s0 back 2>`, `<tokens mb 3 slice 1 first 64>`, `<targets
-    mb 3 ahead 1>`, `<norm>`.
+    are given, too. `ahead`: each place holds the token or target that stands so many places later. A `column` of the
+    dataset has a `number` in the list of the program's columns. `norm` is the norm of all gradients. `<weight @s0 shard
+    1 save>`, `<previous @s0 back 2>`, `<tokens mb 3 slice 1 first 64>`, `<targets mb 3 ahead 1>`, `<column mb 3 number
+    0>`, `<norm>`.
   }];
   let parameters = (ins "::pp::pipeline::BindingKind":$kind,
                         OptionalParameter<"::mlir::FlatSymbolRefAttr">:$piece,
@@ -181,7 +184,7 @@ def Pipeline_BindingAttr : Pipeline_Attr<"Binding", "binding"> {
                         DefaultValuedParameter<"bool", "false">:$save, DefaultValuedParameter<"int64_t", "0">:$back,
                         DefaultValuedParameter<"int64_t", "-1">:$microbatch,
                         DefaultValuedParameter<"int64_t", "-1">:$slice, DefaultValuedParameter<"int64_t", "-1">:$first,
-                        DefaultValuedParameter<"int64_t", "0">:$ahead);
+                        DefaultValuedParameter<"int64_t", "0">:$number);
   let hasCustomAssemblyFormat = 1;
   let genVerifyDecl = 1;
   let builders = [
@@ -193,14 +196,17 @@ def Pipeline_BindingAttr : Pipeline_Attr<"Binding", "binding"> {
       return $_get($_ctxt, kind, piece, shard, save, back, -1, -1, -1, 0);
     }]>,
     AttrBuilder<(ins "::pp::pipeline::BindingKind":$kind, "int64_t":$microbatch, CArg<"int64_t", "-1">:$slice,
-                     CArg<"int64_t", "-1">:$first, CArg<"int64_t", "0">:$ahead), [{
-      return $_get($_ctxt, kind, ::mlir::FlatSymbolRefAttr(), -1, false, 0, microbatch, slice, first, ahead);
+                     CArg<"int64_t", "-1">:$first, CArg<"int64_t", "0">:$number), [{
+      return $_get($_ctxt, kind, ::mlir::FlatSymbolRefAttr(), -1, false, 0, microbatch, slice, first, number);
     }]>];
   let extraClassDeclaration = [{
     /// Whether it is bound to the weights of a piece, or what goes with them.
     static bool isOfPiece(BindingKind kind) { return kind <= BindingKind::grad || kind == BindingKind::undo; }
     /// What the trainer reads from files for each microbatch.
     static bool isData(BindingKind kind);
+    bool isColumn() const { return getKind() == BindingKind::column; }
+    /// How many places ahead the data lie.
+    int64_t getAhead() const { return isColumn() ? 0 : getNumber(); }
     bool isOfPiece() const { return isOfPiece(getKind()); }
     /// Whether it is there when the step begins; whether it must be there when it ends.
     bool isThereBefore() const;
@@ -301,9 +307,10 @@ def Pipeline_GroupAttr : Pipeline_Attr<"Group", "group"> {
   let description = [{
     The meaning of `number` depends on the kind. For `kv`, `dkv` and `dterm` it is the slice that has the keys. For
     `act` and `dact` it is the value that skips parts. For `tokens` and `targets` it is how many places ahead the data
-    lie. In a unit that is cut at its attentions it is the cut that makes the tensors. Else it is -1. `attention` is the
-    attention of the piece that reads these keys; -1 for all attentions. `tensors` is the number of tensors. Printed as
-    `#pipeline.group<act x 1>`, `#pipeline.group<stash[1] x 3>`, `#pipeline.group<kv[2, 0] x 2>`.
+    lie. For `column` it is which one of the program's columns it is. In a unit that is cut at its attentions it is the
+    cut that makes the tensors. Else it is -1. `attention` is the attention of the piece that reads these keys; -1 for
+    all attentions. `tensors` is the number of tensors. Printed as `#pipeline.group<act x 1>`,
+    `#pipeline.group<stash[1] x 3>`, `#pipeline.group<kv[2, 0] x 2>`.
   }];
   let parameters = (ins "::pp::pipeline::GroupKind":$kind, "int64_t":$number, "int64_t":$attention,
                         "int64_t":$tensors);

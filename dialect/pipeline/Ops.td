@@ -29,16 +29,18 @@ def ProgramOp : Pipeline_Op<"program", [IsolatedFromAbove, NoTerminator, SingleB
   let summary = "one training step of a schedule, at one of the three levels";
   let description = [{
     `train` holds what the trainer needs and the compiler does not: {model, schedule, batch, sequence, vocab, precision,
-    gradients, optimizer = {..}}. `slices` is 0 where the schedule has no slices; `slice_lengths` are their tokens,
-    where they are not equal. `updates` (1 if absent) is how often a step updates its weights. `target` is `cpu` (if
-    absent) or `cuda`. `cluster` describes the machines: numbers, and dictionaries of numbers for `device`, `inside`,
-    `between` and others. Where devices differ, `memory` and what is in `device`, `efficiency` and `host` may be an
-    array: device d has entry d, modulo its length. `costs` has the time of each part of the model. `proof` has what was
-    proved, a dictionary for each proof. `forward`: the program evaluates. It has only the units F of the training
-    program of this module, trains nothing, and has everything that lives from step to step at the same places. `redo`:
-    the program is that of a step whose judges find that the update before it was wrong (docs/barrier.md). `mesh`: each
-    rank is several devices, which run its program on data of their own; without it a rank is one device. All ops of a
-    program have one level. They name only ranks, microbatches, slices and pieces that the program has.
+    gradients, optimizer = {..}}. `columns` in it are those of the dataset that the model reads, each with its `name`,
+    its `width` (absent: one value for each token), `int`, and `default`. `slices` is 0 where the schedule has no
+    slices; `slice_lengths` are their tokens, where they are not equal. `updates` (1 if absent) is how often a step
+    updates its weights. `target` is `cpu` (if absent) or `cuda`. `cluster` describes the machines: numbers, and
+    dictionaries of numbers for `device`, `inside`, `between` and others. Where devices differ, `memory` and what is in
+    `device`, `efficiency` and `host` may be an array: device d has entry d, modulo its length. `costs` has the time of
+    each part of the model. `proof` has what was proved, a dictionary for each proof. `forward`: the program evaluates.
+    It has only the units F of the training program of this module, trains nothing, and has everything that lives from
+    step to step at the same places. `redo`: the program is that of a step whose judges find that the update before it
+    was wrong (docs/barrier.md). `mesh`: each rank is several devices, which run its program on data of their own;
+    without it a rank is one device. All ops of a program have one level. They name only ranks, microbatches, slices and
+    pieces that the program has.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, I64Attr:$ranks, I64Attr:$microbatches, I64Attr:$slices,
                        DictionaryAttr:$train, OptionalAttr<I64Attr>:$updates,

@@ -112,7 +112,8 @@ LogicalResult InputOp::verify() {
                          << "`; expected the name of the data for `data`, and for no other";
   auto kind = symbolizeBindingKind(getData().value_or("tokens"));
   if (!kind || !BindingAttr::isData(*kind))
-    return emitOpError() << "is `" << *getData() << "`; expected tokens, targets, source, starts, positions or rows";
+    return emitOpError() << "is `" << *getData()
+                         << "`; expected tokens, targets, source, starts, positions, rows or column";
   return verifyPlaced(*this, getValue().getType());
 }
 

@@ -25,14 +25,16 @@ using Types = SmallVector<mlir::Type>;
 class ModelBuilder {
 public:
   ModelBuilder(Source &source, Evaluator &evaluator, const Model &model, Scope &parameters, BatchShape shape,
-               const ModelOutline &outline, mlir::OpBuilder &builder)
+               const ModelOutline &outline, mlir::OpBuilder &builder, SmallVectorImpl<mlir::Attribute> &list)
       : source(source), evaluator(evaluator), model(model), parameters(parameters), shape(shape), outline(outline),
         builder(builder), weights(evaluator, model, parameters, shape, builder),
-        options(evaluator, parameters, shape, builder), skips(evaluator, model, builder), formulas(evaluator, builder),
-        built(model.parts.size()) {}
+        options(evaluator, parameters, shape, builder), skips(evaluator, model, builder),
+        columns(evaluator, model, parameters, shape, builder), columnList(list),
+        formulas(evaluator, builder, shape.element), built(model.parts.size()) {}
 
   LogicalResult build() {
-    if (failed(evaluator.run(model.requirements, parameters)) || failed(weights.findShared()))
+    if (failed(evaluator.run(model.requirements, parameters)) || failed(weights.findShared()) ||
+        failed(columns.read()))
       return failure();
     std::optional<ModelOutline::Step> previous;
     std::optional<Types> types = Types();
@@ -104,7 +106,19 @@ private:
 
   static bool isData(StringRef name) { return name == "tokens" || name == "targets" || name == "source"; }
 
+  bool isLast(const ModelPart &part) const { return &part == &model.parts.back(); }
+  /// Those that the part may read.
+  ArrayRef<ModelColumns::Column> columnsOf(const ModelPart &part) const {
+    return isLast(part) ? columns.all() : ArrayRef<ModelColumns::Column>();
+  }
+
   LogicalResult define(Name name, mlir::Value value) { return define({name, value, std::nullopt}); }
+  /// A column of ints.
+  bool isInts(const Known &known) const {
+    auto argument = dyn_cast_or_null<mlir::BlockArgument>(known.value);
+    const ModelColumns::Column *column = argument ? columns.find(known.name.text) : nullptr;
+    return column && column->isInt() && column->name.at == known.name.at;
+  }
   LogicalResult define(Known known) {
     if (const Known *old = find(known.name.text))
       return evaluator.fail(known.name.at, "`" + known.name.text + "` is defined twice", old->name.at,
@@ -213,6 +227,12 @@ private:
       attributes.push_back(builder.getDictionaryAttr(builder.getNamedAttr(nn::kDataAttr, builder.getStringAttr(name))));
       names.push_back({"", part.name.at});
     }
+    for (const ModelColumns::Column &column : columnsOf(part)) {
+      types.push_back(column.type);
+      attributes.push_back(builder.getDictionaryAttr(
+          builder.getNamedAttr(nn::kDataAttr, builder.getStringAttr("column"))));
+      names.push_back({"", part.name.at});
+    }
     FailureOr<SmallVector<ModelWeight>> read = weights.of(part);
     if (failed(read))
       return failure();
@@ -231,6 +251,7 @@ private:
   LogicalResult buildFunction(unsigned number, ArrayRef<Name> names, ArrayRef<mlir::Type> types,
                               ArrayRef<mlir::DictionaryAttr> attributes, ArrayRef<StringRef> unknown) {
     const ModelPart &part = model.parts[number];
+    current = &part;
     mlir::OpBuilder::InsertionGuard guard(builder);
     auto function = builder.create<mlir::func::FuncOp>(source.location(part.name.at), outline.parts[number].function,
                                                        builder.getFunctionType(types, {}));
@@ -245,8 +266,17 @@ private:
     losses.clear();
     added.clear();
     append_range(added, function.getArguments().slice(addedAt, std::size(kAdded)));
+    const unsigned columnsAt = addedAt + std::size(kAdded);
+    for (auto [column, argument] : zip(columnsOf(part), function.getArguments().drop_front(columnsAt))) {
+      bool isInt = column.isInt();
+      std::optional<ModelFormulas::Formed> formed;
+      if (!isInt)
+        formed = formulas.column(column.name.text, argument);
+      if (failed(define({column.name, isInt ? argument : mlir::Value(), formed})))
+        return failure();
+    }
     for (auto [name, argument] : zip(names, function.getArguments()))
-      if (!is_contained(added, argument) &&
+      if (!name.text.empty() &&
           failed(define(name, is_contained(unknown, name.text) ? mlir::Value() : argument)))
         return failure();
     unsigned wrong = unknown.size();
@@ -264,13 +294,15 @@ private:
       wrong += failed(value);
       returned.push_back(value.value_or(mlir::Value()));
     }
-    if (wrong || failed(losses.finish(builder, evaluator, &part == &model.parts.back(), shape.sequence, returned)))
+    if (wrong || failed(losses.finish(builder, evaluator, isLast(part), shape.sequence, returned)))
       return failure();
     append_range(built[number].results, mlir::ValueRange(returned).getTypes());
     if (failed(returnSkips(part, function, returned)))
       return failure();
     builder.create<mlir::func::ReturnOp>(source.location(part.returnAt), returned);
     function.setFunctionType(builder.getFunctionType(types, mlir::ValueRange(returned).getTypes()));
+    if (isLast(part))
+      columns.finish(function, columnsAt, columnList);
     for (size_t i = added.size(); i-- > 0;)
       if (added[i].use_empty())
         function.eraseArgument(addedAt + i);
@@ -481,7 +513,8 @@ private:
   /// The value as an operand of a formula.
   ModelFormulas::FormedOr formed(const Expr *expr) {
     if (!isTensor(expr)) {
-      FailureOr<double> number = evaluator.evaluateNumber(expr, parameters);
+      FailureOr<double> number =
+          failed(checkAbsent(expr)) ? FailureOr<double>() : evaluator.evaluateNumber(expr, parameters);
       return failed(number) ? ModelFormulas::FormedOr() : formulas.number(expr, *number);
     }
     bool isBuiltIn = expr->kind == Expr::Call && isFormula(expr) && !functionOf(expr);
@@ -623,12 +656,38 @@ private:
     return Tensors{losses.scaled(builder, *value, *factor)};
   }
 
-  FailureOr<Tensors> variable(const Expr *expr) {
+  /// Names that nothing defines, where a tensor may stand: columns where they are not read, and those that may have
+  /// been forgotten.
+  LogicalResult checkAbsent(const Expr *expr) {
+    for (const Expr *operand : expr->kind == Expr::Comprehension ? ArrayRef<Expr *>() : expr->operands)
+      if (failed(checkAbsent(operand)))
+        return failure();
+    StringRef name = expr->name;
+    bool isWord = is_contained({"ranks", "microbatches", "slices", "layers", "stage", "model", "schedule"}, name);
+    if (expr->kind != Expr::Variable || isWord || parameters.find(name) || evaluator.globals.find(name))
+      return success();
+    if (evaluator.isIncomplete)
+      return failure();
+    if (columns.find(name) && inlines == 0 && !isLast(*current))
+      return evaluator.fail(expr->at, "`" + name + "` is a column of the dataset, which the last part, `" +
+                                          model.parts.back().name.text + "`, alone reads");
     SmallVector<StringRef> names;
+    for (const Known &known : values)
+      names.push_back(known.name.text);
+    for (const Binding &bound : parameters.bindings)
+      names.push_back(bound.name.text);
+    std::string meant = didYouMean(name, names);
+    if (isLast(*current) && inlines == 0 && meant.empty())
+      meant = ("; if the dataset has it, write `column " + name + "` in the model").str();
+    return evaluator.fail(expr->at, "`" + name + "` is not defined" + meant);
+  }
+
+  FailureOr<Tensors> variable(const Expr *expr) {
     for (const Known &known : values) {
+      if (known.name.text == expr->name && isInts(known))
+        return evaluator.fail(expr->at, "`" + expr->name + "` holds ints, which `logprob` alone reads");
       if (known.name.text == expr->name)
         return known.value ? FailureOr<Tensors>(Tensors{known.value}) : FailureOr<Tensors>(); // what defines it failed
-      names.push_back(known.name.text);
     }
     if (const WeightDeclaration *weight = weights.findAbsent(expr))
       return evaluator.fail(expr->at,
@@ -637,7 +696,9 @@ private:
                             weight->condition->at, "the condition is here");
     if (Binding *found = parameters.find(expr->name))
       return evaluator.fail(expr->at, "expected a tensor, got " + found->value.type() + " " + found->value.text());
-    return evaluator.fail(expr->at, "`" + expr->name + "` is not defined" + didYouMean(expr->name, names));
+    if (failed(checkAbsent(expr)))
+      return failure();
+    return evaluator.fail(expr->at, "expected a tensor, got the function `" + expr->name + "`");
   }
 
   FailureOr<Tensors> call(const Expr *expr) {
@@ -763,6 +824,8 @@ private:
   ModelWeights weights;
   ModelOptions options;
   ModelSkips skips;
+  ModelColumns columns;
+  SmallVectorImpl<mlir::Attribute> &columnList;
   ModelFormulas formulas;                  // of the part that is being built
   ModelLosses losses;                      // of the part that is being built
   std::vector<Built> built;                // by part
@@ -770,11 +833,13 @@ private:
   unsigned addedAt = 0;                    // the number of the first among the arguments
   SmallVector<mlir::Operation *> dropouts; // of the model, in the order of its text
   SmallVector<Known> values;               // of the part that is being built, or of the function that is being inlined
+  const ModelPart *current = nullptr;      // that is being built
   unsigned inlines = 0;                    // functions that are being inlined
 };
 } // namespace
 
 LogicalResult pp::buildModel(Source &source, Evaluator &evaluator, const Model &model, Scope &parameters,
-                             BatchShape shape, const ModelOutline &outline, mlir::OpBuilder &builder) {
-  return ModelBuilder(source, evaluator, model, parameters, shape, outline, builder).build();
+                             BatchShape shape, const ModelOutline &outline, mlir::OpBuilder &builder,
+                             SmallVectorImpl<mlir::Attribute> &columns) {
+  return ModelBuilder(source, evaluator, model, parameters, shape, outline, builder, columns).build();
 }

@@ -16,8 +16,10 @@ struct BatchShape {
 };
 
 /// Appends one private function for each part of `model` at the builder's place; `parameters` holds the model's.
+/// `columns` gets an entry for each column of the dataset that the model reads.
 mlir::LogicalResult buildModel(Source &source, Evaluator &evaluator, const Model &model, Scope &parameters,
-                               BatchShape shape, const ModelOutline &outline, mlir::OpBuilder &builder);
+                               BatchShape shape, const ModelOutline &outline, mlir::OpBuilder &builder,
+                               llvm::SmallVectorImpl<mlir::Attribute> &columns);
 
 /// A model and what it was copied from.
 struct ExpandedModel {

@@ -51,6 +51,13 @@ FormedOr ModelFormulas::tensor(const Expr *expr, mlir::Value value) {
   return Formed{formula.leaf(known, reads[known]), axes & Along::columns ? width : 0, 1, expr->text};
 }
 
+Formed ModelFormulas::column(StringRef text, mlir::Value value) {
+  auto type = cast<RankedTensorType>(value.getType());
+  bool isRow = type.getRank() == 2;
+  tensors.push_back(value), reads.push_back(isRow ? Along::rows : Along::all);
+  return Formed{formula.leaf(tensors.size() - 1, reads.back()), isRow ? 0 : type.getShape().back(), 1, text};
+}
+
 LogicalResult ModelFormulas::failWidths(const Expr *expr, Formed left, Formed right) {
   StringRef op = expr->kind == Expr::Call || expr->name.empty() ? StringRef(expr->name) : expr->name;
   Formed narrow = left.width < right.width ? left : right, wide = left.width < right.width ? right : left;
@@ -242,16 +249,19 @@ FormedOr ModelFormulas::reduce(const Expr *expr, Formed x, int64_t heads) {
                     .Case("min", Element::min_over)
                     .Case("variance", Element::variance_over)
                     .Default(std::nullopt);
+  auto settled = [&]() -> FormedOr { // a row of columns is a tensor of its own, which joins with others
+    return axesOf(result) == Along::rows && readsColumns(x).first ? written(expr, result) : FormedOr(result);
+  };
   if (simple) {
     result.value = its(*simple);
-    return result;
+    return settled();
   }
   unsigned most = make(Element::stop, {its(Element::max_over)});
   unsigned power = make(Element::exp, {make(Element::sub, {value, most})});
   unsigned sum = make(Element::sum_over, {power}, over);
   result.value = expr->name == "softmax" ? make(Element::div, {power, sum})
                                          : make(Element::add, {most, make(Element::log, {sum})});
-  return result;
+  return settled();
 }
 
 /// every_head(g, n): a weight for the columns of every head; of_heads(s, n): a number for each head.
@@ -315,11 +325,38 @@ FormedOr ModelFormulas::call(const Expr *expr, ArrayRef<Formed> operands, int64_
 
 //===-- Writing -------------------------------------------------------------------------------------------------===//
 
+std::pair<bool, bool> ModelFormulas::readsColumns(Formed value) const {
+  std::pair<bool, bool> has;
+  for (unsigned each : formula.neededFor(value.value)) {
+    const nn::Formula::Term &term = formula.at(each);
+    if (term.op != Element::leaf || term.axes != Along::all)
+      continue;
+    mlir::Type its = cast<RankedTensorType>(tensors[term.leaf].getType()).getElementType();
+    (its == element ? has.second : has.first) = true;
+  }
+  return has;
+}
+
+/// Columns are in the type of sums, and a formula reads full tensors of one type.
+LogicalResult ModelFormulas::checkElements(const Expr *expr, Formed value) {
+  auto [hasColumn, hasOther] = readsColumns(value);
+  if (!hasColumn || (!hasOther && !isFull(value)))
+    return success();
+  std::string sums, own;
+  raw_string_ostream(sums) << nn::sumType(element);
+  raw_string_ostream(own) << element;
+  return evaluator.fail(expr->at, "`" + value.text + "` reads a column with several values a token, which are " + sums +
+                                      (hasOther ? ", together with tensors that are " : ", and is written as ") + own +
+                                      "; reduce them to one number for each token first, as in sum(..)");
+}
+
 FailureOr<nn::MapOp> ModelFormulas::map(const Expr *expr, Formed value, unsigned axes) {
   auto isLeaf = [&](unsigned each) { return formula.at(each).op == Element::leaf; };
   if (int64_t count = count_if(formula.neededFor(value.value), isLeaf); count > kMostTensors)
     return evaluator.fail(expr->at,
                           "this formula reads " + Twine(count) + " tensors; expected at most " + Twine(kMostTensors));
+  if (failed(checkElements(expr, value)))
+    return failure();
   SmallVector<nn::Formula::Made> gives = {{value.value, axes}};
   for (unsigned row : nn::rowsToKeep(formula, value.value))
     gives.push_back({row, formula.at(row).axes});
@@ -348,7 +385,7 @@ FormedOr ModelFormulas::written(const Expr *expr, Formed row) {
 FailureOr<mlir::Value> ModelFormulas::write(const Expr *expr, Formed value, StringRef reader) {
   unsigned axes = axesOf(value);
   if (formula.at(value.value).op == Element::leaf && isFull(value))
-    return tensors[formula.at(value.value).leaf];
+    return failed(checkElements(expr, value)) ? FailureOr<mlir::Value>() : tensors[formula.at(value.value).leaf];
   if (isCondition(value))
     return evaluator.fail(expr->at, "`" + value.text + "` is a condition; only where(condition, x, y) reads one");
   if (!(axes & Along::rows))

@@ -19,7 +19,9 @@ public:
   };
   using FormedOr = mlir::FailureOr<Formed>;
 
-  ModelFormulas(Evaluator &evaluator, mlir::OpBuilder &builder) : evaluator(evaluator), builder(builder) {}
+  /// Tensors that are written have this element type.
+  ModelFormulas(Evaluator &evaluator, mlir::OpBuilder &builder, mlir::Type element)
+      : evaluator(evaluator), builder(builder), element(element) {}
   void clear();
 
   /// Whether formulas have a function of this name.
@@ -27,6 +29,8 @@ public:
   static ArrayRef<StringRef> functionNames();
 
   FormedOr tensor(const Expr *expr, mlir::Value value);
+  /// A column of the dataset, [b, s] or [b, s, k] of numbers.
+  Formed column(StringRef text, mlir::Value value);
   Formed number(const Expr *expr, double number) { return {formula.number(number), 0, 1, expr->text}; }
   /// An operator, or a comparison, which may be a chain.
   FormedOr apply(const Expr *expr, ArrayRef<Formed> operands);
@@ -58,9 +62,13 @@ private:
   FormedOr written(const Expr *expr, Formed row);
   mlir::FailureOr<mlir::Value> store(const Expr *expr, Formed value, unsigned axes);
   mlir::FailureOr<nn::MapOp> map(const Expr *expr, Formed value, unsigned axes);
+  mlir::LogicalResult checkElements(const Expr *expr, Formed value);
+  /// Whether full tensors that it reads are columns, or others, in another type than what is written.
+  std::pair<bool, bool> readsColumns(Formed value) const;
 
   Evaluator &evaluator;
   mlir::OpBuilder &builder;
+  mlir::Type element;
   nn::Formula formula;
   llvm::SmallVector<mlir::Value> tensors; ///< that are read
   llvm::SmallVector<unsigned> reads;      ///< their axes

@@ -1,9 +1,10 @@
-// Values that a part of a model takes from another one than the part before it: `part head(x, targets, e from embed)`.
+// What a part reads by name beside the value of the part before: `part head(x, e from embed)`, and columns of datasets.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_FRONTEND_MODELSKIPS_H
 #define PP_FRONTEND_MODELSKIPS_H
 
-#include "frontend/evaluate/Evaluator.h"
+#include "frontend/model/Model.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
 #include "llvm/ADT/StringMap.h"
 
@@ -30,6 +31,38 @@ private:
   const Model &model;
   mlir::OpBuilder &builder;
   llvm::StringMap<mlir::Type> types; ///< by name, once the part is built
+};
+
+/// The columns of the dataset that a model declares; its last part reads them.
+class ModelColumns {
+public:
+  ModelColumns(Evaluator &evaluator, const Model &model, Scope &parameters, BatchShape shape, mlir::Builder builder)
+      : evaluator(evaluator), model(model), parameters(parameters), shape(shape), builder(builder) {}
+
+  /// Finds widths and defaults.
+  mlir::LogicalResult read();
+  struct Column {
+    Name name;
+    mlir::RankedTensorType type; ///< [b, s] or [b, s, k]: i32, or the type of sums
+    mlir::DictionaryAttr said;   ///< name, width, int, default: an entry of the program's `columns`
+    bool isInt() const { return type.getElementType().isInteger(32); }
+  };
+  ArrayRef<Column> all() const { return columns; }
+  const Column *find(StringRef name) const;
+  /// Numbers the columns that are read, of those that are arguments from number `first` on, and erases the others.
+  /// The list of those that stay is the program's `columns`.
+  void finish(mlir::func::FuncOp part, unsigned first, llvm::SmallVectorImpl<mlir::Attribute> &list);
+
+private:
+  mlir::FailureOr<Column> columnOf(const ColumnDeclaration &declared);
+  mlir::FailureOr<mlir::Attribute> absentOf(const ColumnDeclaration &declared);
+
+  Evaluator &evaluator;
+  const Model &model;
+  Scope &parameters;
+  BatchShape shape;
+  mlir::Builder builder;
+  llvm::SmallVector<Column> columns;
 };
 
 } // namespace pp

@@ -235,6 +235,14 @@ struct WeightDeclaration {
   Expr *condition = nullptr;  // `if c`: where it does not hold, the weight is not there
 };
 
+/// `column ids[16] int = 0`: what the dataset has for each token.
+struct ColumnDeclaration {
+  Name name;
+  Expr *width = nullptr; ///< null: one value a token
+  bool isInt = false;
+  Expr *absent = nullptr; ///< the value of all tokens of a dataset without the column; null: there is none
+};
+
 struct ModelPart {
   struct Definition {
     ArrayRef<Name> names;
@@ -261,6 +269,7 @@ struct LayerVariable {
 
 struct Model : Declaration {
   ArrayRef<WeightDeclaration> weights;
+  ArrayRef<ColumnDeclaration> columns;
   ArrayRef<ModelPart> parts; ///< in the order of the text
   ArrayRef<Name> kinds;      ///< of layers; the text is empty for `layer { .. }`
   Block requirements;        ///< `require ..` about the parameters

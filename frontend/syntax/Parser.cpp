@@ -117,6 +117,7 @@ private:
     unsigned before = mishaps, inParts = 0;
     head(*node, /*roles=*/false, /*isOptional=*/false);
     SmallVector<WeightDeclaration> shared;
+    SmallVector<ColumnDeclaration> columns;
     SmallVector<ModelPart> parts;
     SmallVector<Name> kinds;
     SmallVector<Statement *> requirements;
@@ -136,6 +137,8 @@ private:
         requirements.push_back(statement());
       else if (at("layers"))
         kindOf(*node);
+      else if (takeName("column"))
+        append_range(columns, list<ColumnDeclaration>([&] { return column(); }));
       else if (peek().kind == Token::Name && peek().text == "layer")
         layer(*node, kinds, addPart);
       else
@@ -146,6 +149,7 @@ private:
     node->requirements = keep(ArrayRef<Statement *>(requirements));
     node->kinds = keep(ArrayRef<Name>(kinds));
     node->weights = keep(ArrayRef<WeightDeclaration>(shared));
+    node->columns = keep(ArrayRef<ColumnDeclaration>(columns));
     node->parts = keep(ArrayRef<ModelPart>(parts));
     allowsNumbers = allowsLabels = false;
     return node;
@@ -188,8 +192,8 @@ private:
     ModelPart made;
     made.kind = kind;
     if (!at("part"))
-      failExpected(kind ? "`part`" : "`part`, `layer`, `layers`, `require` or `weight`",
-                   {"part", "layer", "layers", "require", "weight"});
+      failExpected(kind ? "`part`" : "`part`, `layer`, `layers`, `require`, `weight` or `column`",
+                   {"part", "layer", "layers", "require", "weight", "column"});
     next();
     made.name = expectName();
     expect("(");
@@ -246,6 +250,19 @@ private:
         made.condition = expression();
       into.push_back(made);
     } while (take(","));
+  }
+
+  ColumnDeclaration column() {
+    ColumnDeclaration made;
+    made.name = expectName();
+    if (take("[")) {
+      made.width = expression();
+      expect("]");
+    }
+    made.isInt = takeName("int");
+    if (take("="))
+      made.absent = expression();
+    return made;
   }
 
   bool takeName(StringRef text) {

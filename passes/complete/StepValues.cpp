@@ -24,10 +24,11 @@ ThingAttr StepValues::attr(Thing thing) const {
   if (thing.piece < 0)
     return ThingAttr::get(context, thing.role, coordOf("norm"));
   if (thing.role == Role::data) {
-    int64_t places = thing.piece / kDataKinds;
+    int64_t number = thing.piece / kDataKinds;
+    bool isNumbered = number > 0 || dataKind(thing) == BindingKind::column;
     return ThingAttr::get(context, thing.role,
                           CoordAttr::get(context, StringAttr::get(context, stringifyBindingKind(dataKind(thing))),
-                                         places ? places : -1, thing.microbatch, thing.slice));
+                                         isNumbered ? number : -1, thing.microbatch, thing.slice));
   }
   return ThingAttr::get(context, thing.role, pieces.coordOf(thing.piece).with(thing.microbatch, thing.slice));
 }
@@ -73,6 +74,7 @@ Role StepValues::roleOf(GroupKind kind) {
   case GroupKind::starts:
   case GroupKind::positions:
   case GroupKind::rows:
+  case GroupKind::column:
     return Role::data;
   case GroupKind::query:
   case GroupKind::dquery:

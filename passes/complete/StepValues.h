@@ -65,9 +65,9 @@ public:
   std::string str(Thing thing) const { return attr(thing).str(); }
   pipeline::PlaceAttr place(llvm::ArrayRef<int64_t> ranks, pipeline::Layout layout = pipeline::Layout::full) const;
   pipeline::ValType typeOn(pipeline::Role role, mlir::TupleType payload, int64_t rank) const;
-  /// The number of data so many places on, in a thing.
-  static int64_t dataNumber(pipeline::BindingKind kind, int64_t places) {
-    return static_cast<int64_t>(kind) + kDataKinds * std::max<int64_t>(places, 0);
+  /// The number of data so many places on, or of a column, in a thing.
+  static int64_t dataNumber(pipeline::BindingKind kind, int64_t number) {
+    return static_cast<int64_t>(kind) + kDataKinds * std::max<int64_t>(number, 0);
   }
   static pipeline::BindingKind dataKind(Thing data) {
     return static_cast<pipeline::BindingKind>(data.piece % kDataKinds);

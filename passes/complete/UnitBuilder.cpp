@@ -36,8 +36,8 @@ void UnitBuilder::setShare(TaskOp task, const TaskBody &body, const TaskBody &wh
 
 //===-- Inputs --------------------------------------------------------------------------------------------------===//
 
-Value UnitBuilder::dataInput(BindingKind kind, CoordAttr unit, int64_t rank, TupleType payload, int64_t places) {
-  Thing data = step.thing(Role::data, StepValues::dataNumber(kind, places), unit);
+Value UnitBuilder::dataInput(BindingKind kind, CoordAttr unit, int64_t rank, TupleType payload, int64_t number) {
+  Thing data = step.thing(Role::data, StepValues::dataNumber(kind, number), unit);
   if (!step.has({data, rank}))
     step.set({data, rank}, step.addInput(data, step.typeOn(Role::data, payload, rank), stringifyBindingKind(kind)));
   return step.get({data, rank}, step.program.getLoc());

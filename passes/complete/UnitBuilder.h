@@ -33,9 +33,10 @@ public:
   /// The attention that ran ahead of the unit so far.
   void setPartAhead(pipeline::UnitIdAttr unit, mlir::Value part) { partsAhead[unit] = part; }
 
-  /// The trainer's data for a microbatch and slice: `tokens`, `starts`; `places`: so many places further on.
+  /// The trainer's data for a microbatch and slice: `tokens`, `starts`; `number`: so many places further on, or
+  /// the column's.
   mlir::Value dataInput(pipeline::BindingKind kind, pipeline::CoordAttr unit, int64_t rank, mlir::TupleType payload,
-                        int64_t places = 0);
+                        int64_t number = 0);
 
 private:
   StepValues &step;

@@ -42,8 +42,11 @@ Value PieceGraph::argumentOf(func::FuncOp part, unsigned number, unsigned &weigh
   auto data = part.getArgAttrOfType<StringAttr>(number, nn::kDataAttr);
   if (!data)
     return {};
-  if (auto places = part.getArgAttrOfType<IntegerAttr>(number, nn::kAheadAttr)) {
-    Value &value = ahead[{*symbolizeGroupKind(data.getValue()), places.getInt()}];
+  auto which = part.getArgAttrOfType<IntegerAttr>(number, nn::kAheadAttr);
+  if (data == "column")
+    which = part.getArgAttrOfType<IntegerAttr>(number, nn::kColumnAttr);
+  if (which) {
+    Value &value = numbered[{*symbolizeGroupKind(data.getValue()), which.getInt()}];
     if (!value)
       value = scratch.addArguments({slice.typeIn(part.getArgumentTypes()[number], slice.number)}).front();
     return value;
@@ -221,6 +224,8 @@ LogicalResult PieceGraph::differentiate(bool first) {
     types.push_back(piece.gradType(cast<RankedTensorType>(weight.getType())));
   grads = scratch.addArguments(types);
   gradients.weights.insert(weights.begin(), weights.end());
+  for (auto &[name, value] : numbered)
+    gradients.data.insert(value);
   if (!first)
     for (auto [weight, grad] : llvm::zip(trained(), grads))
       gradients.set(weight, widenGrad(gradients.builder, piece.loc, grad));
@@ -374,13 +379,13 @@ SmallVector<Group> PieceGraph::dataGroups() const {
                                {GroupKind::starts, starts},   {GroupKind::positions, positions},
                                {GroupKind::rows, rows}};
   groups.append(skipGroups(GroupKind::act, skips));
-  groups.append(groupsAhead());
+  groups.append(numberedGroups());
   return groups;
 }
 
-SmallVector<Group> PieceGraph::groupsAhead() const {
+SmallVector<Group> PieceGraph::numberedGroups() const {
   SmallVector<Group> groups;
-  for (auto &[name, value] : ahead)
+  for (auto &[name, value] : numbered)
     groups.push_back({{name.first, name.second}, {value}});
   return groups;
 }
@@ -457,7 +462,7 @@ LogicalResult PieceGraph::writeBackward(bool first) {
                                   pendingGroups());
   given.append({{GroupKind::dact, dact}, {GroupKind::dkeys, dkeys}, {GroupKind::grad, grads}});
   given.append(skipGroups(GroupKind::act, skips));
-  given.append(groupsAhead());
+  given.append(numberedGroups());
   given.append(skipGroups(GroupKind::dact, dskips));
   return write(identity(Phase::W, variant), given, {{GroupKind::grad, gradOut, !first}});
 }

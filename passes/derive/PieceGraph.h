@@ -77,7 +77,7 @@ private:
   /// The values that I leaves for W: one group, or one for each cut if units of the piece are cut.
   llvm::SmallVector<Group> pendingGroups() const;
   llvm::SmallVector<Group> dataGroups() const;
-  llvm::SmallVector<Group> groupsAhead() const;
+  llvm::SmallVector<Group> numberedGroups() const;
   void lowerConcats();
   // DeriveAhead.cpp
   mlir::LogicalResult writeForwardAhead(const CutRequest &cut);
@@ -151,7 +151,8 @@ private:
   llvm::SmallVector<mlir::Value> keys, dkeys;     ///< k and v for the piece after, and their gradients, which come in
   llvm::SmallVector<mlir::Value> stats, statsOut; ///< of a loss over shards: all of them, and this one's
   llvm::SmallVector<mlir::Value> actOut, dactOut, gradSums, gradOut, kept, stash, pending;
-  std::map<std::pair<pipeline::GroupKind, int64_t>, mlir::Value> ahead; ///< data so many places on
+  std::map<std::pair<pipeline::GroupKind, int64_t>, mlir::Value>
+      numbered; ///< data so many places on, and columns
   mlir::Value loss, furtherLoss;
   llvm::SmallVector<mlir::Value> losses() const {
     return furtherLoss ? llvm::SmallVector<mlir::Value>{loss, furtherLoss} : llvm::SmallVector<mlir::Value>{loss};

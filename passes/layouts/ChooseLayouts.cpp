@@ -144,7 +144,7 @@ private:
 
 } // namespace
 
-/// Data has no layout; what comes from other parts by name, and statistics, are whole.
+/// Integers have no layout; what comes from other parts by name, and statistics, are whole.
 void Chooser::enter(State &state, func::FuncOp part, ArrayRef<DeviceLayout> before) const {
   state.forms.clear();
   SmallVector<BlockArgument> flow = flowOf(part);
@@ -152,8 +152,8 @@ void Chooser::enter(State &state, func::FuncOp part, ArrayRef<DeviceLayout> befo
     if (hasAttribute(argument, nn::kWeightAttr))
       continue;
     auto *place = llvm::find(flow, argument);
-    DeviceLayout layout =
-        hasAttribute(argument, nn::kDataAttr) ? DeviceLayout::of(LayoutKind::none) : DeviceLayout::of(LayoutKind::full);
+    DeviceLayout layout = hasAttribute(argument, nn::kDataAttr) ? nn::layoutOfData(argument.getType())
+                                                                : DeviceLayout::of(LayoutKind::full);
     if (place != flow.end() && static_cast<size_t>(place - flow.begin()) < before.size())
       layout = before[place - flow.begin()];
     else if (place != flow.end())

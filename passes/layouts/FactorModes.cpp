@@ -332,6 +332,9 @@ static bool areOf(const Mode &mode, ArrayRef<DeviceLayout> given, const StatedOp
   };
   return llvm::all_of(llvm::zip(mode.operands, given, its.operands), [&](auto each) {
     auto &[wanted, layout, port] = each;
+    if (layout.kind == LayoutKind::data) // each device has all of its rows, and counts it once
+      return isWhole(wanted) || wanted.kind == LayoutKind::none ||
+             (its.axis == Axis::context && wanted.kind == LayoutKind::rows);
     return layout.kind == LayoutKind::none || layout == wanted ||
            (port.hasNoGradient && isWhole(layout) && isWhole(wanted));
   });

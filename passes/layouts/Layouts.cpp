@@ -27,7 +27,7 @@ DeviceLayout DeviceLayout::transposed() const {
 }
 
 std::string DeviceLayout::text() const {
-  static constexpr llvm::StringRef kNames[] = {"none", "full", "copy", "shard", "rows", "partial"};
+  static constexpr llvm::StringRef kNames[] = {"none", "data", "full", "copy", "shard", "rows", "partial"};
   std::string text = kNames[static_cast<size_t>(kind)].str();
   if (kind == LayoutKind::shard)
     text += " " + std::to_string(dim);
@@ -148,6 +148,10 @@ static Results overContext(Operation *op, const DeviceLayout &x) {
       .Case([&](PlacePieceOp) { return give(x == kHeadVector, kPartial); })
       .Case([&](AllReduceOp) { return give(x == kPartial, kCopy); }) // counts, which have no gradient
       .Default(Results());
+}
+
+DeviceLayout layoutOfData(Type data) {
+  return isa<FloatType>(cast<RankedTensorType>(data).getElementType()) ? DeviceLayout::of(LayoutKind::data) : kNone;
 }
 
 AxesAttr axesOfExchange(Operation *op) {

@@ -12,6 +12,7 @@ namespace pp::nn {
 struct DeviceLayout {
   enum class Kind {
     none,    ///< it has no gradient and fits every rule: integers, zeros
+    data,    ///< numbers of the dataset: all have those of their rows, and it has no gradient
     full,    ///< all have it, and all compute and get all of its gradient
     copy,    ///< all have it; its gradient is the sum of what they get
     shard,   ///< each has one of equal pieces of a dimension
@@ -69,6 +70,9 @@ std::string whatCounts(mlir::Operation *op, Axis axis);
 
 /// How many elements of a dimension of this size a device has; what is beyond the end does not exist.
 int64_t localSize(int64_t whole, const DeviceLayout &layout, int64_t devices);
+
+/// That of what the trainer reads from files.
+DeviceLayout layoutOfData(mlir::Type data);
 
 /// That of a weight which is declared so.
 DeviceLayout layoutOf(WeightAttr declared);

@@ -108,7 +108,8 @@ std::optional<Layouts> LayoutVerifier::layoutsOf(BodyAttr body, GroupName name, 
     return layouts ? std::optional(transposed(*layouts)) : std::nullopt;
   };
   if (name.data())
-    return all(DeviceLayout::of(LayoutKind::none));
+    return all(ofExperts() || payload.size() == 0 ? DeviceLayout::of(LayoutKind::none)
+                                                  : nn::layoutOfData(payload.getType(0)));
   switch (name.kind) {
   case GroupKind::weight:
     return ofWeights(/*isGradient=*/false);

@@ -39,6 +39,7 @@ static constexpr GroupRule groupRules[] = {
     {GroupKind::positions, What::positions, LabelSpan::Tokens},
     {GroupKind::rows, What::rows, LabelSpan::Tokens},
     {GroupKind::undo, What::undo, LabelSpan::Piece},
+    {GroupKind::column, What::column, LabelSpan::Tokens},
 };
 
 static constexpr BodyRule bodyRules[] = {

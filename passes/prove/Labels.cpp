@@ -59,6 +59,8 @@ std::string Label::str(const Pieces &pieces) const {
     return "`data(positions, " + data + ")`";
   case What::rows:
     return "`data(rows, " + data + ")`";
+  case What::column:
+    return "`data(column " + std::to_string(shard) + ", " + data + ")`";
   case What::loss:
     return "the loss of microbatch " + std::to_string(microbatch);
   case What::norm:

@@ -36,6 +36,7 @@ enum class What : uint8_t {
   starts,
   positions,
   rows,
+  column,
   weight,
   opt,
   fresh,
@@ -57,7 +58,8 @@ struct Label {
   bool part = false;    ///< of a gradient or weights: a replica has it in its shard alone, and other values beside it
   int32_t version = 0;
   int32_t piece = -1, microbatch = -1, slice = -1;
-  /// -1: the whole. Of data how many places on, if any. Where units are cut, of which attention, or made by which step.
+  /// -1: the whole. Of data how many places on, if any, or which column. Where units are cut, of which attention, or
+  /// made by which step.
   int32_t shard = -1;
 
   bool operator==(const Label &other) const {

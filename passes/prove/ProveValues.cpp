@@ -159,6 +159,7 @@ private:
                                      {BindingKind::starts, What::starts, true, false},
                                      {BindingKind::positions, What::positions, true, false},
                                      {BindingKind::rows, What::rows, true, false},
+                                     {BindingKind::column, What::column, true, false},
                                      {BindingKind::undo, What::undo, true, true}};
     auto *kind = llvm::find_if(kinds, [&](const Kind &kind) { return kind.kind == binding.getKind(); });
     Label label;
@@ -167,7 +168,8 @@ private:
       label.piece = numbers.lookup(binding.getPiece());
     label.microbatch = binding.getMicrobatch();
     label.slice = binding.getSlice();
-    label.shard = binding.getAhead() > 0 ? binding.getAhead() : binding.getShard();
+    bool isNumbered = binding.isColumn() || binding.getAhead() > 0;
+    label.shard = isNumbered ? binding.getNumber() : binding.getShard();
     label.version = -binding.getBack();
     keepsOld |= binding.getBack() > 0;
     if (kind->what == What::undo)

@@ -25,7 +25,7 @@ ACTIONS = {"run": [{"run"}, set("FBIWRU"), str, "pieces", "mb", ["values"], ["va
            "wait": [{"wait"}, "messages", END, LINE, ["values"]]}
 BIND = {"kind": {"weight", "opt", "grad", "previous", "undo"}, "piece": "pieces", "shard?": "ranks",
         "save?": bool}
-DATA = {"kind": {"tokens", "targets", "source", "starts", "positions", "rows", "loss", "norm"}, "mb?": "mb"}
+DATA = {"kind": {"tokens", "targets", "source", "starts", "positions", "rows", "column", "loss", "norm"}, "mb?": "mb"}
 VALUE = {"role": str, "label": str, "piece": PIECE, "mb": "mb", "host": bool, "bind": (None, BIND, DATA)}
 MESSAGE = {"kind": {"p2p", "host", *GROUPS}, "role": str, "piece": PIECE, "mb": "mb", "of": ({"all"}, "ties"),
            "lane": ("lanes", None), "place": (int, None), "ranks": ["ranks"], "root": ("ranks", None),

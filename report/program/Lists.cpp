@@ -256,6 +256,8 @@ json::Object ProgramLists::bindingOf(BindingAttr binding) const {
   for (auto [name, number] : {std::pair("back", binding.getBack()), std::pair("ahead", binding.getAhead())})
     if (number > 0)
       bind[name] = number;
+  if (binding.isColumn())
+    bind["number"] = binding.getNumber();
   return bind;
 }
 

@@ -208,6 +208,32 @@ void Rows::read(int64_t n, What what, int32_t *out, int64_t from, int64_t count,
     out[t - from] = rest;
 }
 
+template <class Use> void Rows::forTargets(int64_t n, int64_t from, int64_t count, Use use) const {
+  forPieces(n, [&](const Piece &piece) {
+    const int64_t end = std::min<int64_t>(piece.column + piece.length, from + count);
+    for (int64_t t = std::max<int64_t>(piece.column, from); t < end; ++t)
+      if (const int64_t target = targetOf(piece, t - piece.column); target >= 0)
+        use(t, target);
+  });
+}
+
+void Rows::readColumn(int64_t n, size_t column, double *out, int64_t from, int64_t count) const {
+  const int64_t values = tokens->valuesOf(column);
+  std::fill_n(out, count * values, 0.0);
+  forTargets(n, from, count, [&](int64_t t, int64_t target) {
+    for (int64_t i = 0; i < values; ++i)
+      out[(t - from) * values + i] = tokens->valueOf(column, target, i);
+  });
+}
+
+double Rows::columnSum(int64_t n, size_t column) const {
+  double sum = 0;
+  forTargets(n, 0, length, [&](int64_t, int64_t target) {
+    sum += double(tokens->weightOf(target)) * tokens->valueOf(column, target, 0);
+  });
+  return sum;
+}
+
 Counted Rows::counted(int64_t n, int64_t ahead) const {
   Counted sum;
   forPieces(n, [&](const Piece &piece) {

@@ -61,6 +61,11 @@ public:
   /// Writes row `n`, or `count` places of it from `from` on. `ahead`: of tokens, targets and weights those so many
   /// places on in their document, as far as the row has them; else the pad token, -100 and 0.
   void read(int64_t n, What what, int32_t *out, int64_t from = 0, int64_t count = -1, int64_t ahead = 0) const;
+  /// Writes what a column has for the targets of row `n`, or of `count` places of it from `from` on; 0 where there is
+  /// none that counts.
+  void readColumn(int64_t n, size_t column, double *out, int64_t from, int64_t count) const;
+  /// The sum of a column with one value for each token, times the weight, over the targets of row `n` that count.
+  [[nodiscard]] double columnSum(int64_t n, size_t column) const;
   /// The targets of row `n` that count; `ahead`: of those so many places on.
   [[nodiscard]] Counted counted(int64_t n, int64_t ahead = 0) const;
   /// The number of tokens in row `n`.
@@ -82,6 +87,8 @@ private:
   [[nodiscard]] Epoch pack(int64_t number, int64_t firstRow) const;
   /// Calls `use(piece)` for the pieces of a row.
   template <class Use> void forPieces(int64_t n, Use use) const;
+  /// Calls `use(place of the row, target)` for those of these places whose target counts.
+  template <class Use> void forTargets(int64_t n, int64_t from, int64_t count, Use use) const;
   /// The number of rows in a stream's epoch that has row 0.
   [[nodiscard]] int64_t firstWindows() const;
   [[nodiscard]] Place placeOfWindow(int64_t n) const;

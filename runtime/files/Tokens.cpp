@@ -68,6 +68,20 @@ std::string binaryKind(std::string_view body) {
   return isText(body.substr(0, sampleBytes)) ? "" : "neither UTF-8 text nor a token file of llm.c";
 }
 
+double readInt(const void *data, int64_t i) {
+  int32_t value = 0;
+  memcpy(&value, static_cast<const char *>(data) + i * int64_t(sizeof value), sizeof value);
+  return value;
+}
+double readByte(const void *data, int64_t i) { return static_cast<const uint8_t *>(data)[i]; }
+
+/// Of a column's type; null if columns have no such type.
+SafeTensors::Reader columnReader(const std::string &type, bool isInt) {
+  if (type == "I32" || type == "U8")
+    return type == "U8" ? readByte : readInt;
+  return isInt || type == "F64" ? nullptr : SafeTensors::readerOf(type);
+}
+
 } // namespace
 
 std::string tokenPath(const std::string &data) { return widthSaid(data) ? data.substr(data.find(':') + 1) : data; }
@@ -76,19 +90,31 @@ Tokens::Tokens() = default;
 
 Tokens::~Tokens() = default;
 
-Status Tokens::open(const std::string &data, int64_t vocab, uint64_t seed, bool check) {
+Status Tokens::open(const std::string &data, int64_t vocab, uint64_t seed, bool check,
+                    const std::vector<ColumnSpec> &specs) {
   this->vocab = vocab;
   this->seed = seed;
   random = data == "random";
-  if (random)
-    return {};
   std::string path = tokenPath(data);
+  if (random) {
+    for (const ColumnSpec &spec : specs)
+      columns.push_back({spec.values(), spec.absent.value_or(0)});
+    return {};
+  }
   if (std::string index = path + ".idx"; !widthSaid(data) && access(index.c_str(), F_OK) == 0) {
     PP_TRY(readMegatron(path));
   } else {
     PP_TRY(readFormat(path, widthSaid(data)));
   }
-  return check ? checkTokens(path) : Status();
+  if (dataset)
+    PP_TRY(checkNames(path, !specs.empty()));
+  for (const ColumnSpec &spec : specs)
+    PP_TRY(readColumn(path, spec));
+  if (check)
+    PP_TRY(checkTokens(path));
+  for (size_t number = 0; check && number < specs.size(); ++number)
+    PP_TRY(checkColumn(path, specs[number], number));
+  return {};
 }
 
 Status Tokens::checkTokens(const std::string &path) const {
@@ -130,9 +156,6 @@ Status Tokens::readFormat(const std::string &path, int64_t tokenBytes) {
 Status Tokens::readDataset(const std::string &path) {
   dataset = std::make_unique<SafeTensors>();
   PP_TRY(dataset->open(path));
-  for (const auto &[name, tensor] : dataset->tensors())
-    if (name != "tokens" && name != "documents" && name != "counted")
-      return invalid("data `", path, "` has `", name, "`; a program can read `tokens`, `documents` and `counted` only");
   auto found = dataset->tensors().find("tokens");
   if (found == dataset->tensors().end() || found->second.shape.size() != 1)
     return invalid("data `", path, "` has no `tokens` of one dimension");
@@ -144,6 +167,64 @@ Status Tokens::readDataset(const std::string &path) {
   first = dataset->data(tensor);
   PP_TRY(readDocuments(path));
   return readCounted(path);
+}
+
+/// What no program could read is a mistake, and so is a column for a model that knows of none.
+Status Tokens::checkNames(const std::string &path, bool readsColumns) const {
+  for (const auto &[name, tensor] : dataset->tensors()) {
+    const bool isColumn = (tensor.shape.size() == 1 || tensor.shape.size() == 2) && tensor.shape[0] == tokens &&
+                          columnReader(tensor.type, false);
+    if (name == "tokens" || name == "documents" || name == "counted" || (isColumn && readsColumns))
+      continue;
+    if (!readsColumns)
+      return invalid("data `", path, "` has `", name, "`; a program can read `tokens`, `documents` and `counted`, and "
+                     "columns that its model declares");
+    return invalid("data `", path, "` has `", name, "`, ", tensor.type, " ", shapeText(tensor.shape),
+                   "; beside `tokens`, `documents` and `counted` a dataset has columns, [", tokens, "] or [", tokens,
+                   ", k] of type F32, BF16, F16, I32 or U8");
+  }
+  return {};
+}
+
+Status Tokens::readColumn(const std::string &path, const ColumnSpec &spec) {
+  Column column = {spec.values(), spec.absent.value_or(0)};
+  const auto *known = dataset ? &dataset->tensors() : nullptr;
+  auto found = known ? known->find(spec.name) : std::map<std::string, FileTensor>::const_iterator();
+  if (!known || found == known->end()) {
+    columns.push_back(column);
+    std::string has;
+    for (auto each = known ? known->begin() : found; known && each != known->end(); ++each)
+      has += text(has.empty() ? "it has `" : ", `", each->first, "`");
+    if (!spec.absent)
+      return invalid("data `", path, "` has no column `", spec.name, "`, which the model reads; ",
+                     known ? has : "it has tokens alone, and a .safetensors dataset may have columns");
+    return {};
+  }
+  const FileTensor &tensor = found->second;
+  std::vector<int64_t> shape = {tokens};
+  if (spec.width > 0)
+    shape.push_back(spec.width);
+  column.read = columnReader(tensor.type, spec.isInt);
+  column.bytes = {dataset->data(tensor), size_t(tensor.end - tensor.begin)};
+  if (tensor.shape != shape || !column.read)
+    return invalid("column `", spec.name, "` of `", path, "` is ", tensor.type, " ", shapeText(tensor.shape),
+                   "; the model reads ", spec.isInt ? "ints" : "numbers", ", ", shapeText(shape), " of type ",
+                   spec.isInt ? "I32 or U8" : "F32, BF16, F16, I32 or U8");
+  columns.push_back(column);
+  return {};
+}
+
+Status Tokens::checkColumn(const std::string &path, const ColumnSpec &spec, size_t number) const {
+  const int64_t values = columns[number].values;
+  for (int64_t i = 0; columns[number].read && i < tokens * values; ++i) {
+    const double value = columns[number].read(columns[number].bytes.data(), i);
+    const bool fits = spec.isInt ? value >= 0 && value < double(vocab) : std::isfinite(value);
+    if (!fits && isCounted(i / values))
+      return invalid("column `", spec.name, "` of `", path, "` has ", value, " at token ", i / values,
+                     values > 1 ? text(", value ", i % values) : std::string(), "; expected ",
+                     spec.isInt ? text("a token of the vocabulary, 0 to ", vocab - 1) : "a finite number");
+  }
+  return {};
 }
 
 Status Tokens::readDocuments(const std::string &path) {
@@ -283,13 +364,16 @@ float Tokens::weightOf(int64_t position) const {
   return weight;
 }
 
-/// The bytes that the program reads: the tokens, and with documents their begins and which tokens count.
+/// The bytes that the program reads: the tokens, its columns, and with documents their begins and which tokens count.
 std::vector<std::string_view> Tokens::contents(bool withDocuments) const {
   std::vector<std::string_view> all = {{first, size_t(tokens * width)}};
   if (withDocuments && !begins.empty())
     all.emplace_back(reinterpret_cast<const char *>(begins.data()), begins.size() * sizeof(int64_t));
   if (withDocuments && counts)
     all.emplace_back(counts, size_t(tokens) * (weighted ? sizeof(float) : 1));
+  for (const Column &column : columns)
+    if (column.read)
+      all.push_back(column.bytes);
   return all;
 }
 

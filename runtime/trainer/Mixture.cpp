@@ -106,14 +106,15 @@ Status readMixture(const std::string &data, std::vector<MixedFile> &files) {
                        : Status();
 }
 
-Status Mixture::open(const std::string &data, int64_t vocab, uint64_t seed, bool check) {
+Status Mixture::open(const std::string &data, int64_t vocab, uint64_t seed, bool check,
+                     const std::vector<ColumnSpec> &columns) {
   std::vector<MixedFile> files;
   PP_TRY(readMixture(data, files));
   PP_TRY(openStages(data, files));
   for (const MixedFile &file : files) {
     Source &source = sources.emplace_back();
     source.data = file.data;
-    PP_TRY(source.tokens.open(file.data, vocab, seed, check));
+    PP_TRY(source.tokens.open(file.data, vocab, seed, check, columns));
   }
   return {};
 }
@@ -318,6 +319,16 @@ void Mixture::cover(int64_t begin, int64_t end) {
 void Mixture::read(int64_t n, Rows::What what, int32_t *out, int64_t from, int64_t count, int64_t ahead) const {
   const Place place = placeOf(n);
   sources[place.source].rows.read(place.row, what, out, from, count, ahead);
+}
+
+void Mixture::readColumn(int64_t n, size_t column, double *out, int64_t from, int64_t count) const {
+  const Place place = placeOf(n);
+  sources[place.source].rows.readColumn(place.row, column, out, from, count);
+}
+
+double Mixture::columnSum(int64_t n, size_t column) const {
+  const Place place = placeOf(n);
+  return sources[place.source].rows.columnSum(place.row, column);
 }
 
 Counted Mixture::counted(int64_t n, int64_t ahead) const {

@@ -27,7 +27,8 @@ Status readMixture(const std::string &data, std::vector<MixedFile> &files);
 
 class Mixture {
 public:
-  Status open(const std::string &data, int64_t vocab, uint64_t seed, bool check);
+  Status open(const std::string &data, int64_t vocab, uint64_t seed, bool check,
+              const std::vector<ColumnSpec> &columns = {});
   /// Says how all files are cut into rows.
   Status cut(int64_t length, Packing packing, int32_t pad);
   /// From now on each file has its own random order; the first file has the order of this seed.
@@ -53,6 +54,8 @@ public:
   /// As of Rows.
   void cover(int64_t begin, int64_t end);
   void read(int64_t n, Rows::What what, int32_t *out, int64_t from = 0, int64_t count = -1, int64_t ahead = 0) const;
+  void readColumn(int64_t n, size_t column, double *out, int64_t from, int64_t count) const;
+  [[nodiscard]] double columnSum(int64_t n, size_t column) const;
   [[nodiscard]] Counted counted(int64_t n, int64_t ahead) const;
   [[nodiscard]] int64_t filled(int64_t n) const;
 

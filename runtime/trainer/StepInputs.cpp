@@ -3,13 +3,14 @@
 #include "runtime/trainer/StepInputs.h"
 #include "runtime/device/Device.h"
 #include "runtime/files/SafeTensors.h"
+#include <cstring>
 #include <numeric>
 
 namespace pp {
 
 Status StepInputs::open(const std::string &name, const std::string &sourceData, uint64_t seed,
                         std::optional<Packing> packing, bool check) {
-  PP_TRY(data.open(name, whole.vocab, seed, check));
+  PP_TRY(data.open(name, whole.vocab, seed, check, whole.columns));
   if (data.hasCounted() && !whole.documents)
     return invalid("data `", name,
                    "` has `counted`; this program divides its loss by all targets: compile it with "
@@ -120,6 +121,14 @@ void StepInputs::setFurther(const std::vector<InputSpec> &specs, int64_t update,
   }
 }
 
+double StepInputs::columnSum(int64_t update, size_t column) const {
+  const int64_t begin = rowOf(step) + update * rowsPerUpdate();
+  double sum = 0;
+  for (int64_t row = begin; row < begin + rowsPerUpdate(); ++row)
+    sum += data.columnSum(row, column);
+  return sum;
+}
+
 double StepInputs::weight() const { return std::accumulate(weights.begin(), weights.end(), 0.0); }
 int64_t StepInputs::filled() const { return std::accumulate(tokens.begin(), tokens.end(), int64_t(0)); }
 
@@ -155,20 +164,52 @@ Status StepInputs::read(const InputSpec &its, Rows::What what, int32_t *next) {
   return {};
 }
 
+char *StepInputs::writeColumn(int64_t n, size_t column, int64_t from, int64_t count, int64_t bytes, char *next) {
+  const ColumnSpec &its = whole.columns[column];
+  values.resize(size_t(count * its.values()));
+  data.readColumn(n, column, values.data(), from, count);
+  auto put = [&](auto value) { memcpy(next, &value, sizeof value), next += sizeof value; };
+  for (double value : values)
+    if (bytes == 8)
+      put(value);
+    else if (its.isInt)
+      put(int32_t(value));
+    else
+      put(float(value));
+  return next;
+}
+
+/// A column as the device reads it: its rows of a microbatch.
+void StepInputs::readColumn(const InputSpec &its, char *next) {
+  for (int64_t row = 0; row < whole.batch; ++row)
+    for (const Run &run : runsOf(its))
+      next = writeColumn(rowOf(step) + firstRow(its.microbatch) + row, its.column, run.first, run.length,
+                         whole.columnBytes(whole.columns[its.column]), next);
+}
+
 Status StepInputs::fill(const std::vector<InputSpec> &specs, int64_t weightsAt, Device &device) {
   constexpr Rows::What whats[] = {Rows::What::Tokens, Rows::What::Targets, Rows::What::Before,
-                                  Rows::What::Starts, Rows::What::Starts,  Rows::What::Filled}; // by InputSpec::Kind
+                                  Rows::What::Starts, Rows::What::Starts,  Rows::What::Filled,
+                                  Rows::What::Targets}; // by InputSpec::Kind
   auto hasWeights = [&](const InputSpec &its) { return weightsAt >= 0 && its.kind == InputSpec::Kind::Targets; };
+  auto wordsOf = [&](const InputSpec &its) {
+    int64_t words = whole.batch * its.length;
+    if (its.kind == InputSpec::Kind::Column)
+      words *= whole.columns[its.column].values() * whole.columnBytes(whole.columns[its.column]) / 4;
+    return size_t(words);
+  };
   size_t all = 0;
   for (const InputSpec &its : specs)
-    all += size_t(whole.batch * its.length) * (hasWeights(its) ? 2 : 1);
+    all += wordsOf(its) * (hasWeights(its) ? 2 : 1);
   input.resize(all);
   std::vector<StepCopy> pieces;
   int32_t *begin = input.data();
   auto add = [&](const InputSpec &its, Rows::What what, int64_t offset) {
-    const auto count = size_t(whole.batch * its.length);
+    const size_t count = wordsOf(its);
     pieces.push_back({offset, begin, count * sizeof(int32_t)});
     begin += count;
+    if (its.kind == InputSpec::Kind::Column)
+      return readColumn(its, reinterpret_cast<char *>(begin - count)), Status();
     return read(its, what, begin - count);
   };
   for (const InputSpec &its : specs) {
@@ -187,25 +228,36 @@ std::vector<StepInputs::Column> StepInputs::columns() const {
                              {"starts", "I32", Rows::What::Starts}};
   if (hasWeights())
     out.push_back({"weights", "F32", Rows::What::Weights});
+  for (size_t i = 0; i < whole.columns.size(); ++i)
+    out.push_back({"column." + whole.columns[i].name, whole.columns[i].isInt ? "I32" : "F32", Rows::What::Targets,
+                   int64_t(i)});
   return out;
 }
 
 Status StepInputs::open(SafeTensorsWriter &file, const std::string &path, const FileTensor &first, int64_t rows,
                         const std::map<std::string, std::string> &facts) const {
   std::vector<FileTensor> tensors = {first};
-  for (const Column &its : columns())
+  for (const Column &its : columns()) {
     tensors.push_back({its.name, its.type, {rows, whole.sequence}});
+    if (its.number >= 0 && whole.columns[size_t(its.number)].width > 0)
+      tensors.back().shape.push_back(whole.columns[size_t(its.number)].width);
+  }
   return file.open(path, tensors, facts);
 }
 
 Status StepInputs::writeRows(SafeTensorsWriter &file, int64_t begin, int64_t end) {
-  input.resize(size_t(whole.sequence));
-  for (const Column &its : columns())
+  for (const Column &its : columns()) {
+    const int64_t each = its.number < 0 ? 1 : whole.columns[size_t(its.number)].values();
+    input.resize(size_t(whole.sequence * each));
     for (int64_t row = begin; row < end; ++row) {
       data.cover(row, row + 1);
-      data.read(row, its.what, input.data());
+      if (its.number < 0)
+        data.read(row, its.what, input.data());
+      else
+        writeColumn(row, size_t(its.number), 0, whole.sequence, 4, reinterpret_cast<char *>(input.data()));
       PP_TRY(file.write(input.data(), input.size() * sizeof(int32_t)));
     }
+  }
   return {};
 }
 

@@ -62,6 +62,8 @@ public:
   [[nodiscard]] double lossDivisor() const {
     return whole.documents ? divisor() : double(whole.sequencesPerStep() * whole.sequence);
   }
+  /// The sum of a column with one value for each token, times the weight, over the targets of an update that count.
+  [[nodiscard]] double columnSum(int64_t update, size_t column) const;
   /// Targets of the step that count, and the sum of their weights.
   [[nodiscard]] int64_t counted() const { return targets; }
   [[nodiscard]] double weight() const;
@@ -104,10 +106,14 @@ private:
   [[nodiscard]] std::array<Run, 2> runsOf(const InputSpec &its) const;
   [[nodiscard]] static double divisorOf(double weight) { return weight > 0 ? weight : 1; }
   Status read(const InputSpec &its, Rows::What what, int32_t *next);
+  void readColumn(const InputSpec &its, char *next);
+  /// Writes `count` places of a column of row `n` from `from` on, with values of `bytes`; returns the end.
+  char *writeColumn(int64_t n, size_t column, int64_t from, int64_t count, int64_t bytes, char *next);
   /// One kind of data that a file may have for each row, and its name.
   struct Column {
-    const char *name, *type;
+    std::string name, type;
     Rows::What what;
+    int64_t number = -1; ///< of a column of the data
   };
   [[nodiscard]] std::vector<Column> columns() const;
   /// Opens a file with `first` and the columns of so many rows.
@@ -132,6 +138,7 @@ private:
   std::vector<double> weights; ///< of targets that count, by update of the step: their sum
   std::vector<int64_t> tokens; ///< by update of the step
   std::vector<int32_t> input;  ///< all of a step's
+  std::vector<double> values;  ///< of a column, on their way
 };
 
 } // namespace pp

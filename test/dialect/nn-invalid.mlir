@@ -541,8 +541,13 @@ func.func private @part(%w: tensor<2xf32> {nn.weight = {name = "w"}})
 // -----
 
 // What else a part of a model and its arguments may carry.
-// expected-error@+1 {{expected tokens, targets, source, starts, positions or rows in `nn.data`, got "images"}}
+// expected-error@+1 {{expected tokens, targets, source, starts, positions, rows or column in `nn.data`, got "images"}}
 func.func private @part(%x: tensor<2xi32> {nn.data = "images"})
+
+// -----
+
+// expected-error@+1 {{expected the number of a column, 0 or more in `nn.column`, got -1}}
+func.func private @part(%x: tensor<1x2xf32> {nn.data = "column", nn.column = -1 : i64})
 
 // -----
 

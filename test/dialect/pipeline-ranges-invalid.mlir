@@ -609,6 +609,28 @@ pipeline.program @p ranks 1 microbatches 1 slices 2 attributes {train = {}} {
 
 // -----
 
+!s = !pipeline.slot<tuple<tensor<2xi32>>>
+
+pipeline.program @p ranks 1 microbatches 1 slices 2 attributes {train = {}} {
+  pipeline.rank 0 {
+    // expected-error@+1 {{`starts` is bound to places 1 ahead; expected 0, or more for tokens and targets}}
+    %t = pipeline.slot data "t" binding <starts mb 0 ahead 1> : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<2xi32>>>
+
+pipeline.program @p ranks 1 microbatches 1 slices 2 attributes {train = {}} {
+  pipeline.rank 0 {
+    // expected-error@+1 {{`column` has number -1; expected 0 or more}}
+    %t = pipeline.slot data "t" binding <column mb 0 number -1> : !s
+  }
+}
+
+// -----
+
 // Attributes of task functions.
 // expected-error@+1 {{expected `#pipeline.groups<..>` in `pipeline.inputs`, got ["act"]}}
 func.func private @f(tensor<2xf32>) attributes {pipeline.inputs = ["act"]}

@@ -1033,3 +1033,29 @@ func.func private @s0.F(%t: !t, %w: !w) -> !x attributes {
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
 }
+
+// -----
+
+// A term of a sum plus a column: each device would add the column.
+!x = tensor<1x4x8xf32>
+!h = tensor<1x4x4xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#b = #pipeline.weight<"b" : tensor<4x8xf32> declared <"b" zero cut <[8, 8] dim 0>>>
+#k = #pipeline.weight<"k" : tensor<8x4xf32> declared <"k" zero cut <[8, 8] dim 1>>>
+func.func private @s0.F(%x: !x, %c: tensor<1x4xf32>, %b: tensor<4x8xf32>, %k: tensor<8x4xf32>) -> !x attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, column[0] x 1, weight x 2>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %s = nn.spread %x over <tensor> : (!x) -> !x
+  %y = nn.linear %s, %k : (!x, tensor<8x4xf32>) -> !h
+  %z = nn.linear %y, %b : (!h, tensor<4x8xf32>) -> !x
+  // expected-error@below {{'nn.map' op in `s0.F` has no rule for `tensor = 2`: operand 0 is partial, operand 1 is data}}
+  %r = nn.map reads(%z: "thd", %c: "t") makes("thd") heads 1 {
+  ^bb0(%a: f32, %d: f32):
+    %m = arith.addf %a, %d : f32
+    nn.give %m : f32
+  } : (!x, tensor<1x4xf32>) -> !x
+  return %r : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#b, #k]}
+}

@@ -142,6 +142,51 @@ def check_weights(folder):
         assert "in.jsonl:1: " in said and what in said, said
 
 
+def column_of(folder, name):
+    """The type, shape and values of a column of what was written last."""
+    with open(os.path.join(folder, "out.safetensors"), "rb") as file:
+        body = file.read()
+    (size,) = struct.unpack("<Q", body[:8])
+    its = json.loads(body[8:8 + size])[name]
+    begin, end = its["data_offsets"]
+    letter = {"F32": "f", "I32": "i"}[its["dtype"]]
+    return its["dtype"], its["shape"], list(struct.unpack(f"<{(end - begin) // 4}{letter}", body[8 + size:][begin:end]))
+
+
+def check_columns(folder):
+    """Values of tokens stand where their tokens do; what nobody gave a value for has 0."""
+    model = folder_of(folder, "plain")
+    lines = [{"text": "a b", "adv": [0.5, -2], "ids": [[1, 2], [3, 4]]},
+             {"prompt": "a", "completion": " c d", "adv": [3, 4], "ids": [[5, 6], [7, 8]]}]
+    options = ("--columns", "adv,ids")
+    assert run(folder, model, lines, *options) == run(folder, model, lines)
+    run(folder, model, lines, *options)
+    assert column_of(folder, "adv") == ("F32", [5], [0.5, -2, 0, 3, 4])
+    assert column_of(folder, "ids") == ("I32", [5, 2], [1, 2, 3, 4, 0, 0, 5, 6, 7, 8])
+    run(folder, model, lines, *options, "--eos", "--max", "3")  # the end has no value, and what is cut has none
+    assert column_of(folder, "adv") == ("F32", [6], [0.5, -2, 0, 0, 3, 4])
+    run(folder, model, lines, *options, "--max", "1")
+    assert column_of(folder, "ids") == ("I32", [2, 2], [1, 2, 0, 0])
+    turns = say(("user", "a b"), ("assistant", "c"), ("user", "d"), ("assistant", "e e"))
+    turns["messages"][1]["adv"], turns["messages"][3]["adv"] = [1, 2], [0.25, 4, 5]
+    for template, first in ((CHAT, 6), (MARKED, 5)):  # answers end with the end of a turn
+        run(folder, folder_of(folder, "turns", template), [turns], "--columns", "adv")
+        assert column_of(folder, "adv")[2] == [0] * first + [1, 2] + [0] * 4 + [0.25, 4, 5], template
+    wrong = [{"text": "a b", "adv": [1]}, {"text": "a b"}, {"text": "a b", "adv": [1, "2"]},
+             {"text": "a", "adv": [True]}, {"text": "a b", "adv": [[1], [2, 3]]}, '{"text": "a", "adv": [NaN]}',
+             {"text": "a", "adv": [[]]}]
+    sentences = ["the column `adv` has 1 values where there are 2 tokens",
+                 "the column `adv` of the text is null; expected"] + ["the column `adv` of the text is "] * 5
+    for line, sentence in zip(wrong, sentences):
+        text = run(folder, model, [{"text": "a", "adv": [1]}, line], "--columns", "adv", expect=1)
+        assert "in.jsonl:2: " in text and sentence in text, text
+    text = run(folder, model, [lines[0], {"text": "a", "adv": [1], "ids": [[1, 2, 3]]}], *options, expect=1)
+    assert "in.jsonl:2: the column `ids` has 3 numbers for a token; expected 2, as in lines before" in text, text
+    del turns["messages"][3]["adv"]
+    text = run(folder, folder_of(folder, "turns", CHAT), [turns], "--columns", "adv", expect=1)
+    assert "in.jsonl:1: the column `adv` of a message of the assistant is null; expected a list" in text, text
+
+
 def check_refused(folder):
     plain, chat = folder_of(folder, "plain"), folder_of(folder, "chat", CHAT)
     turns = say(("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"))
@@ -265,7 +310,7 @@ def main():
         return 77
     os.makedirs(folder, exist_ok=True)
     tally = harness.Tally()
-    for check in (check_texts, check_chats, check_weights, check_refused, check_contents, check_bounds):
+    for check in (check_texts, check_chats, check_weights, check_columns, check_refused, check_contents, check_bounds):
         tally.attempt(check.__name__, check, folder)
     tally.attempt("check_trains", check_trains, compiler, folder)
     return tally.close()

@@ -1,6 +1,7 @@
 // What the trainer reads: its options, token files and tensors in files, right ones and every wrong kind.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/Options.h"
+#include "runtime/device/Device.h"
 #include "runtime/files/EventFile.h"
 #include "runtime/files/Folder.h"
 #include "runtime/files/Half.h"
@@ -8,6 +9,7 @@
 #include "runtime/files/Rows.h"
 #include "runtime/files/SafeTensors.h"
 #include "runtime/trainer/Checkpoint.h"
+#include "runtime/trainer/StepInputs.h"
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -487,6 +489,112 @@ TEST(RuntimeNumbers, ConversionsRoundOnceAtTheirBorders) {
   EXPECT_EQ((converted<uint64_t>("F32", -0x1p-149f, Type::F64, vanished)), std::bit_cast<uint64_t>(-0x1p-149));
   EXPECT_EQ((converted<uint16_t>("F32", INFINITY, Type::F16, vanished)), 0x7c00);
   EXPECT_TRUE(std::isnan(fromBf16(converted<uint16_t>("F64", double(NAN), Type::Bf16, vanished))));
+}
+
+/// Documents a b c d | e f g with weights 1 1 0 2 | 1 1 1, a number and two ints for each token.
+class RuntimeColumns : public RuntimeFiles {
+protected:
+  RuntimeColumns() {
+    program.microbatches = 2;
+    program.sequence = 4;
+    program.vocab = 16;
+    program.precision = "f32";
+    program.documents = true;
+    program.columns = {{"adv", 0, false, {}}, {"ids", 2, true, {}}, {"more", 0, false, 0.25}};
+  }
+
+  std::string dataset(const std::vector<int32_t> &ids) {
+    const std::string path = folder / "data.safetensors";
+    const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7};
+    const std::vector<int64_t> documents = {0, 4, 7};
+    const std::vector<float> counted = {1, 1, 0, 2, 1, 1, 1}, adv = {10, 11, 12, 13, 14, 15, 16};
+    SafeTensorsWriter writer;
+    Status status = writer.open(path, {{"tokens", "I32", {7}}, {"documents", "I64", {3}}, {"counted", "F32", {7}},
+                                       {"adv", "F32", {7}}, {"ids", "I32", {7, 2}}}, {});
+    auto put = [&](const auto &values) {
+      if (status.ok())
+        status = writer.write(values.data(), values.size() * sizeof values[0]);
+    };
+    put(tokens), put(documents), put(counted), put(adv), put(ids);
+    EXPECT_TRUE(status.ok() && writer.finish().ok());
+    return path;
+  }
+  static std::vector<int32_t> ids() { return {0, 1, 2, 3, -1, 99, 6, 7, 8, 9, 10, 11, 12, 13}; }
+
+  Program program;
+};
+
+TEST_F(RuntimeColumns, APlaceHasTheValuesOfItsTarget) {
+  StepInputs inputs(program, 0);
+  Status status = inputs.open(dataset(ids()), "", 1, Packing::Whole, /*check=*/true);
+  ASSERT_TRUE(status.ok()) << status.message(); // the token that counts nowhere may have ids of any kind
+  inputs.begin(1);
+  EXPECT_EQ(inputs.columnSum(0, 0), 11 + 2 * 13 + 15 + 16);
+  EXPECT_EQ(inputs.divisor(0), 1 + 2 + 1 + 1);
+  RankProgram rank;
+  rank.arenaBytes = 256;
+  auto device = makeHostDevice();
+  ASSERT_TRUE(device->allocate(rank, 0).ok());
+  using Kind = InputSpec::Kind;
+  ASSERT_TRUE(inputs.fill({{Kind::Column, 0, 0, 0, 4, 0, 0}, {Kind::Column, 0, 64, 0, 4, 0, 1},
+                           {Kind::Column, 1, 128, 1, 2, 0, 0}, {Kind::Column, 1, 192, 0, 4, 0, 2}}, -1, *device).ok());
+  auto numbers = [&](int64_t at, size_t count) {
+    std::vector<float> out(count);
+    memcpy(out.data(), device->at(at), count * sizeof(float));
+    return out;
+  };
+  EXPECT_EQ(numbers(0, 4), (std::vector<float>{11, 0, 13, 0})); // c does not count, and behind d there is nothing
+  std::vector<int32_t> wide(8);
+  memcpy(wide.data(), device->at(64), sizeof(int32_t) * 8);
+  EXPECT_EQ(wide, (std::vector<int32_t>{2, 3, 0, 0, 6, 7, 0, 0}));
+  EXPECT_EQ(numbers(128, 2), (std::vector<float>{16, 0}));          // places 1 and 2 of the second row
+  EXPECT_EQ(numbers(192, 4), (std::vector<float>{0.25, 0.25, 0, 0})); // a default, where there is a target
+}
+
+TEST_F(RuntimeColumns, F64ReadsEightBytes) {
+  program.precision = "f64";
+  StepInputs inputs(program, 0);
+  ASSERT_TRUE(inputs.open(dataset(ids()), "", 1, Packing::Split, /*check=*/true).ok());
+  inputs.begin(1);
+  RankProgram rank;
+  rank.arenaBytes = 256;
+  auto device = makeHostDevice();
+  ASSERT_TRUE(device->allocate(rank, 0).ok());
+  using Kind = InputSpec::Kind;
+  ASSERT_TRUE(inputs.fill({{Kind::Tokens, 1, 0, 0, 3}, {Kind::Column, 0, 64, 0, 4, 0, 0}}, -1, *device).ok());
+  std::vector<double> out(4);
+  memcpy(out.data(), device->at(64), sizeof(double) * 4);
+  EXPECT_EQ(out, (std::vector<double>{11, 0, 13, 0}));
+}
+
+TEST_F(RuntimeColumns, IdsOutsideOfTheVocabularyAreRefused) {
+  auto refused = [&](size_t at, int32_t id) {
+    std::vector<int32_t> all = ids();
+    all[at] = id;
+    StepInputs inputs(program, 0);
+    return plain(inputs.open(dataset(all), "", 1, {}, /*check=*/true).message());
+  };
+  EXPECT_EQ(refused(7, 16), "column `ids` of `data.safetensors` has 16 at token 3, value 1; expected a token of the "
+                            "vocabulary, 0 to 15");
+  EXPECT_EQ(refused(8, -1), "column `ids` of `data.safetensors` has -1 at token 4, value 0; expected a token of the "
+                            "vocabulary, 0 to 15");
+  program.columns = {{"adv", 0, true, {}}};
+  EXPECT_EQ(refused(0, 0),
+            "column `adv` of `data.safetensors` is F32 [7]; the model reads ints, [7] of type I32 or U8");
+}
+
+/// What a program reads of a file tells two files apart, and nothing else.
+TEST_F(RuntimeColumns, FingerprintsHaveTheColumnsThatAreRead) {
+  auto facts = [&](int32_t id) {
+    std::vector<int32_t> all = ids();
+    all.back() = id;
+    StepInputs inputs(program, 0);
+    EXPECT_TRUE(inputs.open(dataset(all), "", 1, {}, /*check=*/true).ok());
+    return inputs.fingerprint() + " " + inputs.checksum();
+  };
+  EXPECT_NE(facts(1), facts(2));
+  program.columns.erase(program.columns.begin() + 1);
+  EXPECT_EQ(facts(1), facts(2));
 }
 
 TEST(RuntimeNumbers, Bf16RoundsToEven) {
