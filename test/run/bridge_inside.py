@@ -413,6 +413,7 @@ def main(checks):
     arguments = draws(only="")
     try:
         import torch.multiprocessing as mp
+        import torch._dynamo  # optimizers import it, which takes 3 s of a processor: once, before the forks
     except ImportError:
         print("torch is not installed: nothing was run")
         return 77

@@ -141,7 +141,7 @@ def main():
     arguments = draws(only="", ways="linears,halves,whole,pair", steps=STEPS)
     STEPS = arguments.steps
     try:
-        import torch  # only whether it is there
+        import torch._dynamo  # optimizers import it, which takes 3 s of a processor: once, before the forks
     except ImportError:
         print("torch is not installed: nothing was run")
         return 77
