@@ -195,7 +195,9 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, con
   bool isView = op.hasTrait<nn::View>();
   if (!kernel && !isView)
     return op.emitOpError("has no kernel: it cannot run in a task body");
-  if (isa<nn::MapOp>(op) && programTarget(op.getParentOfType<ModuleOp>()) != "cpu")
+  bool isFormula =
+      isa<nn::MapOp, nn::TokenStatsOp, nn::TokenStatsBwdOp, nn::SegmentSumOp, nn::TokenMeanOp, nn::TokenMeanBwdOp>(op);
+  if (isFormula && programTarget(op.getParentOfType<ModuleOp>()) != "cpu")
     return emitError(op.getLoc()) << "formulas run on CPUs only for now; compile with `--target=cpu`";
   if (failed(placeResults(op, places)))
     return failure();

@@ -28,6 +28,12 @@ protected:
 
 /// The targets of a loss that counts them are at most 3 places behind the next token.
 constexpr int mostAhead = 3;
+/// Columns of datasets that a model may have.
+constexpr int mostColumns = 16;
+/// The numbers of divisors: of targets so many places on, then of the sums of columns over targets, then of documents
+/// that have a target.
+constexpr int divisorOfColumn = mostAhead + 1, divisorOfDocuments = divisorOfColumn + mostColumns,
+              divisorCount = divisorOfDocuments + 1;
 
 /// The numbers that updates and the loss read besides their arrays; the trainer sets them before each step.
 struct OptimizerScalars {
@@ -35,8 +41,9 @@ struct OptimizerScalars {
   double clip = 0;      ///< largest global gradient norm; 0: no clipping
   int64_t step = 1;     ///< 1 for the first; skipped ones do not count
   double lossScale = 1; ///< what the loss is multiplied by before its gradient is taken; AdamW divides by it
-  /// The divisors of losses that count their targets, by the number of places that the targets are ahead.
-  double divisors[mostAhead + 1] = {1, 1, 1, 1};
+  /// The divisors of losses that count their targets, by the number of places that the targets are ahead, and further
+  /// ones of means over tokens.
+  double divisors[divisorCount] = {1, 1, 1, 1};
   double perToken = 1; ///< 1 / tokens of the update, for the losses of routers; 0 where no target counts
   bool holds = false;  ///< no update changes anything: the step is only run for its loss
   double momentum = 0; ///< SGD's and Muon's

@@ -1,4 +1,4 @@
-// Shapes, kernels and costs of cross-entropy, over whole rows of logits or shards of the vocabulary.
+// Shapes, kernels and costs of losses: cross-entropy, whole or over shards of the vocabulary, and formulas of tokens.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "dialect/nn/Shapes.h"
 
@@ -164,3 +164,107 @@ SmallVector<double> CrossEntropyDzOp::params() {
                  getZLoss().convertToDouble());
 }
 Flags CrossEntropyDzOp::flags() { return flagsOf({{"counted", getCounted()}}); }
+
+//===-- Formulas of tokens --------------------------------------------------------------------------------------===//
+
+/// Columns [batch, length] or [batch, length, k], one or k of each row of logits.
+static LogicalResult checkPicked(Check check, Value z, Value targets, Value ids, const APFloat &softcap) {
+  if (failed(checkLogits(check, z, targets, softcap)) || failed(check.vocabulary(widthOf(z))) ||
+      failed(check.rank("the logits", z, 3)))
+    return failure();
+  ArrayRef<int64_t> shape = tensorOf(ids).getShape(), rows = tensorOf(targets).getShape();
+  if (tensorOf(ids).getElementType().isInteger(32) &&
+      (shape == rows || (shape.size() == 3 && shape.take_front(2) == rows)))
+    return success();
+  return emitOptionalError(check.loc, "`", check.op, "` expects columns to pick as i32 [", rows[0], ", ", rows[1],
+                           "] or [", rows[0], ", ", rows[1], ", k], got ", ids.getType());
+}
+
+INFER(TokenStatsOp) {
+  Check check{"token_stats", loc};
+  if (failed(check.operands(a, 3, 3)) ||
+      failed(checkPicked(check, a.getZ(), a.getTargets(), a.getIds(), a.getSoftcap())))
+    return failure();
+  Type row = statistic(a.getZ());
+  types.assign({row, row, row, inSums(a.getZ(), tensorOf(a.getIds()).getShape())});
+  return success();
+}
+
+INFER(TokenStatsBwdOp) {
+  Check check{"token_stats_bwd", loc};
+  if (failed(check.operands(a, 9, 9)) ||
+      failed(checkPicked(check, a.getZ(), a.getTargets(), a.getIds(), a.getSoftcap())))
+    return failure();
+  Type row = statistic(a.getZ());
+  for (Value each : {a.getLse(), a.getMeanP(), a.getDlse(), a.getDmeanP(), a.getDmean()})
+    if (failed(check.type("statistics", each, row)))
+      return failure();
+  if (failed(check.type("the gradient of what was picked", a.getDpicks(),
+                        inSums(a.getZ(), tensorOf(a.getIds()).getShape()))))
+    return failure();
+  types.push_back(a.getZ().getType());
+  return success();
+}
+
+/// A number in the type of sums and a target for each token, and perhaps where its segment begins.
+static LogicalResult checkTokens(Check check, Value v, Value targets, Value starts) {
+  if (failed(check.numbers("the values", v)) || failed(check.tokens("the targets", targets)) ||
+      (starts && failed(check.same("the targets", targets, "the starts", starts))))
+    return failure();
+  return check.type("the values", v, inSums(v, tensorOf(targets).getShape()));
+}
+
+INFER(SegmentSumOp) {
+  Check check{"segment_sum", loc};
+  if (failed(check.operands(a, 3, 3)) || failed(checkTokens(check, a.getV(), a.getTargets(), a.getStarts())))
+    return failure();
+  types.push_back(a.getV().getType());
+  return success();
+}
+
+INFER(TokenMeanOp) {
+  Check check{"token_mean", loc};
+  if (failed(check.operands(a, 2, 3)) || failed(checkTokens(check, a.getV(), a.getTargets(), a.getStarts())))
+    return failure();
+  types.push_back(inSums(a.getV(), SmallVector<int64_t>{1}));
+  return success();
+}
+
+INFER(TokenMeanBwdOp) {
+  Check check{"token_mean_bwd", loc};
+  if (failed(check.operands(a, 2, 3)) || failed(checkTokens(check, a.getV(), a.getTargets(), a.getStarts())))
+    return failure();
+  types.assign({a.getV().getType(), inSums(a.getV(), SmallVector<int64_t>{1})});
+  return success();
+}
+
+template <typename Op> static Dims tokenDims(Op op) {
+  return {rowsOf(op.getZ()), widthOf(op.getZ()), elementsOf(op.getIds()) / rowsOf(op.getZ())};
+}
+Dims TokenStatsOp::dims() { return tokenDims(*this); }
+SmallVector<double> TokenStatsOp::params() { return withCap({}, getSoftcap().convertToDouble()); }
+double TokenStatsOp::flops() { return 8.0 * elementsOf(getZ()); }
+Dims TokenStatsBwdOp::dims() { return tokenDims(*this); }
+SmallVector<double> TokenStatsBwdOp::params() { return withCap({}, getSoftcap().convertToDouble()); }
+double TokenStatsBwdOp::flops() { return 8.0 * elementsOf(getZ()); }
+
+/// Tokens, and those of a row.
+template <typename Op> static Dims rowDims(Op op) { return {elementsOf(op.getV()), widthOf(op.getV())}; }
+Dims SegmentSumOp::dims() { return rowDims(*this); }
+Flags SegmentSumOp::flags() { return flagsOf({{"mean", getMean()}}); }
+double SegmentSumOp::flops() { return elementsOf(getV()); }
+
+template <typename Op> static SmallVector<double> meanParams(Op op) {
+  return withCap({op.getScale().convertToDouble()}, /*softcap=*/0,
+                 op.getCounted() ? static_cast<double>(op.getDivisor()) : 0);
+}
+Dims TokenMeanOp::dims() { return rowDims(*this); }
+SmallVector<double> TokenMeanOp::params() { return meanParams(*this); }
+Flags TokenMeanOp::flags() { return flagsOf({{"counted", getCounted()}}); }
+SmallVector<Value> TokenMeanOp::pointers() { return {getV(), getTargets(), getStarts(), getLoss()}; }
+double TokenMeanOp::flops() { return elementsOf(getV()); }
+Dims TokenMeanBwdOp::dims() { return rowDims(*this); }
+SmallVector<double> TokenMeanBwdOp::params() { return meanParams(*this); }
+Flags TokenMeanBwdOp::flags() { return flagsOf({{"counted", getCounted()}}); }
+SmallVector<Value> TokenMeanBwdOp::pointers() { return {getV(), getTargets(), getStarts(), getDv(), getLoss()}; }
+double TokenMeanBwdOp::flops() { return 2.0 * elementsOf(getV()); }

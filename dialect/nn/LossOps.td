@@ -88,4 +88,82 @@ def CrossEntropyDzOp : Nn_KernelOp<"cross_entropy_dz", ["params", "flags", "vary
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 
+//===-- Losses that are formulas of tokens ------------------------------------------------------------------------===//
+
+defvar Nn_TokenFactors = "z: b s v!, #targets: b s, #ids: b s -> lse: b s, mean_p: b s, mean: b s, picks: b s";
+defvar Nn_TokensFactors = "z: b s v!, #targets: b s, #ids: b s k! -> lse: b s, mean_p: b s, mean: b s, picks: b s k!";
+defvar Nn_TokenCall = " | z targets ids lse mean_p d(lse) d(mean_p) d(mean) d(picks) -> d(z)";
+
+def TokenStatsOp : Nn_ForwardOp<"token_stats", ["params"], [
+  Nn_Factors<Nn_TokenFactors, [
+    Nn_When<"::llvm::cast<::mlir::RankedTensorType>(getIds().getType()).getRank() == 3", Nn_TokensFactors>]>]> {
+  let summary = "of each row of logits: log(sum(e^z)), the means of z under softmax(z) and of z, and z at some columns";
+  let description = [{
+    `ids` are the columns that are picked: one of each row [batch, length], or k for each [batch, length, k]. With a
+    `softcap` of c above 0, z is c tanh(z / c) of the logits. All results are in the type of sums: the log-probability
+    of a column is what is picked there, less lse; the entropy is lse - mean_p. Rows with a negative target give 0.
+  }];
+  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Nn_Integers:$ids, Nn_Number:$softcap);
+  let results = (outs Nn_Tensor:$lse, Nn_Tensor:$mean_p, Nn_Tensor:$mean, Nn_Tensor:$picks);
+  let assemblyFormat = "$z `,` $targets `,` $ids attr-dict `:` functional-type(operands, results)";
+}
+
+def TokenStatsBwdOp : Nn_KernelOp<"token_stats_bwd", ["params"], [
+  Nn_InPlace,
+  Nn_Factors<!strconcat(Nn_TokenFactors, Nn_TokenCall), [
+    Nn_When<"::llvm::cast<::mlir::RankedTensorType>(getIds().getType()).getRank() == 3",
+            !strconcat(Nn_TokensFactors, Nn_TokenCall)>]>]> {
+  let summary = "gradient of the logits from those of their statistics; rows with a negative target have none";
+  let description = [{
+    With p = softmax(z): dz[v] = p[v] (dlse + dmean_p (1 + z[v] - mean_p)) + dmean / width, and dpicks more where v was
+    picked; all times the slope of the cap.
+  }];
+  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Nn_Integers:$ids, Nn_Tensor:$lse, Nn_Tensor:$mean_p,
+                       Nn_Tensor:$dlse, Nn_Tensor:$dmean_p, Nn_Tensor:$dmean, Nn_Tensor:$dpicks, Nn_Number:$softcap);
+  let results = (outs Nn_Tensor:$dz);
+  let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
+}
+
+def SegmentSumOp : Nn_ForwardOp<"segment_sum", ["flags"], [
+  Nn_Factors<"v: b s!, #targets: b s!, #starts: b s! -> y: b s!">]> {
+  let summary = "for each token with a target, the sum of v over those of its segment that have one, or their `mean`";
+  let description = [{
+    Tokens of a row with equal `starts` are a segment, such as a document. Tokens without a target give and get 0. The
+    op is its own derivative.
+  }];
+  let arguments = (ins Nn_Tensor:$v, Nn_Integers:$targets, Nn_Integers:$starts, UnitAttr:$mean);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$v `,` $targets `,` $starts attr-dict `:` functional-type(operands, results)";
+}
+
+defvar Nn_TokenMeanFactors = "v: b s, #targets: b s, #starts: b s -> loss: u";
+
+def TokenMeanOp : Nn_ForwardOp<"token_mean", ["params", "flags", "pointers"], [
+  Nn_Factors<Nn_TokenMeanFactors>]> {
+  let summary = "`scale` times the sum of v over the tokens that have a target; runs as `token_mean_bwd`, which makes "
+                "dv too";
+  let description = [{
+    `counted` and `further` as of `cross_entropy`; `divisor` says by which of the step's divisors it is divided: that of
+    targets (so many places on), of a column's sum, or of documents. The sum of a `total` is divided by nothing.
+    v is in the type of sums, and where there is no target it counts for nothing, whatever it is. With `starts` the
+    first token of each segment that has a target stands for it.
+  }];
+  let arguments = (ins Nn_Tensor:$v, Nn_Integers:$targets, Optional<Nn_Integers>:$starts, Nn_One:$scale,
+                       UnitAttr:$counted, Nn_Offset:$divisor, UnitAttr:$total, UnitAttr:$further);
+  let results = (outs Nn_Tensor:$loss);
+  let assemblyFormat = "$v `,` $targets (`from` $starts^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def TokenMeanBwdOp : Nn_KernelOp<"token_mean_bwd", ["params", "flags", "pointers"], [
+  Nn_InPlace,
+  Nn_Factors<Nn_TokenMeanFactors # " | v targets starts -> d(v) loss">]> {
+  let summary = "loss and gradient of the values of tokens, both times `scale`";
+  let arguments = (ins Nn_Tensor:$v, Nn_Integers:$targets, Optional<Nn_Integers>:$starts, F64Attr:$scale,
+                       UnitAttr:$counted, Nn_Offset:$divisor);
+  let results = (outs Nn_Tensor:$dv, Nn_Tensor:$loss);
+  let assemblyFormat = "$v `,` $targets (`from` $starts^)? attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
+}
+
 #endif // PP_DIALECT_NNLOSSOPS_TD

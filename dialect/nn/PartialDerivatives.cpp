@@ -1,4 +1,4 @@
-// Derivatives of what is computed in parts: attentions that are merged, and a loss over shards of the vocabulary.
+// Derivatives of what is computed in parts, attentions that are merged and shards of the vocabulary, and of losses.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   o = merge(attention(q, kv0), attention(q, kv1))    the gradient of a part needs the whole only as lse and delta:
@@ -173,3 +173,36 @@ LogicalResult CrossEntropyLossOp::differentiate(Gradients &gradients) {
 /// The loss does it.
 LogicalResult CrossEntropyMergeOp::differentiate(Gradients &) { return success(); }
 LogicalResult CrossEntropyStatsOp::differentiate(Gradients &) { return success(); }
+
+//===-- Formulas of tokens --------------------------------------------------------------------------------------===//
+
+LogicalResult TokenMeanOp::differentiate(Gradients &gradients) {
+  const bool isDivided = !getTotal() && !getCounted(); // by a number that is known
+  auto scale =
+      gradients.builder.getF64FloatAttr(getScale().convertToDouble() * (isDivided ? gradients.lossScale : 1.0));
+  auto backward = gradients.builder.create<TokenMeanBwdOp>(getLoc(), getV(), getTargets(), getStarts(), scale,
+                                                           getCountedAttr(), getDivisorAttr());
+  gradients.add(getLoc(), getV(), backward.getDv());
+  return addLoss(getLoc(), backward.getLoss(), getFurther(), gradients);
+}
+
+LogicalResult SegmentSumOp::differentiate(Gradients &gradients) {
+  if (Value dy = gradients.get(getY()))
+    gradients.add(getLoc(), getV(),
+                  gradients.builder.create<SegmentSumOp>(getLoc(), dy, getTargets(), getStarts(), getMeanAttr()));
+  return success();
+}
+
+LogicalResult TokenStatsOp::differentiate(Gradients &gradients) {
+  if (llvm::none_of(getResults(), [&](Value value) { return gradients.get(value); }))
+    return success();
+  auto gradientOf = [&](Value value) -> Value {
+    Value gradient = gradients.get(value);
+    return gradient ? gradient : gradients.builder.create<ZeroOp>(getLoc(), value.getType()).getY();
+  };
+  SmallVector<Value> of = llvm::map_to_vector(getResults(), gradientOf);
+  gradients.add(getLoc(), getZ(),
+                gradients.builder.create<TokenStatsBwdOp>(getLoc(), getZ(), getTargets(), getIds(), getLse(),
+                                                          getMeanP(), of[0], of[1], of[2], of[3], getSoftcapAttr()));
+  return success();
+}

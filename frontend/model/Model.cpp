@@ -9,6 +9,7 @@
 #include "frontend/model/ModelSkips.h"
 #include "frontend/model/ModelWeights.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include <cmath>
 
 using namespace llvm;
 using namespace pp;
@@ -33,8 +34,7 @@ public:
         formulas(evaluator, builder, shape.element), built(model.parts.size()) {}
 
   LogicalResult build() {
-    if (failed(evaluator.run(model.requirements, parameters)) || failed(weights.findShared()) ||
-        failed(columns.read()))
+    if (failed(evaluator.run(model.requirements, parameters)) || failed(weights.findShared()) || failed(columns.read()))
       return failure();
     std::optional<ModelOutline::Step> previous;
     std::optional<Types> types = Types();
@@ -126,6 +126,8 @@ private:
     values.push_back(known);
     return success();
   }
+  /// What the part knows, and not the function of the file that is being inlined.
+  const SmallVector<Known> &partValues() const { return callers.empty() ? values : *callers.front().values; }
   const Known *find(StringRef name) const {
     const auto *found = find_if(values, [&](const Known &known) { return known.name.text == name; });
     return found == values.end() ? nullptr : found;
@@ -229,8 +231,8 @@ private:
     }
     for (const ModelColumns::Column &column : columnsOf(part)) {
       types.push_back(column.type);
-      attributes.push_back(builder.getDictionaryAttr(
-          builder.getNamedAttr(nn::kDataAttr, builder.getStringAttr("column"))));
+      attributes.push_back(
+          builder.getDictionaryAttr(builder.getNamedAttr(nn::kDataAttr, builder.getStringAttr("column"))));
       names.push_back({"", part.name.at});
     }
     FailureOr<SmallVector<ModelWeight>> read = weights.of(part);
@@ -264,6 +266,9 @@ private:
     values.clear();
     formulas.clear();
     losses.clear();
+    statistics.clear();
+    means.clear();
+    weighed.clear();
     added.clear();
     append_range(added, function.getArguments().slice(addedAt, std::size(kAdded)));
     const unsigned columnsAt = addedAt + std::size(kAdded);
@@ -271,13 +276,12 @@ private:
       bool isInt = column.isInt();
       std::optional<ModelFormulas::Formed> formed;
       if (!isInt)
-        formed = formulas.column(column.name.text, argument);
+        formed = formulas.ofTokens(column.name.text, argument);
       if (failed(define({column.name, isInt ? argument : mlir::Value(), formed})))
         return failure();
     }
     for (auto [name, argument] : zip(names, function.getArguments()))
-      if (!name.text.empty() &&
-          failed(define(name, is_contained(unknown, name.text) ? mlir::Value() : argument)))
+      if (!name.text.empty() && failed(define(name, is_contained(unknown, name.text) ? mlir::Value() : argument)))
         return failure();
     unsigned wrong = unknown.size();
     for (const ModelPart::Definition &definition : part.definitions)
@@ -303,6 +307,11 @@ private:
     function.setFunctionType(builder.getFunctionType(types, mlir::ValueRange(returned).getTypes()));
     if (isLast(part))
       columns.finish(function, columnsAt, columnList);
+    for (auto [mean, column] : weighed)
+      mean.setDivisor(nn::kDivisorOfColumn + function
+                                                 .getArgAttrOfType<mlir::IntegerAttr>(
+                                                     cast<mlir::BlockArgument>(column).getArgNumber(), nn::kColumnAttr)
+                                                 .getInt());
     for (size_t i = added.size(); i-- > 0;)
       if (added[i].use_empty())
         function.eraseArgument(addedAt + i);
@@ -380,6 +389,12 @@ private:
   FailureOr<Tensors> tensors(const Expr *expr) {
     if (isFormula(expr))
       return formula(expr);
+    if (isMean(expr)) {
+      FailureOr<mlir::Value> loss = lossOf(expr);
+      return failed(loss) ? FailureOr<Tensors>() : Tensors{*loss};
+    }
+    if (isLoss(expr) && is_contained({Expr::Negate, Expr::Subtract, Expr::Quotient}, expr->kind))
+      return weighted(expr);
     if (expr->kind == Expr::Variable)
       return variable(expr);
     if (expr->kind == Expr::Call)
@@ -446,12 +461,289 @@ private:
       const Known *known = find(expr->name);
       return known && known->value && losses.isLoss(known->value);
     }
-    if (expr->kind == Expr::Multiply)
+    if (expr->kind == Expr::Multiply || expr->kind == Expr::Quotient)
       return (isLoss(expr->operands[0]) && !isTensor(expr->operands[1])) ||
-             (isLoss(expr->operands[1]) && !isTensor(expr->operands[0]));
-    if (expr->kind == Expr::Add)
+             (expr->kind == Expr::Multiply && isLoss(expr->operands[1]) && !isTensor(expr->operands[0]));
+    if (expr->kind == Expr::Add || expr->kind == Expr::Subtract)
       return isLoss(expr->operands[0]) && isLoss(expr->operands[1]);
-    return expr->kind == Expr::Call && expr->name == "cross_entropy";
+    if (expr->kind == Expr::Negate)
+      return isLoss(expr->operands[0]);
+    if (!isMean(expr))
+      return expr->kind == Expr::Call && expr->name == "cross_entropy";
+    FailureOr<mlir::Value> loss = lossOf(expr);
+    return failed(loss) || *loss;
+  }
+
+  //===-- Losses of tokens --------------------------------------------------------------------------------------===//
+
+  /// A function of logits: logprob(z, ids), entropy(z), and of what these read logsumexp(z) and mean(z).
+  bool readsLogits(const Expr *expr) {
+    if (expr->kind != Expr::Call || evaluator.globals.find(expr->name) || expr->operands.empty())
+      return false;
+    StringRef z = expr->operands[0]->kind == Expr::Variable ? expr->operands[0]->name : StringRef();
+    return expr->name == "logprob" || expr->name == "entropy" ||
+           (is_contained({"logsumexp", "mean"}, expr->name) && !z.empty() && areLogits(z));
+  }
+
+  /// Whether logprob or entropy read this name, in the part or in the function that is being inlined.
+  bool areLogits(StringRef z) {
+    auto reads = [&](auto self, const Expr *expr) -> bool {
+      bool isIt = expr->kind == Expr::Call && is_contained({"logprob", "entropy"}, expr->name) &&
+                  !expr->operands.empty() && expr->operands[0]->kind == Expr::Variable && expr->operands[0]->name == z;
+      return isIt || any_of(expr->operands, [&](const Expr *operand) { return self(self, operand); });
+    };
+    SmallVector<const Expr *> all;
+    if (callers.empty()) {
+      for (const ModelPart::Definition &definition : current->definitions)
+        all.push_back(definition.value);
+      all.append(current->results.begin(), current->results.end());
+    } else if (const Function *function = callers.back().function; function->value) {
+      all.push_back(function->value);
+    } else {
+      for (const Statement *statement : function->body) {
+        if (const auto *end = dyn_cast<ReturnStatement>(statement))
+          all.push_back(end->value);
+        else if (const auto *let = dyn_cast<LetStatement>(statement))
+          for (const LetStatement::Definition &definition : let->definitions)
+            all.push_back(definition.value);
+      }
+    }
+    return any_of(all, [&](const Expr *expr) { return reads(reads, expr); });
+  }
+
+  /// The first targets that the part takes.
+  mlir::Value targetsOf(const Expr *expr) {
+    for (const Known &known : partValues())
+      if (auto argument = dyn_cast_or_null<mlir::BlockArgument>(known.value)) {
+        auto function = cast<mlir::func::FuncOp>(argument.getOwner()->getParentOp());
+        auto data = function.getArgAttrOfType<mlir::StringAttr>(argument.getArgNumber(), nn::kDataAttr);
+        if (data && data == "targets")
+          return argument;
+      }
+    (void)evaluator.fail(expr->at, "`" + expr->name + "` is of tokens that have a target; part `" + current->name.text +
+                                       "` takes no `targets`");
+    return {};
+  }
+
+  /// Statistics of logits; those of one softcap and one choice of columns are made once.
+  FailureOr<nn::TokenStatsOp> statisticsOf(const Expr *expr, mlir::Value z, mlir::Value ids, double softcap) {
+    for (nn::TokenStatsOp op : statistics)
+      if (op.getZ() == z && op.getSoftcap().convertToDouble() == softcap && (!ids || op.getIds() == ids))
+        return op;
+    auto argument = dyn_cast_or_null<mlir::BlockArgument>(ids);
+    bool isTarget =
+        argument && cast<mlir::func::FuncOp>(argument.getOwner()->getParentOp())
+                            .getArgAttr(argument.getArgNumber(), nn::kDataAttr) == builder.getStringAttr("targets");
+    mlir::Value targets = isTarget ? ids : targetsOf(expr);
+    if (!targets)
+      return failure();
+    FailureOr<mlir::Operation *> op =
+        nn::createOp(builder, source.location(expr->at), "token_stats", {z, targets, ids ? ids : targets},
+                     builder.getNamedAttr("softcap", builder.getF64FloatAttr(softcap)));
+    if (failed(op))
+      return failure();
+    statistics.push_back(cast<nn::TokenStatsOp>(*op));
+    return statistics.back();
+  }
+
+  ModelFormulas::FormedOr ofLogits(const Expr *expr) {
+    bool picks = expr->name == "logprob";
+    double softcap = 0;
+    SmallVector<const Expr *> given;
+    for (auto [i, operand] : enumerate(expr->operands)) {
+      StringRef label = options.labelOf(expr, i).text;
+      if (label.empty()) {
+        given.push_back(operand);
+        continue;
+      }
+      if (label != "softcap")
+        return evaluator.fail(operand->at, "`" + expr->name + "` has no option `" + label + "`; it has `softcap`");
+      FailureOr<double> cap = evaluator.evaluateNumber(operand, parameters);
+      if (failed(cap))
+        return failure();
+      if ((softcap = *cap) < 0 || !std::isfinite(softcap))
+        return evaluator.fail(operand->at, "expected a number of at least 0 for `softcap`, got " + operand->text);
+    }
+    if (given.size() != (picks ? 2 : 1))
+      return evaluator.fail(expr->at, "`" + expr->name + "` takes " + (picks ? "2 values" : "1 value") + ", got " +
+                                          Twine(given.size()) + ": `" + expr->name + (picks ? "(z, targets" : "(z") +
+                                          ", softcap = 0.0)`");
+    FailureOr<mlir::Value> z = tensor(given[0], ("`" + expr->name + "`").str()), ids = mlir::Value();
+    const Known *ints = picks && given[1]->kind == Expr::Variable ? find(given[1]->name) : nullptr;
+    if (ints && isInts(*ints))
+      ids = ints->value;
+    else if (picks)
+      ids = tensor(given[1], "`logprob`");
+    if (failed(z) || failed(ids))
+      return failure();
+    if (picks && !cast<RankedTensorType>(ids->getType()).getElementType().isInteger(32))
+      return evaluator.fail(given[1]->at, "`logprob` expects `targets`, or a column of ints, got `" + given[1]->text +
+                                              "`, which holds numbers");
+    FailureOr<nn::TokenStatsOp> made = statisticsOf(expr, *z, *ids, softcap);
+    if (failed(made))
+      return failure();
+    auto lse = formulas.ofTokens(expr->text, made->getLse());
+    if (picks)
+      return formulas.difference(expr, formulas.ofTokens(expr->text, made->getPicks()), lse);
+    if (expr->name == "entropy")
+      return formulas.difference(expr, lse, formulas.ofTokens(expr->text, made->getMeanP()));
+    return expr->name == "mean" ? formulas.ofTokens(expr->text, made->getMean()) : lse;
+  }
+
+  /// `mean(v)` or `total(v)`, which is a loss if v is one number for each token.
+  bool isMean(const Expr *expr) {
+    return expr->kind == Expr::Call && is_contained({"mean", "total"}, expr->name) &&
+           !evaluator.globals.find(expr->name) && !expr->operands.empty() && isTensor(expr->operands[0]) &&
+           !readsLogits(expr) && !isOver(expr);
+  }
+
+  /// The loss, or null of a mean over a width. It is made once; what is wrong in it is said once.
+  FailureOr<mlir::Value> lossOf(const Expr *expr) {
+    auto known = means.find(expr);
+    if (known == means.end())
+      known = means.try_emplace(expr, meanOf(expr)).first;
+    return known->second;
+  }
+
+  FailureOr<mlir::Value> meanOf(const Expr *expr) {
+    ModelFormulas::FormedOr v = formed(expr->operands[0]);
+    if (failed(v))
+      return failure();
+    bool isMean = expr->name == "mean";
+    if (!formulas.isOfTokens(*v) && isMean)
+      return mlir::Value();
+    if (!formulas.isOfTokens(*v))
+      return evaluator.fail(expr->at, "`total` adds up one number for each token, and `" + v->text + "` is none");
+    if (current != &model.parts.back())
+      return evaluator.fail(expr->at, "`" + v->text + "` has one number for each token; losses are for the last part");
+    SegmentKind kind = segmentOf(*v);
+    mlir::Value by; // the column that weighs it
+    mlir::NamedAttrList said;
+    mlir::OperationName("nn.token_mean", builder.getContext()).populateDefaultAttrs(said);
+    if (!isMean || shape.documents || kind.starts)
+      said.set(isMean ? "counted" : "total", builder.getUnitAttr());
+    if (isMean && kind.divisor)
+      said.set("divisor", builder.getI64IntegerAttr(kind.divisor));
+    for (size_t i = 1; i < expr->operands.size(); ++i) {
+      FailureOr<mlir::Value> column = weightOf(expr, i, kind);
+      if (failed(column))
+        return failure();
+      by = *column;
+      said.set("counted", builder.getUnitAttr());
+      ModelFormulas::FormedOr weight = formed(expr->operands[i]);
+      v = failed(weight) ? ModelFormulas::FormedOr() : formulas.product(expr, *v, *weight);
+      if (failed(v))
+        return failure();
+    }
+    FailureOr<mlir::Value> tokens = formulas.writeTokens(expr, *v);
+    FailureOr<mlir::Value> targets = failed(tokens) ? FailureOr<mlir::Value>() : targetsOf(expr, *v);
+    if (failed(targets))
+      return failure();
+    SmallVector<mlir::Value> operands = {*tokens, *targets};
+    if (kind.starts)
+      operands.push_back(kind.starts);
+    FailureOr<mlir::Operation *> op =
+        nn::createOp(builder, source.location(expr->at), "token_mean", operands, said.getAttrs());
+    if (failed(op))
+      return failure();
+    mlir::Value loss = (*op)->getResult(0);
+    losses.add(loss, expr->at);
+    if (by)
+      weighed.push_back({cast<nn::TokenMeanOp>(*op), by});
+    return loss;
+  }
+
+  /// Calls `use` with the ops behind the formulas that the value is made of.
+  template <class Use> void forMakers(ModelFormulas::Formed v, Use use) {
+    SmallVector<mlir::Value> open = formulas.tensorsOf(v);
+    while (!open.empty()) {
+      mlir::Value value = open.pop_back_val();
+      if (auto map = value.getDefiningOp<nn::MapOp>())
+        append_range(open, map.getTensors());
+      else
+        use(value);
+    }
+  }
+
+  /// Where the documents begin if a value is one of documents: made of their sums alone.
+  struct SegmentKind {
+    mlir::Value starts;
+    int64_t divisor = 0;
+  };
+  SegmentKind segmentOf(ModelFormulas::Formed v) {
+    SegmentKind kind;
+    bool isOne = true;
+    forMakers(v, [&](mlir::Value value) {
+      auto sum = value.getDefiningOp<nn::SegmentSumOp>();
+      isOne &= sum && (!kind.starts || kind.starts == sum.getStarts());
+      if (sum)
+        kind.starts = sum.getStarts();
+    });
+    if (!isOne || !kind.starts)
+      return {};
+    kind.divisor = nn::kDivisorOfDocuments;
+    return kind;
+  }
+
+  /// The column w of `mean(v, weight = w)`.
+  FailureOr<mlir::Value> weightOf(const Expr *expr, size_t i, SegmentKind kind) {
+    const Expr *weight = expr->operands[i];
+    if (expr->name != "mean" || i > 1 || options.labelOf(expr, i).text != "weight")
+      return evaluator.fail(weight->at, "`" + expr->name + "` of tokens takes 1 value" +
+                                            (expr->name == "mean" ? ", and may have `weight = column`" : ""));
+    const Known *known = weight->kind == Expr::Variable ? find(weight->name) : nullptr;
+    const ModelColumns::Column *column = known && known->formed ? columns.find(weight->name) : nullptr;
+    if (!column || column->name.at != known->name.at || column->type.getRank() != 2)
+      return evaluator.fail(weight->at, "the weight of a mean is known before the step: a column with one number for " +
+                                            Twine("each token; `") + weight->text + "` is none");
+    if (kind.starts)
+      return evaluator.fail(weight->at, "a mean over documents has no weight");
+    return formulas.tensorsOf(*known->formed).front();
+  }
+
+  /// `sum(v, over = document)`, which every token of a document has; or their `mean`.
+  bool isOver(const Expr *expr) {
+    return expr->kind == Expr::Call && is_contained({"sum", "mean"}, expr->name) &&
+           !evaluator.globals.find(expr->name) && expr->operands.size() == 2 &&
+           options.labelOf(expr, 1).text == "over" && isTensor(expr->operands[0]);
+  }
+  ModelFormulas::FormedOr sumOver(const Expr *expr) {
+    const Expr *over = expr->operands[1];
+    if (over->kind != Expr::Variable || over->name != "document")
+      return evaluator.fail(over->at, "expected `document` behind `over =`, got `" + over->text + "`");
+    if (!shape.documents)
+      return evaluator.fail(over->at, "`over = document` needs `data .., documents = true`, where rows hold documents");
+    ModelFormulas::FormedOr v = formed(expr->operands[0]);
+    if (failed(v))
+      return failure();
+    if (!formulas.isOfTokens(*v))
+      return evaluator.fail(expr->at,
+                            "`over = document` adds up one number for each token, and `" + v->text + "` is none");
+    FailureOr<mlir::Value> tokens = formulas.writeTokens(expr, *v);
+    FailureOr<mlir::Value> targets = failed(tokens) ? FailureOr<mlir::Value>() : targetsOf(expr, *v);
+    if (failed(targets))
+      return failure();
+    SmallVector<mlir::NamedAttribute> said;
+    if (expr->name == "mean")
+      said.push_back(builder.getNamedAttr("mean", builder.getUnitAttr()));
+    FailureOr<mlir::Operation *> op =
+        nn::createOp(builder, source.location(expr->at), "segment_sum", {*tokens, *targets, added[0]}, said);
+    return failed(op) ? ModelFormulas::FormedOr() : formulas.ofTokens(expr->text, (*op)->getResult(0));
+  }
+
+  /// The targets of the log-probabilities that the value is made of; without any, the first that the part takes.
+  FailureOr<mlir::Value> targetsOf(const Expr *expr, ModelFormulas::Formed v) {
+    SmallVector<mlir::Value> all;
+    forMakers(v, [&](mlir::Value value) {
+      mlir::Operation *maker = value.getDefiningOp();
+      if (isa_and_present<nn::TokenStatsOp, nn::SegmentSumOp>(maker) && !is_contained(all, maker->getOperand(1)))
+        all.push_back(maker->getOperand(1));
+    });
+    if (all.size() > 1)
+      return evaluator.fail(expr->at, "`" + v.text + "` is made of the log-probabilities of two kinds of targets; " +
+                                          "take a mean of each");
+    mlir::Value targets = all.empty() ? targetsOf(expr) : all.front();
+    return targets ? FailureOr<mlir::Value>(targets) : FailureOr<mlir::Value>();
   }
 
   /// Whether it is computed as a formula: not a tensor that is there, an operation's, or a sum of these.
@@ -517,6 +809,10 @@ private:
           failed(checkAbsent(expr)) ? FailureOr<double>() : evaluator.evaluateNumber(expr, parameters);
       return failed(number) ? ModelFormulas::FormedOr() : formulas.number(expr, *number);
     }
+    if (readsLogits(expr))
+      return ofLogits(expr);
+    if (isOver(expr))
+      return sumOver(expr);
     bool isBuiltIn = expr->kind == Expr::Call && isFormula(expr) && !functionOf(expr);
     if (expr->kind == Expr::Conditional) {
       FailureOr<const Expr *> taken = branch(expr);
@@ -565,11 +861,16 @@ private:
                             "`" + name + "` takes " + Twine(function->parameters.size()) + " values, got " +
                                 Twine(expr->operands.size()),
                             function->name.at, "`" + name + "` is declared here");
-    if (inlines == 100)
+    if (callers.size() == 100)
       return evaluator.fail(expr->at, "`" + name + "` calls itself 100 deep; the limit is 100");
     Scope inner(nullptr, function);
     SmallVector<Known> given;
     for (auto [parameter, operand] : zip(function->parameters, expr->operands)) {
+      const Known *ints = operand->kind == Expr::Variable ? find(operand->name) : nullptr;
+      if (ints && isInts(*ints)) {
+        given.push_back({parameter, ints->value, std::nullopt});
+        continue;
+      }
       if (isTensor(operand)) {
         FailureOr<Known> value = single(operand);
         if (failed(value))
@@ -582,11 +883,14 @@ private:
         return failure();
       inner.bind(parameter, std::move(*value));
     }
+    DenseMap<const Expr *, FailureOr<mlir::Value>> outside;
     std::swap(parameters, inner);
     std::swap(values, given);
-    ++inlines;
+    std::swap(means, outside);
+    callers.push_back({&given, function});
     FailureOr<Known> result = function->value ? single(function->value) : body(function);
-    --inlines;
+    callers.pop_back();
+    std::swap(means, outside);
     std::swap(values, given);
     std::swap(parameters, inner);
     if (succeeded(result) && result->formed)
@@ -630,7 +934,8 @@ private:
     Binding *found = expr->kind == Expr::Call ? evaluator.globals.find(expr->name) : nullptr;
     const Function *function = found ? found->function : nullptr;
     bool passes = expr->kind == Expr::List || expr->kind == Expr::Conditional;
-    bool isOp = expr->kind == Expr::Call && !function && findModelOp(expr->name);
+    bool isOp = expr->kind == Expr::Call && !function &&
+                (findModelOp(expr->name) || is_contained({"logprob", "entropy"}, expr->name));
     for (auto [i, operand] : enumerate(expr->operands)) {
       bool takesWhole = isOp || (passes && isWhole);
       if (function && function->value && i < function->parameters.size() && depth < 100)
@@ -641,9 +946,16 @@ private:
     return false;
   }
 
-  /// A number times a loss.
+  /// A number times a loss, a loss by a number, one less another, or less than nothing.
   FailureOr<Tensors> weighted(const Expr *expr) {
-    const Expr *weight = expr->operands[0], *loss = expr->operands[1];
+    const Expr *weight = expr->operands[0], *loss = expr->operands.back();
+    if (expr->kind == Expr::Negate || expr->kind == Expr::Subtract) {
+      FailureOr<mlir::Value> before = tensor(weight), last = tensor(loss);
+      if (failed(before) || failed(last))
+        return failure();
+      mlir::Value less = losses.scaled(builder, *last, -1);
+      return Tensors{expr->kind == Expr::Negate ? less : losses.sum(builder, *before, less)};
+    }
     if (isTensor(weight))
       std::swap(weight, loss);
     if (!isTensor(loss))
@@ -653,7 +965,9 @@ private:
     FailureOr<double> factor = failed(value) ? FailureOr<double>() : evaluator.evaluateNumber(weight, parameters);
     if (failed(value) || failed(factor))
       return failure();
-    return Tensors{losses.scaled(builder, *value, *factor)};
+    if (expr->kind == Expr::Quotient && *factor == 0)
+      return evaluator.fail(weight->at, "a loss is divided by 0");
+    return Tensors{losses.scaled(builder, *value, expr->kind == Expr::Quotient ? 1 / *factor : *factor)};
   }
 
   /// Names that nothing defines, where a tensor may stand: columns where they are not read, and those that may have
@@ -668,7 +982,7 @@ private:
       return success();
     if (evaluator.isIncomplete)
       return failure();
-    if (columns.find(name) && inlines == 0 && !isLast(*current))
+    if (columns.find(name) && callers.empty() && !isLast(*current))
       return evaluator.fail(expr->at, "`" + name + "` is a column of the dataset, which the last part, `" +
                                           model.parts.back().name.text + "`, alone reads");
     SmallVector<StringRef> names;
@@ -677,7 +991,7 @@ private:
     for (const Binding &bound : parameters.bindings)
       names.push_back(bound.name.text);
     std::string meant = didYouMean(name, names);
-    if (isLast(*current) && inlines == 0 && meant.empty())
+    if (isLast(*current) && callers.empty() && meant.empty())
       meant = ("; if the dataset has it, write `column " + name + "` in the model").str();
     return evaluator.fail(expr->at, "`" + name + "` is not defined" + meant);
   }
@@ -833,8 +1147,15 @@ private:
   unsigned addedAt = 0;                    // the number of the first among the arguments
   SmallVector<mlir::Operation *> dropouts; // of the model, in the order of its text
   SmallVector<Known> values;               // of the part that is being built, or of the function that is being inlined
-  const ModelPart *current = nullptr;      // that is being built
-  unsigned inlines = 0;                    // functions that are being inlined
+  struct Inlined {
+    const SmallVector<Known> *values; // of its caller; the first caller is the part
+    const Function *function;
+  };
+  SmallVector<Inlined> callers;
+  const ModelPart *current = nullptr;                           // that is being built
+  SmallVector<std::pair<nn::TokenMeanOp, mlir::Value>> weighed; // means, and the columns that weigh them
+  SmallVector<nn::TokenStatsOp> statistics;                     // of the part's logits
+  DenseMap<const Expr *, FailureOr<mlir::Value>> means;         // that were built, of the part or the function
 };
 } // namespace
 

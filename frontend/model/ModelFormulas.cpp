@@ -14,9 +14,10 @@ using FormedOr = ModelFormulas::FormedOr;
 
 /// Those of one operand and of several, then those over the width.
 static constexpr StringRef kFunctions[] = {
-    "abs",   "exp",  "log",     "log1p", "expm1",  "tanh",     "sigmoid",   "softplus", "logsigmoid", "silu",
-    "relu",  "erf",  "sqrt",    "rsqrt", "square", "sign",     "power",     "min",      "max",        "clamp",
-    "where", "stop", "rounded", "sum",   "mean",   "variance", "logsumexp", "softmax",  "every_head", "of_heads"};
+    "abs",     "exp",        "log",      "log1p",   "expm1",   "tanh",   "sigmoid", "softplus", "logsigmoid",
+    "silu",    "relu",       "erf",      "sqrt",    "rsqrt",   "square", "sign",    "power",    "min",
+    "max",     "clamp",      "where",    "stop",    "rounded", "sum",    "mean",    "variance", "logsumexp",
+    "softmax", "every_head", "of_heads", "logprob", "entropy", "total"};
 
 ArrayRef<StringRef> ModelFormulas::functionNames() { return kFunctions; }
 bool ModelFormulas::isFunction(StringRef name) { return is_contained(kFunctions, name); }
@@ -51,11 +52,27 @@ FormedOr ModelFormulas::tensor(const Expr *expr, mlir::Value value) {
   return Formed{formula.leaf(known, reads[known]), axes & Along::columns ? width : 0, 1, expr->text};
 }
 
-Formed ModelFormulas::column(StringRef text, mlir::Value value) {
+Formed ModelFormulas::ofTokens(StringRef text, mlir::Value value) {
   auto type = cast<RankedTensorType>(value.getType());
   bool isRow = type.getRank() == 2;
-  tensors.push_back(value), reads.push_back(isRow ? Along::rows : Along::all);
-  return Formed{formula.leaf(tensors.size() - 1, reads.back()), isRow ? 0 : type.getShape().back(), 1, text};
+  size_t known = find(tensors, value) - tensors.begin();
+  if (known == tensors.size())
+    tensors.push_back(value), reads.push_back(isRow ? Along::rows : Along::all);
+  return {formula.leaf(known, reads[known]), isRow ? 0 : type.getShape().back(), 1, text};
+}
+
+SmallVector<mlir::Value> ModelFormulas::tensorsOf(Formed value) const {
+  SmallVector<mlir::Value> all;
+  for (unsigned each : formula.neededFor(value.value))
+    if (formula.at(each).op == Element::leaf)
+      all.push_back(tensors[formula.at(each).leaf]);
+  return all;
+}
+
+FailureOr<mlir::Value> ModelFormulas::writeTokens(const Expr *expr, Formed value) {
+  if (formula.at(value.value).op == Element::leaf)
+    return tensors[formula.at(value.value).leaf];
+  return store(expr, value, Along::rows);
 }
 
 LogicalResult ModelFormulas::failWidths(const Expr *expr, Formed left, Formed right) {

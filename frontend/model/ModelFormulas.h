@@ -29,13 +29,22 @@ public:
   static ArrayRef<StringRef> functionNames();
 
   FormedOr tensor(const Expr *expr, mlir::Value value);
-  /// A column of the dataset, [b, s] or [b, s, k] of numbers.
-  Formed column(StringRef text, mlir::Value value);
+  /// A tensor in the type of sums, such as a column of the dataset: a number for each token [b, s], or k [b, s, k].
+  Formed ofTokens(StringRef text, mlir::Value value);
   Formed number(const Expr *expr, double number) { return {formula.number(number), 0, 1, expr->text}; }
   /// An operator, or a comparison, which may be a chain.
   FormedOr apply(const Expr *expr, ArrayRef<Formed> operands);
   /// A function of formulas. `heads` is that of `heads = n`, or the n of every_head and of_heads.
   FormedOr call(const Expr *expr, ArrayRef<Formed> operands, int64_t heads);
+
+  FormedOr difference(const Expr *expr, Formed left, Formed right) { return combine(expr, Element::sub, left, right); }
+  FormedOr product(const Expr *expr, Formed left, Formed right) { return combine(expr, Element::mul, left, right); }
+  /// Whether it is one number for each token.
+  bool isOfTokens(Formed value) const { return axesOf(value) == nn::Along::rows && !isCondition(value); }
+  /// Writes one number for each token as a tensor [b, s].
+  mlir::FailureOr<mlir::Value> writeTokens(const Expr *expr, Formed value);
+  /// The tensors that a value is made of.
+  llvm::SmallVector<mlir::Value> tensorsOf(Formed value) const;
 
   /// Writes a full value as a tensor, once; `reader` takes it.
   mlir::FailureOr<mlir::Value> write(const Expr *expr, Formed value, StringRef reader = "a part");

@@ -1,4 +1,4 @@
-// Adds up the losses of a part with their weights: a cross-entropy carries its weight, and the part returns plain sums.
+// Adds up the losses of a part with their weights: each of them carries its weight, and the part returns plain sums.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   let a = cross_entropy(..)            %a = nn.cross_entropy ..
@@ -50,22 +50,33 @@ mlir::Value ModelLosses::sum(mlir::OpBuilder &builder, mlir::Value left, mlir::V
 
 /// The mean is over all places of the sequences; a target some places on is at fewer. Where targets are counted, those
 /// are counted that are so many places on.
-static double shareOfPlaces(nn::CrossEntropyOp loss, int64_t sequence) {
-  auto targets = dyn_cast<mlir::BlockArgument>(loss.getTargets());
+static double shareOfPlaces(mlir::Operation *loss, int64_t sequence) {
+  auto targets = dyn_cast<mlir::BlockArgument>(loss->getOperand(1));
   auto part = loss->getParentOfType<mlir::func::FuncOp>();
   auto ahead = targets ? part.getArgAttrOfType<mlir::IntegerAttr>(targets.getArgNumber(), nn::kAheadAttr) : nullptr;
-  if (ahead && loss.getCounted())
-    loss.setAhead(ahead.getInt());
-  return ahead && !loss.getCounted() ? double(sequence) / double(sequence - ahead.getInt()) : 1;
+  auto whole = dyn_cast<nn::CrossEntropyOp>(loss);
+  auto mean = dyn_cast<nn::TokenMeanOp>(loss);
+  if (!ahead || (mean && (mean.getTotal() || mean.getDivisor() > 0)))
+    return 1;
+  if (!(whole ? whole.getCounted() : mean.getCounted()))
+    return double(sequence) / double(sequence - ahead.getInt());
+  if (whole)
+    whole.setAhead(ahead.getInt());
+  else
+    mean.setDivisor(ahead.getInt());
+  return 1;
 }
 
 mlir::Value ModelLosses::total(mlir::OpBuilder &builder, ArrayRef<Term> terms, int64_t sequence, bool further) {
   mlir::Value total;
   for (const Term &term : terms) {
-    auto loss = losses[term.loss].first.getDefiningOp<nn::CrossEntropyOp>();
-    loss.setScaleAttr(builder.getF64FloatAttr(term.weight * shareOfPlaces(loss, sequence)));
-    loss.setFurther(further);
-    total = total ? builder.create<nn::AddOp>(loss.getLoc(), total, loss.getLoss()).getZ() : loss.getLoss();
+    mlir::Operation *loss = losses[term.loss].first.getDefiningOp();
+    const double weight = term.weight * shareOfPlaces(loss, sequence);
+    loss->setAttr("scale", builder.getF64FloatAttr(weight));
+    if (further)
+      loss->setAttr("further", builder.getUnitAttr());
+    mlir::Value own = loss->getResult(0);
+    total = total ? mlir::Value(builder.create<nn::AddOp>(loss->getLoc(), total, own).getZ()) : own;
   }
   return total;
 }
@@ -89,7 +100,8 @@ LogicalResult ModelLosses::finish(mlir::OpBuilder &builder, Evaluator &evaluator
       return evaluator.fail(loss.second, "this loss is a part of both losses that the model returns");
   }
   auto hasZ = [&](const Term &term) {
-    return !losses[term.loss].first.getDefiningOp<nn::CrossEntropyOp>().getZLoss().isZero();
+    auto whole = losses[term.loss].first.getDefiningOp<nn::CrossEntropyOp>();
+    return whole && !whole.getZLoss().isZero();
   };
   for (ArrayRef<Term> sum : terms)
     if (auto *without = find_if_not(sum, hasZ); without != sum.end() && any_of(sum, hasZ))

@@ -45,8 +45,8 @@ namespace {
 class OutlineReader {
 public:
   OutlineReader(Evaluator &evaluator, const Model &model, Scope &parameters)
-      : evaluator(evaluator), model(model), parameters(parameters),
-        outline{model.name.text, model.name.at, {}, {}, {}} {}
+      : evaluator(evaluator), model(model),
+        parameters(parameters), outline{model.name.text, model.name.at, {}, {}, {}} {}
 
   ModelOutline read() {
     outline.isIncomplete = failed(readKinds()) || failed(readParts());

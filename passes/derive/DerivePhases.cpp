@@ -111,8 +111,7 @@ LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> 
   if (!begins && taken < flow.size())
     return emitError(part.getLoc()) << "part `" << part.getName() << "` reads " << taken << " of the " << flow.size()
                                     << " values of the part before it";
-  bool late =
-      llvm::any_of(part.getOps(), [](Operation &op) { return isa<nn::CrossEntropyOp, nn::CrossEntropyLossOp>(op); });
+  bool late = llvm::any_of(part.getOps(), llvm::IsaPred<nn::CrossEntropyOp, nn::CrossEntropyLossOp, nn::TokenMeanOp>);
   bool shares = !stats.empty(); // the loss with pieces on other ranks
   hasHead |= late;
   run += !use.again;

@@ -328,8 +328,7 @@ LogicalResult PieceTable::readCut(LaunchOp launch, BodyAttr body, PieceModel &mo
   for (KeysAttr keys : plan.helps)
     attended += static_cast<int64_t>(keys.getSlices().size());
   bool fits = isCutAtAttentions(phase) && slice >= 0 && slice < static_cast<int64_t>(program.getSlices()) &&
-              llvm::none_of(
-                  plan.helps, [](KeysAttr keys) { return keys.getSlices().empty(); }) &&
+              llvm::none_of(plan.helps, [](KeysAttr keys) { return keys.getSlices().empty(); }) &&
               static_cast<int64_t>(plan.kept(slice).size()) + attended == slice + 1;
   if (!fits)
     return emitError(launch.getLoc()) << "`" << launch.getUnit().str() << "` cannot be cut as `@" << launch.getCallee()
@@ -461,20 +460,19 @@ LogicalResult PieceTable::read() {
   return success();
 }
 
-/// 1 / tokens of an update, if the parts end in a loss: its targets are one microbatch's. A loss whose targets are
-/// counted is divided when it runs.
+/// 1 / tokens of an update, if the parts end in a loss that is divided by them: its targets are one microbatch's. A
+/// loss whose targets are counted is divided when it runs, and a total by nothing.
 static double lossScale(const PieceModel &model, int64_t microbatches) {
-  auto scaleOf = [&](auto loss) {
-    return loss.getCounted() ? 1.0
-                             : 1.0 / (static_cast<double>(microbatches) *
-                                      cast<RankedTensorType>(loss.getTargets().getType()).getNumElements());
+  auto isDivided = [](Operation &op) {
+    auto mean = dyn_cast<nn::TokenMeanOp>(op);
+    return !op.hasAttr("counted") &&
+           (isa<nn::CrossEntropyOp, nn::CrossEntropyLossOp>(op) || (mean && !mean.getTotal()));
   };
   for (PartUse part : model.parts)
     for (Operation &op : part.function.front())
-      if (auto loss = dyn_cast<nn::CrossEntropyOp>(op))
-        return scaleOf(loss);
-      else if (auto sharded = dyn_cast<nn::CrossEntropyLossOp>(op))
-        return scaleOf(sharded);
+      if (isDivided(op)) // operand 1: its targets
+        return 1.0 / (static_cast<double>(microbatches) *
+                      cast<RankedTensorType>(op.getOperand(1).getType()).getNumElements());
   return 1.0;
 }
 

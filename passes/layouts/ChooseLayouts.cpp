@@ -188,7 +188,7 @@ SmallVector<DeviceLayout> Chooser::candidates(const State &state, Operation *op,
     bool isGathered = isOfWholePart(op) && (first.kind == LayoutKind::rows || (first == columns && !weightOf(operand)));
     if (isGathered && isa<nn::RunsToHeadsOp, nn::RepeatHeadsOp>(op)) // else heads would be in another order, or more
       return {DeviceLayout::of(LayoutKind::full)};
-    bool mayReduce = isa<nn::MapOp>(op) && !weightOf(operand) && // over whole rows
+    bool mayReduce = isa<nn::MapOp, nn::TokenStatsOp>(op) && !weightOf(operand) && // over whole rows
                      (first == columns || first.kind == LayoutKind::rows);
     if (first.kind == LayoutKind::partial || isGathered || mayReduce ||
         isa<nn::RouterOp>(op)) // a router's choices are everybody's

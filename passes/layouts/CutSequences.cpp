@@ -47,7 +47,7 @@ private:
   LogicalResult checkSlices();
   LogicalResult checkPart(func::FuncOp part);
   LogicalResult cut(func::FuncOp part);
-  LogicalResult refuse(nn::AttentionOp attention, const Twine &message);
+  LogicalResult refuse(Operation *op, const Twine &message);
   LogicalResult checkHeads(nn::AttentionOp attention);
   /// Of the whole part's heads those of a device of the tensor axis, which has one of keys at least.
   int64_t ownHeads(nn::AttentionOp attention, int64_t heads);
@@ -102,8 +102,8 @@ int64_t SequenceCutter::copiesOfKeys(nn::AttentionOp attention) {
   return std::max<int64_t>(devices / ownHeads(attention, nn::kvHeadsOf(attention)), 1);
 }
 
-LogicalResult SequenceCutter::refuse(nn::AttentionOp attention, const Twine &message) {
-  return refuseClause(attention, "mesh.context", message);
+LogicalResult SequenceCutter::refuse(Operation *op, const Twine &message) {
+  return refuseClause(op, "mesh.context", message);
 }
 
 /// Of the heads of a device of the tensor axis each device of this one has as many, and of keys as many, or one.
@@ -122,6 +122,9 @@ LogicalResult SequenceCutter::checkHeads(nn::AttentionOp attention) {
 
 LogicalResult SequenceCutter::checkPart(func::FuncOp part) {
   for (Operation &op : part.front()) {
+    if (isa<nn::SegmentSumOp>(op))
+      return refuse(&op, "`context = " + Twine(devices) +
+                             "`: a sum over documents or groups cannot be cut over context yet");
     auto attention = dyn_cast<nn::AttentionOp>(op);
     if (attention && !attention.getCausal())
       return refuse(attention, "`context = " + Twine(devices) +

@@ -117,7 +117,8 @@ std::string checkLimits(const PreparedOp &op) {
                                     std::to_string(mostChunks) + " that one call takes"
                               : "";
   };
-  if (op.kernel == Kernel::formula)
+  if (op.kernel == Kernel::formula || op.kernel == Kernel::token_stats || op.kernel == Kernel::token_stats_bwd ||
+      op.kernel == Kernel::segment_sum || op.kernel == Kernel::token_mean || op.kernel == Kernel::token_mean_bwd)
     return "formulas run on CPUs only for now";
   if (op.kernel == Kernel::attention_merge)
     return tooMany(op.dims[4], "parts");
@@ -146,6 +147,11 @@ PP_ANY_TYPE(linear, runLinear)
 PP_ANY_TYPE(linear_dx, runLinearDx)
 PP_ANY_TYPE(linear_dw, runLinearDw)
 PP_ANY_TYPE(formula, nullptr)
+PP_ANY_TYPE(token_stats, nullptr)
+PP_ANY_TYPE(token_stats_bwd, nullptr)
+PP_ANY_TYPE(segment_sum, nullptr)
+PP_ANY_TYPE(token_mean, nullptr)
+PP_ANY_TYPE(token_mean_bwd, nullptr)
 PP_ANY_TYPE(linear_gelu, runParts)
 PP_ANY_TYPE(linear_add, runParts)
 PP_ANY_TYPE(linear_dx_gelu, runParts)

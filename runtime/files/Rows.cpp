@@ -234,6 +234,17 @@ double Rows::columnSum(int64_t n, size_t column) const {
   return sum;
 }
 
+int64_t Rows::documentsOf(int64_t n) const {
+  int64_t count = 0;
+  forPieces(n, [&](const Piece &piece) {
+    int64_t place = 0;
+    while (place < piece.length && targetOf(piece, place) < 0)
+      ++place;
+    count += place < piece.length;
+  });
+  return count;
+}
+
 Counted Rows::counted(int64_t n, int64_t ahead) const {
   Counted sum;
   forPieces(n, [&](const Piece &piece) {

@@ -66,6 +66,8 @@ public:
   void readColumn(int64_t n, size_t column, double *out, int64_t from, int64_t count) const;
   /// The sum of a column with one value for each token, times the weight, over the targets of row `n` that count.
   [[nodiscard]] double columnSum(int64_t n, size_t column) const;
+  /// The number of documents of row `n` that have a target that counts.
+  [[nodiscard]] int64_t documentsOf(int64_t n) const;
   /// The targets of row `n` that count; `ahead`: of those so many places on.
   [[nodiscard]] Counted counted(int64_t n, int64_t ahead = 0) const;
   /// The number of tokens in row `n`.

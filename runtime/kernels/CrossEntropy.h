@@ -1,10 +1,13 @@
-// Cross-entropy: loss and gradient of whole rows in one pass, or of shards of the vocabulary through their statistics.
+// Losses: cross-entropy of whole rows in one pass, or of shards through their statistics; and formulas of tokens.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   shard 0   shard 1  ..      stats: (max, sum of exp(z - max), target's logit or 0) of each row and shard
 //   [z ....][z ....]           merge: the same three of all shards, in the order of the parts: deterministic
 //      stats --+-- merge       loss:  sum of max + log(sum) - logit
 //   dz of each shard from z and the merged three
+//
+//   z --token_stats--> lse, mean under softmax(z), mean, picked columns --formula--> v --token_mean--> loss
+//   dz <--token_stats_bwd-- gradients of these                        <--formula-- dv <--token_mean_bwd--
 #ifndef PP_RUNTIME_KERNELS_CROSSENTROPY_H
 #define PP_RUNTIME_KERNELS_CROSSENTROPY_H
 
@@ -230,6 +233,174 @@ template <class E, bool Capped> pp_status_t slopesOfShard(const PreparedOp &op, 
 /// dims T n first V; stats are the merged ones.
 template <class E> pp_status_t cross_entropy_dz(const PreparedOp &op, void *const *arguments) {
   return op.logitCap() > 0 ? slopesOfShard<E, true>(op, arguments) : slopesOfShard<E, false>(op, arguments);
+}
+
+//===-- Formulas of tokens --------------------------------------------------------------------------------------===//
+
+template <class E, bool Capped> pp_status_t tokenStatsOfRows(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const int64_t n = op.dims[1], k = op.dims[2];
+  double *losses = out<double>(arguments[7]);
+  A *lse = out<A>(arguments[3]), *meanOfPowers = out<A>(arguments[4]), *mean = out<A>(arguments[5]);
+  LogitCap<Capped, A> cap(op);
+  for (int64_t t = 0; t < op.dims[0]; ++t) {
+    const E *z = in<E>(arguments[0]) + t * n;
+    const int32_t target = in<int32_t>(arguments[1])[t], *ids = in<int32_t>(arguments[2]) + t * k;
+    A *picks = out<A>(arguments[6]) + t * k;
+    if (target >= n)
+      return PP_INVALID;
+    if (target < 0) {
+      lse[t] = meanOfPowers[t] = mean[t] = 0;
+      memset(picks, 0, size_t(k) * sizeof(A));
+      continue;
+    }
+    const A largest = cap(largestOf<E>(z, n));
+    A sum = 0, below = 0, all = 0;
+#pragma omp simd reduction(+ : sum, below, all)
+    for (int64_t i = 0; i < n; ++i) {
+      A logit = cap(get(z, i)), less = logit - largest, power = exponential(less);
+      sum += power;
+      below += power * less;
+      all += logit;
+    }
+    const A log = logarithm(sum);
+    lse[t] = largest + log;
+    meanOfPowers[t] = largest + below / sum;
+    mean[t] = all / A(n);
+    for (int64_t j = 0; j < k; ++j) {
+      if (ids[j] >= n)
+        return PP_INVALID;
+      picks[j] = ids[j] < 0 ? A(0) : cap(get(z, ids[j]));
+    }
+    if (losses)
+      losses[t] = double(largest - picks[0]) + double(log);
+  }
+  return PP_OK;
+}
+
+/// dims T V k.
+template <class E> pp_status_t token_stats(const PreparedOp &op, void *const *arguments) {
+  return op.logitCap() > 0 ? tokenStatsOfRows<E, true>(op, arguments) : tokenStatsOfRows<E, false>(op, arguments);
+}
+
+/// A column that was picked twice has both gradients; each is rounded once, with what it has as any column.
+template <class E, bool Capped> pp_status_t slopesOfTokens(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const int64_t n = op.dims[1], k = op.dims[2];
+  LogitCap<Capped, A> cap(op);
+  A picked[mostPicks];
+  for (int64_t t = 0; t < op.dims[0]; ++t) {
+    const E *z = in<E>(arguments[0]) + t * n;
+    const int32_t target = in<int32_t>(arguments[1])[t], *ids = in<int32_t>(arguments[2]) + t * k;
+    const A lse = in<A>(arguments[3])[t], slope = in<A>(arguments[6])[t];
+    const A power = in<A>(arguments[5])[t] + slope * (A(1) - in<A>(arguments[4])[t]),
+            every = in<A>(arguments[7])[t] / A(n), *dpicks = in<A>(arguments[8]) + t * k;
+    E *dz = out<E>(arguments[9]) + t * n;
+    if (target < 0) {
+      memset(dz, 0, size_t(n) * sizeof(E));
+      continue;
+    }
+    auto slopeOf = [&](A logit, A more) __attribute__((always_inline)) {
+      A its = exponential(logit - lse) * (power + slope * logit) + every + more;
+      return Capped ? its * cap.slope(logit) : its;
+    };
+    for (int64_t j = 0; j < k; ++j)
+      picked[j] = ids[j] < 0 ? A(0) : cap(get(z, ids[j]));
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i)
+      put(dz, i, slopeOf(cap(get(z, i)), A(0)));
+    for (int64_t j = 0; j < k; ++j) {
+      A more = 0;
+      for (int64_t i = 0; i < k; ++i)
+        more += ids[i] == ids[j] ? dpicks[i] : A(0);
+      if (ids[j] >= 0)
+        put(dz, ids[j], slopeOf(picked[j], more));
+    }
+  }
+  return PP_OK;
+}
+
+/// dims T V k; dz may lie on z.
+template <class E> pp_status_t token_stats_bwd(const PreparedOp &op, void *const *arguments) {
+  return op.logitCap() > 0 ? slopesOfTokens<E, true>(op, arguments) : slopesOfTokens<E, false>(op, arguments);
+}
+
+/// Calls `use(begin, end)` for the tokens of each segment: side by side in a row, with one start.
+template <class Use> void forSegments(const PreparedOp &op, const int32_t *starts, Use use) {
+  for (int64_t begin = 0, end = 1; begin < op.dims[0]; begin = end++) {
+    const int64_t row = begin - begin % op.dims[1] + op.dims[1];
+    while (end < row && starts[end] == starts[begin])
+      ++end;
+    use(begin, end);
+  }
+}
+
+/// dims T S.
+template <class E> pp_status_t segment_sum(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const A *v = in<A>(arguments[0]);
+  const int32_t *targets = in<int32_t>(arguments[1]);
+  A *y = out<A>(arguments[3]);
+  forSegments(op, in<int32_t>(arguments[2]), [&](int64_t begin, int64_t end) {
+    double sum = 0, count = 0;
+    for (int64_t t = begin; t < end; ++t)
+      if (targets[t] >= 0)
+        sum += double(v[t]), ++count;
+    for (int64_t t = begin; t < end; ++t)
+      y[t] = targets[t] < 0 ? A(0) : A(op.has(Mean) ? sum / count : sum);
+  });
+  return PP_OK;
+}
+
+/// Calls `use(t)` for the tokens that count: those with a target, or the first of these of each segment.
+template <class Use> void forCounted(const PreparedOp &op, const int32_t *targets, const int32_t *starts, Use use) {
+  if (starts)
+    return forSegments(op, starts, [&](int64_t begin, int64_t end) {
+      while (begin < end && targets[begin] < 0)
+        ++begin;
+      if (begin < end)
+        use(begin);
+    });
+  for (int64_t t = 0; t < op.dims[0]; ++t)
+    if (targets[t] >= 0)
+      use(t);
+}
+
+/// A segment counts once, whatever the weights of its targets are.
+inline double weightOfToken(const float *weights, const int32_t *starts, int64_t t) {
+  return starts ? 1 : weightOf(weights, t);
+}
+
+/// What stands where there is no target may be infinite, or no number.
+template <class A>
+void meanOfTokens(const PreparedOp &op, const void *v, const void *targets, const void *starts,
+                  const OptimizerScalars &scalars, const float *weights, void *loss) {
+  double sum = 0;
+  forCounted(op, in<int32_t>(targets), in<int32_t>(starts),
+             [&](int64_t t) { sum += weightOfToken(weights, in<int32_t>(starts), t) * double(in<A>(v)[t]); });
+  out<A>(loss)[0] = A(lossFactor(op, scalars) * sum);
+}
+
+/// dims T S.
+template <class E> pp_status_t token_mean(const PreparedOp &op, void *const *arguments) {
+  meanOfTokens<Acc<E>>(op, arguments[0], arguments[1], arguments[2], *in<OptimizerScalars>(arguments[4]),
+                       in<float>(arguments[5]), arguments[3]);
+  return PP_OK;
+}
+
+/// dims T S; dv may lie on v.
+template <class E> pp_status_t token_mean_bwd(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const OptimizerScalars &scalars = *in<OptimizerScalars>(arguments[5]);
+  const float *weights = in<float>(arguments[6]);
+  const int32_t *starts = in<int32_t>(arguments[2]);
+  meanOfTokens<A>(op, arguments[0], arguments[1], starts, scalars, weights, arguments[4]);
+  const double factor = lossFactor(op, scalars) * scalars.lossScale;
+  A *dv = out<A>(arguments[3]);
+  memset(dv, 0, size_t(op.dims[0]) * sizeof(A));
+  forCounted(op, in<int32_t>(arguments[1]), starts,
+             [&](int64_t t) { dv[t] = A(factor * weightOfToken(weights, starts, t)); });
+  return PP_OK;
 }
 
 } // namespace

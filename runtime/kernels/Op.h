@@ -34,6 +34,8 @@ inline constexpr int kernelCount = 0
 /// Runs one op; `arguments` as its record has them, and behind those of a loss the weights of its targets.
 using Body = pp_status_t (*)(const PreparedOp &op, void *const *arguments);
 
+inline constexpr int64_t mostPicks = 1024; ///< columns of a row of logits that token_stats picks
+
 /// Keys that lie together, and where the first of them stands in the sequence.
 struct Chunk {
   int64_t length, position;
@@ -82,7 +84,10 @@ struct PreparedOp {
   /// The factor of the squares of lse; 0: there is no z-loss.
   double zLoss() const { return params[3]; }
   /// The cap of the logits of a loss; 0: none.
-  double logitCap() const { return params[kernel == Kernel::cross_entropy_stats ? 0 : 1]; }
+  double logitCap() const {
+    return params[kernel != Kernel::cross_entropy_stats && kernel != Kernel::token_stats &&
+                  kernel != Kernel::token_stats_bwd];
+  }
 };
 
 /// The loops of one ISA. One file with its own compiler flags makes each table. All functions of the file have internal

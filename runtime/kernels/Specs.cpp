@@ -80,13 +80,17 @@ bool areGroups(int64_t experts, int64_t k, double groups, double best) {
 std::string counted(size_t n, const char *noun) { return std::to_string(n) + " " + noun + (n == 1 ? "" : "s"); }
 
 bool hasTargets(Kernel kernel) {
-  return kernel == Kernel::cross_entropy || kernel == Kernel::cross_entropy_loss || kernel == Kernel::cross_entropy_dz;
+  return kernel == Kernel::cross_entropy || kernel == Kernel::cross_entropy_loss ||
+         kernel == Kernel::cross_entropy_dz || kernel == Kernel::token_mean || kernel == Kernel::token_mean_bwd;
 }
 
 /// What a kernel asks of its dims beyond their number; empty when they are fine.
 std::string checkDims(const PreparedOp &op) {
   const int64_t *d = op.dims;
-  if (hasTargets(op.kernel) && !(op.params[2] >= 0 && op.params[2] <= mostAhead))
+  const bool isMean = op.kernel == Kernel::token_mean || op.kernel == Kernel::token_mean_bwd;
+  if (isMean && !(op.params[2] >= 0 && op.params[2] < divisorCount))
+    return "divisor " + std::to_string(int64_t(op.params[2])) + "; expected 0 to " + std::to_string(divisorCount - 1);
+  if (hasTargets(op.kernel) && !isMean && !(op.params[2] >= 0 && op.params[2] <= mostAhead))
     return "targets " + std::to_string(int64_t(op.params[2])) + " places further on; expected 0 to " +
            std::to_string(mostAhead);
   if (hasTargets(op.kernel) && !(op.params[3] >= 0 && std::isfinite(op.params[3])))
@@ -140,6 +144,15 @@ std::string checkDims(const PreparedOp &op) {
     return d[2] >= d[3] || d[1] > d[3] ? "columns " + std::to_string(d[2]) + " to " + std::to_string(d[2] + d[1] - 1) +
                                              " do not fit a vocabulary of " + std::to_string(d[3])
                                        : "";
+  case Kernel::token_stats:
+  case Kernel::token_stats_bwd:
+    return d[2] > mostPicks
+               ? std::to_string(d[2]) + " columns to pick of each row; expected at most " + std::to_string(mostPicks)
+               : "";
+  case Kernel::segment_sum:
+  case Kernel::token_mean:
+  case Kernel::token_mean_bwd:
+    return d[0] % d[1] ? std::to_string(d[0]) + " tokens are no rows of " + std::to_string(d[1]) : "";
   case Kernel::slice_columns:
   case Kernel::place_columns:
     return d[2] + d[3] > d[1] ? "columns " + std::to_string(d[2]) + " to " + std::to_string(d[2] + d[3] - 1) +
@@ -154,7 +167,8 @@ bool takesTensors(Kernel kernel) { return kernel == Kernel::adamw_all || kernel 
 
 /// Losses whose logits may have a cap.
 bool takesCap(Kernel kernel) {
-  return kernel == Kernel::cross_entropy || kernel == Kernel::cross_entropy_stats || kernel == Kernel::cross_entropy_dz;
+  return kernel == Kernel::cross_entropy || kernel == Kernel::cross_entropy_stats ||
+         kernel == Kernel::cross_entropy_dz || kernel == Kernel::token_stats || kernel == Kernel::token_stats_bwd;
 }
 
 /// A pair of numbers that are both there or both left out.

@@ -41,6 +41,7 @@ Status Trainer::runForward(int64_t step, StepInputs &from, int64_t number, StepS
   rank.optimizer = {};
   rank.optimizer.divisors[0] = from.divisor();
   from.setFurther(program->forward->inputs, /*update=*/-1, rank.optimizer);
+  from.setDivisors(program->ops, /*update=*/-1, rank.optimizer);
   rank.optimizer.holds = true; // nothing is dropped
   rank.updates.clear();
   rank.forward = true;
@@ -108,6 +109,10 @@ Status Trainer::writeLogprobs() {
         ++losses;
       }
     PP_TRY(transport.sum(all));
+    if (data.counted() > 0 && std::all_of(all.begin() + perStep, all.end(), [](double ranks) { return ranks == 0; }))
+      return invalid(
+          "`--logprobs`: the model computes no log-probabilities of its targets: it has no `cross_entropy` and "
+          "no logprob(z, targets)");
     for (size_t i = 0; speaks() && i < size_t(perStep); ++i)
       logprobs.push_back(float(-all[i] / std::max(all[i + size_t(perStep)], 1.0)));
   }

@@ -331,6 +331,11 @@ double Mixture::columnSum(int64_t n, size_t column) const {
   return sources[place.source].rows.columnSum(place.row, column);
 }
 
+int64_t Mixture::documentsOf(int64_t n) const {
+  const Place place = placeOf(n);
+  return sources[place.source].rows.documentsOf(place.row);
+}
+
 Counted Mixture::counted(int64_t n, int64_t ahead) const {
   const Place place = placeOf(n);
   return sources[place.source].rows.counted(place.row, ahead);

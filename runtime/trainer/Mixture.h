@@ -56,6 +56,7 @@ public:
   void read(int64_t n, Rows::What what, int32_t *out, int64_t from = 0, int64_t count = -1, int64_t ahead = 0) const;
   void readColumn(int64_t n, size_t column, double *out, int64_t from, int64_t count) const;
   [[nodiscard]] double columnSum(int64_t n, size_t column) const;
+  [[nodiscard]] int64_t documentsOf(int64_t n) const;
   [[nodiscard]] Counted counted(int64_t n, int64_t ahead) const;
   [[nodiscard]] int64_t filled(int64_t n) const;
 

@@ -121,12 +121,22 @@ void StepInputs::setFurther(const std::vector<InputSpec> &specs, int64_t update,
   }
 }
 
-double StepInputs::columnSum(int64_t update, size_t column) const {
-  const int64_t begin = rowOf(step) + update * rowsPerUpdate();
-  double sum = 0;
-  for (int64_t row = begin; row < begin + rowsPerUpdate(); ++row)
-    sum += data.columnSum(row, column);
-  return sum;
+void StepInputs::setDivisors(const std::vector<OpSpec> &ops, int64_t update, OptimizerScalars &scalars) {
+  const int64_t begin = rowOf(step) + std::max<int64_t>(update, 0) * rowsPerUpdate();
+  const int64_t end = begin + (update < 0 ? whole.sequencesPerStep() : rowsPerUpdate());
+  bool known[divisorCount] = {};
+  for (const OpSpec &op : ops) {
+    if (!op.kernel.starts_with("token_mean") || op.params.size() < 3 || op.params[2] < divisorOfColumn)
+      continue;
+    const auto number = size_t(op.params[2]);
+    double sum = 0;
+    for (int64_t row = begin; row < end && !known[number]; ++row)
+      sum +=
+          number == divisorOfDocuments ? double(data.documentsOf(row)) : data.columnSum(row, number - divisorOfColumn);
+    if (!known[number])
+      scalars.divisors[number] = sum != 0 ? sum : 1;
+    known[number] = true;
+  }
 }
 
 double StepInputs::weight() const { return std::accumulate(weights.begin(), weights.end(), 0.0); }
@@ -188,9 +198,8 @@ void StepInputs::readColumn(const InputSpec &its, char *next) {
 }
 
 Status StepInputs::fill(const std::vector<InputSpec> &specs, int64_t weightsAt, Device &device) {
-  constexpr Rows::What whats[] = {Rows::What::Tokens, Rows::What::Targets, Rows::What::Before,
-                                  Rows::What::Starts, Rows::What::Starts,  Rows::What::Filled,
-                                  Rows::What::Targets}; // by InputSpec::Kind
+  constexpr Rows::What whats[] = {Rows::What::Tokens, Rows::What::Targets, Rows::What::Before, Rows::What::Starts,
+                                  Rows::What::Starts, Rows::What::Filled,  Rows::What::Targets}; // by InputSpec::Kind
   auto hasWeights = [&](const InputSpec &its) { return weightsAt >= 0 && its.kind == InputSpec::Kind::Targets; };
   auto wordsOf = [&](const InputSpec &its) {
     int64_t words = whole.batch * its.length;
@@ -229,8 +238,8 @@ std::vector<StepInputs::Column> StepInputs::columns() const {
   if (hasWeights())
     out.push_back({"weights", "F32", Rows::What::Weights});
   for (size_t i = 0; i < whole.columns.size(); ++i)
-    out.push_back({"column." + whole.columns[i].name, whole.columns[i].isInt ? "I32" : "F32", Rows::What::Targets,
-                   int64_t(i)});
+    out.push_back(
+        {"column." + whole.columns[i].name, whole.columns[i].isInt ? "I32" : "F32", Rows::What::Targets, int64_t(i)});
   return out;
 }
 

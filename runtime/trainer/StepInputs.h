@@ -62,8 +62,8 @@ public:
   [[nodiscard]] double lossDivisor() const {
     return whole.documents ? divisor() : double(whole.sequencesPerStep() * whole.sequence);
   }
-  /// The sum of a column with one value for each token, times the weight, over the targets of an update that count.
-  [[nodiscard]] double columnSum(int64_t update, size_t column) const;
+  /// The same of means over tokens that columns weigh, and of means over documents, as far as the ops have such.
+  void setDivisors(const std::vector<OpSpec> &ops, int64_t update, OptimizerScalars &scalars);
   /// Targets of the step that count, and the sum of their weights.
   [[nodiscard]] int64_t counted() const { return targets; }
   [[nodiscard]] double weight() const;

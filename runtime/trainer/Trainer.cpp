@@ -624,6 +624,7 @@ void Trainer::setScalars(int64_t step, StepSummary &summary) {
                       given.weightDecay,
                       state.seed};
     inputs.setFurther(program->inputs, update - (step - 1) * whole.updates - 1, rank.optimizer);
+    inputs.setDivisors(program->ops, update - (step - 1) * whole.updates - 1, rank.optimizer);
     if (given.kind == "muon") { // one factor for both rates
       rank.optimizer.lr = given.lr > 0 ? given.restLr * (summary.lr / given.lr) : given.restLr;
       rank.optimizer.weightDecay = given.restDecay;

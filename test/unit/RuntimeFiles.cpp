@@ -529,7 +529,12 @@ TEST_F(RuntimeColumns, APlaceHasTheValuesOfItsTarget) {
   Status status = inputs.open(dataset(ids()), "", 1, Packing::Whole, /*check=*/true);
   ASSERT_TRUE(status.ok()) << status.message(); // the token that counts nowhere may have ids of any kind
   inputs.begin(1);
-  EXPECT_EQ(inputs.columnSum(0, 0), 11 + 2 * 13 + 15 + 16);
+  OptimizerScalars scalars;
+  inputs.setDivisors({{"token_mean_bwd", Type::F32, {4, 4}, {1, 0, divisorOfColumn}, {"counted"}},
+                      {"token_mean", Type::F32, {4, 4}, {1, 0, divisorOfDocuments}, {"counted"}}}, 0, scalars);
+  EXPECT_EQ(scalars.divisors[divisorOfColumn], 11 + 2 * 13 + 15 + 16);
+  EXPECT_EQ(scalars.divisors[divisorOfDocuments], 2);
+  EXPECT_EQ(scalars.divisors[divisorOfColumn + 1], 0); // no op asks for it
   EXPECT_EQ(inputs.divisor(0), 1 + 2 + 1 + 1);
   RankProgram rank;
   rank.arenaBytes = 256;

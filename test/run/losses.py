@@ -1,0 +1,269 @@
+#!/usr/bin/env python3
+"""Judges losses that a model's text computes of its tokens: loss and gradients of several layouts against torch."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: losses.py PP_COMPILE FOLDER
+# Each loss is that of a small model, which is trained for a step in f64. Loss and gradients must be those of torch to
+# 1e-11 of the largest gradient of a tensor, with documents and without, under schedules that split, recompute and
+# interleave, and on two devices. Without torch layouts are compared with one rank alone, and the script ends with 77.
+import array, os, random, sys
+import harness
+from formulas import LAYOUTS, SIZES, TOLERANCE, distance
+
+try:
+    import torch
+    cross_entropy = torch.nn.functional.cross_entropy
+except ImportError:
+    torch = None
+
+VOCAB = SIZES["vocab"]
+MODEL = """model {name}(layers, hidden, heads, kv_heads, ffn, vocab) {{
+  column old = -5, ref = -5, adv = 1, w = 1, ids[4] int = 0, lq[4] = -2
+  part embed(tokens) {{
+    weight wte[vocab, hidden] init normal(0.5)
+    return embedding(tokens, wte)
+  }}
+  layer {{
+    part mlp(x) {{
+      weight wi[hidden, ffn] init normal(0.3), wo[ffn, hidden] init normal(0.3)
+      return x + linear(silu(linear(x, wi)), wo)
+    }}
+  }}
+  part head(x, targets) {{
+    weight wout[hidden, vocab] init normal(0.4)
+    let z = linear(x, wout)
+    {text}
+  }}
+}}
+"""
+
+
+class Tokens:
+    """What torch makes of the logits: of tokens that have a target. `segments` numbers their documents."""
+
+    def __init__(self, z, targets, weights, segments, columns):
+        has = targets >= 0
+        self.z, self.targets, self.weights = z[has], targets[has], weights[has]
+        self.segments = torch.unique(segments[has], return_inverse=True)[1]
+        self.columns = {name: values[has] for name, values in columns.items()}
+
+    def __getattr__(self, name):
+        return self.columns[name]
+
+    def of(self, z):
+        its = Tokens.__new__(Tokens)
+        its.__dict__ = self.__dict__ | {"z": z}
+        return its
+
+    def capped(self, cap):
+        return self.of(cap * torch.tanh(self.z / cap))
+
+    def lp(self, ids=None):
+        ids = self.targets[:, None] if ids is None else ids
+        return self.z.log_softmax(-1).gather(-1, ids).squeeze(-1)
+
+    def sums(self, values):
+        """One for each document."""
+        return torch.zeros(int(self.segments.max()) + 1, dtype=torch.float64).index_add(0, self.segments, values)
+
+    def means(self, values):
+        return self.sums(values) / self.sums(torch.ones_like(values))
+
+    def lse(self):
+        return self.z.logsumexp(-1)
+
+    def entropy(self):
+        return -(self.z.softmax(-1) * self.z.log_softmax(-1)).sum(-1)
+
+    def mean(self, values):
+        """Of values of tokens by their weights; what is one number is the loss itself."""
+        return values if values.dim() == 0 else (self.weights * values).sum() / self.weights.sum()
+
+
+def clipped(ratio, advantage):
+    return torch.min(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage)
+
+
+def grpo(its):
+    ratio, ahead = torch.exp(its.lp() - its.old), its.ref - its.lp()
+    return 0.05 * (torch.exp(ahead) - ahead - 1) - clipped(ratio, its.adv)
+
+
+def gspo(its):
+    return -clipped(torch.exp(its.means(its.lp() - its.old)), its.means(its.adv)).mean()
+
+
+def distilled(its):
+    l, q = its.lp(its.ids), its.lq.exp()
+    rest = torch.clamp(1 - q.sum(-1), min=1e-6)
+    return (q * (its.lq - l)).sum(-1) + rest * (rest.log() - torch.clamp(1 - l.exp().sum(-1), min=1e-6).log())
+
+
+# name, text behind `let z = ..`, what torch computes
+CASES = (
+    ("plain", "return mean(-logprob(z, targets))", lambda its: cross_entropy(its.z, its.targets, reduction="none")),
+    ("smooth", "return mean(smoothed(z, targets, 0.1))",
+     lambda its: cross_entropy(its.z, its.targets, reduction="none", label_smoothing=0.1)),
+    ("zloss", "return mean(0.01 * z_loss(z) - logprob(z, targets))",
+     lambda its: -its.lp() + 0.01 * its.lse() ** 2),
+    ("bonus", "return mean(-logprob(z, targets)) - 0.3 * mean(entropy(z))",
+     lambda its: -its.lp() - 0.3 * its.entropy()),
+    ("easy", "return mean(focal(logprob(z, targets), 2))",
+     lambda its: -(1 - its.lp().exp()) ** 2 * its.lp()),
+    ("capped", "let lp = logprob(z, targets, softcap = 3)\n"
+               "    return mean(where(lp < -5, -5 * lp, square(lp)) + 0.1 * entropy(z, softcap = 3))",
+     lambda its: (lambda own: torch.where(own.lp() < -5, -5 * own.lp(), own.lp() ** 2) + 0.1 * own.entropy())(
+         its.capped(3.0))),
+    ("mixed", "let a = 0.5 * cross_entropy(z, targets)\n    let b = mean(-logsigmoid(logprob(z, targets) + 2)) / 4\n"
+              "    return a + b", lambda its: -0.5 * its.lp() - torch.nn.functional.logsigmoid(its.lp() + 2) / 4),
+    ("softened", "let h = 0.7 * z\n    return mean(max(-logprob(h, targets), 4) - mean(h) * 0.1 + 0.01 * logsumexp(h))",
+     lambda its: (lambda own: torch.clamp(-own.lp(), min=4) - 0.1 * own.z.mean(-1) + 0.01 * own.lse())(
+         its.of(0.7 * its.z))),
+    ("policy", "let lp = logprob(z, targets)\n    return mean(0.05 * kl(lp, ref) + grpo(lp, old, adv, 0.2, 0.28))",
+     grpo),
+    ("distil", "return mean(distilled(z, ids, lq))", distilled),
+    ("weighted", "return mean(-logprob(z, targets), weight = w) - 0.1 * total(entropy(z)) / 32",
+     lambda its: -((its.weights * its.w * its.lp()).sum() / (its.weights * its.w).sum()) -
+     0.1 * (its.weights * its.entropy()).sum() / 32),
+    ("both", "let lp = logprob(z, targets)\n"
+             "    return mean(-lp, weight = w) + 0.3 * cross_entropy(z, targets) + 0.1 * mean(entropy(z))",
+     lambda its: -((its.weights * its.w * its.lp()).sum() / (its.weights * its.w).sum()) +
+     its.mean(-0.3 * its.lp() + 0.1 * its.entropy())))
+OVER_DOCUMENTS = (
+    ("ratios", "return mean(gspo(logprob(z, targets), old, adv, 0.2, 0.28))", gspo),
+    ("sums", "let lp = logprob(z, targets)\n    return mean(square(sum(lp, over = document)) * 0.01 - lp)",
+     lambda its: 0.01 * its.sums(its.lp())[its.segments] ** 2 - its.lp()),
+    ("each", "return mean(mean(-logprob(z, targets), over = document))", lambda its: its.means(-its.lp()).mean()))
+
+
+def write_models(folder):
+    path = os.path.join(folder, "losses.pipe")
+    with open(path, "w") as file:
+        file.write('import "std/losses.pipe"\n')
+        file.writelines(MODEL.format(name=name, text=text) for name, text, _ in CASES + OVER_DOCUMENTS)
+    return harness.add_models(folder, path)
+
+
+def write_data(folder):
+    """A text, and documents of which some tokens count as no target and others by a weight."""
+    draw, text = random.Random(1), os.path.join(folder, "text")
+    tokens = draw.randbytes(600)
+    with open(text, "wb") as file:
+        file.write(tokens)
+    begins = [0]
+    while begins[-1] < len(tokens):
+        begins.append(min(begins[-1] + draw.randint(1, 11), len(tokens)))
+    counted = [draw.choice([0, 0.25, 1, 2]) for _ in tokens]
+    documents = os.path.join(folder, "documents")
+    pack = lambda kind, values: array.array(kind, values).tobytes()
+    number = lambda: [draw.gauss(0, 1) for _ in tokens]
+    tokens_of = [draw.sample(range(VOCAB), 4) for _ in tokens]
+    shares = [[-draw.uniform(1.5, 4) for _ in range(4)] for _ in tokens]
+    columns = {"old": [x / 2 - 6 for x in number()], "ref": [x / 2 - 6 for x in number()], "adv": number(),
+               "w": [x * x for x in number()], "lq": sum(shares, [])}
+    tensors = {"tokens": ("I32", [len(tokens)], pack("i", list(tokens))),
+               "documents": ("I64", [len(begins)], pack("q", begins)),
+               "counted": ("F32", [len(tokens)], pack("f", counted))}
+    further = {name: ("F32", [len(tokens)] + [4] * (name == "lq"), pack("f", values))
+               for name, values in columns.items()} | {"ids": ("I32", [len(tokens), 4], pack("i", sum(tokens_of, [])))}
+    with open(documents + ".safetensors", "wb") as file:
+        file.write(harness.pack_tensors(tensors))
+    with open(documents + ".columns.safetensors", "wb") as file:
+        file.write(harness.pack_tensors(tensors | further))
+    return "u8:" + text, documents
+
+
+class Run:
+    def __init__(self, its, train):
+        self.compiler, self.folder, self.train = its.compiler, its.folder, train
+
+    def compile(self, model, layout):
+        return harness.compile_train(self.compiler, os.path.join(self.folder, model), SIZES | layout | {"model": model},
+                                     self.train)
+
+    def step(self, program, data, *more):
+        grads, log, batches = (os.path.join(self.folder, name) for name in ("grads", "log", "batches"))
+        common = [program, "--in-process", "--data", data, "--steps", "1", *more]
+        harness.call([*common, "--grads", grads, "--log", log])
+        return harness.read_safetensors(grads), harness.read_log(log)[0]["loss"]
+
+    def batches(self, program, data):
+        path = os.path.join(self.folder, "batches")
+        harness.call([program, "--in-process", "--data", data, "--steps", "1", "--batches", path])
+        return harness.read_safetensors(path)
+
+
+def reference(weights, batches, of):
+    """Loss and gradients of torch."""
+    its = {name: torch.tensor(values, dtype=torch.float64).view(shape).requires_grad_()
+           for name, (shape, values) in weights.items()}
+    own = lambda end: next(value for name, value in its.items() if name.endswith(end))
+    tokens, targets = (torch.tensor(list(batches[name][1]), dtype=torch.long) for name in ("tokens", "targets"))
+    counts = list(batches["weights"][1]) if "weights" in batches else [1.0] * len(targets)
+    starts = torch.tensor(list(batches["starts"][1])) + torch.arange(len(targets)) // SIZES["sequence"] * 1000
+    columns = {name.split(".")[1]: torch.tensor(list(values), dtype=torch.long if name.endswith("ids")
+                                                else torch.float64).view(len(targets), *shape[2:])
+               for name, (shape, values) in batches.items() if name.startswith("column.")}
+    x = own("wte")[tokens]
+    for layer in range(SIZES["layers"]):
+        x = x + torch.nn.functional.silu(x @ own(f".{layer}.wi")) @ own(f".{layer}.wo")
+    tokens = Tokens(x @ own("wout"), targets, torch.tensor(counts, dtype=torch.float64), starts, columns)
+    loss = tokens.mean(of(tokens))
+    loss.backward()
+    return loss.item(), {name: (list(value.shape), value.grad.flatten().tolist()) for name, value in its.items()}
+
+
+def judge(run, tally, name, of, data, more, layouts):
+    first = None
+    for layout in layouts:
+        program = run.compile(name, layout | more)
+        if not first:
+            draw = random.Random(name)
+            weights = {key: (shape, [draw.gauss(0, 0.3) for _ in values])
+                       for key, (shape, values) in run.step(program, data)[0].items()}
+            base = os.path.join(run.folder, "base")
+            harness.write_safetensors(base, weights)
+        grads, loss = run.step(program, data, "--load", base)
+        if not first:
+            first = reference(weights, run.batches(program, data), of)[::-1] if torch else (grads, loss)
+        where, error = distance(grads, first[0])
+        said = " ".join(f"{key} {value}" for key, value in (layout | more).items())
+        tally.check(error <= TOLERANCE and abs(loss - first[1]) <= TOLERANCE * abs(first[1]),
+                    f"{name:9} {said:60} loss {loss:.6f} gradients {error:.1e} {where}")
+
+
+def judge_logprobs(run, tally, text):
+    """--logprobs writes those of the loss, and nothing where the model computes none of its targets."""
+    path, log = os.path.join(run.folder, "logprobs"), os.path.join(run.folder, "log")
+    common = ["--in-process", "--data", text, "--steps", "1", "--lr", "0", "--logprobs", path, "--log", log]
+    harness.call([run.compile("plain", LAYOUTS[0]), *common])
+    count = SIZES["microbatches"] * SIZES["microbatch"] * SIZES["sequence"]
+    mean, loss = (sum(list(harness.read_safetensors(path)["logprobs"][1])[:count]) / count,
+                  harness.read_log(log)[0]["loss"])
+    tally.check(abs(mean + loss) <= 1e-6 * loss, f"plain     --logprobs of the first step: {mean:.6f}, loss {loss:.6f}")
+    done = harness.call([run.compile("distil", LAYOUTS[0]), *common], expect=None)
+    tally.check(done.returncode == 1 and "the model computes no log-probabilities of its targets" in done.stderr,
+                "distil    --logprobs is refused")
+
+
+def main():
+    its = harness.draws()
+    tally, run = harness.Tally(), Run(its, write_models(its.folder))
+    text, documents = write_data(its.folder)
+    for number, (name, _, of) in enumerate(CASES):
+        # Each loss under two of the layouts beside one rank, and one of them with documents.
+        others = (LAYOUTS[1 + number % 7], LAYOUTS[1 + (number + 3) % 7])
+        judge(run, tally, name, of, text, {}, (LAYOUTS[0], others[0]))
+        has_columns = name in ("policy", "distil", "weighted", "both")
+        data = documents + (".columns.safetensors" if has_columns else ".safetensors")
+        judge(run, tally, name, of, data, {"data.documents": "true"}, (LAYOUTS[0], others[1]))
+    judge_logprobs(run, tally, text)
+    for number, (name, _, of) in enumerate(OVER_DOCUMENTS):
+        layouts = (LAYOUTS[0], LAYOUTS[1 + number], LAYOUTS[5 + number % 2])
+        data = documents + (".columns.safetensors" if name == "ratios" else ".safetensors")
+        judge(run, tally, name, of, data, {"data.documents": "true"}, layouts)
+    return tally.close() or (0 if torch else 77)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

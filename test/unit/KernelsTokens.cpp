@@ -1,0 +1,184 @@
+// Losses that are formulas of tokens: statistics of logits against their definition in f64, and finite differences.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "test/unit/Kernels.h"
+
+using namespace pp;
+using namespace pp::test;
+
+namespace {
+
+struct Case {
+  int64_t vocabulary, picks;
+  double cap;
+};
+constexpr Case cases[] = {{3, 1, 0}, {50, 1, 0}, {50, 4, 0}, {50, 4, 2}, {199, 3, 30}};
+const std::vector<int32_t> targets = {2, 0, -100, 1, 2};
+
+/// Columns of each row, of which two are one column, one is none, and one is that of the target.
+std::vector<int32_t> idsOf(const Case &its) {
+  std::vector<int32_t> ids;
+  for (size_t t = 0; t < targets.size(); ++t)
+    for (int64_t j = 0; j < its.picks; ++j)
+      ids.push_back(its.picks == 1 ? targets[t]
+                    : j == 3       ? -1
+                    : t == 1       ? 1
+                    : t == 3 && !j ? targets[t]
+                                   : int32_t((int64_t(t) * 7 + j * 11) % its.vocabulary));
+  return ids;
+}
+
+/// lse, mean under the softmax, mean, and picked columns of all rows, one behind the other.
+Values reference(const Case &its, Values z) {
+  const auto rows = int64_t(targets.size());
+  const std::vector<int32_t> ids = idsOf(its);
+  Values lse, mean, powers, picks;
+  for (int64_t t = 0; t < rows; ++t) {
+    double *row = z.data() + t * its.vocabulary, sum = 0, below = 0, all = 0;
+    const bool has = targets[size_t(t)] >= 0;
+    for (int64_t i = 0; i < its.vocabulary; ++i) {
+      row[i] = its.cap > 0 ? its.cap * std::tanh(row[i] / its.cap) : row[i];
+      sum += std::exp(row[i] - row[0]);
+      below += std::exp(row[i] - row[0]) * row[i];
+      all += row[i];
+    }
+    lse.push_back(has ? row[0] + std::log(sum) : 0);
+    powers.push_back(has ? below / sum : 0);
+    mean.push_back(has ? all / double(its.vocabulary) : 0);
+    for (int64_t j = 0; j < its.picks; ++j) {
+      const int32_t id = ids[size_t(t * its.picks + j)];
+      picks.push_back(has && id >= 0 ? row[id] : 0);
+    }
+  }
+  for (const Values *each : {&powers, &mean, &picks})
+    lse.insert(lse.end(), each->begin(), each->end());
+  return lse;
+}
+
+Values part(const Values &all, size_t begin, size_t count) {
+  return {all.begin() + ptrdiff_t(begin), all.begin() + ptrdiff_t(begin + count)};
+}
+
+} // namespace
+
+TEST(KernelsTokens, StatisticsAndTheirGradients) {
+  for (Type type : allTypes)
+    for (const Case &its : cases) {
+      SCOPED_TRACE(std::string(nameOf(type)) + " " + std::to_string(its.vocabulary) + " cap " +
+                   std::to_string(its.cap));
+      const size_t rows = targets.size(), picked = rows * size_t(its.picks);
+      const Type acc = accOf(type);
+      const std::vector<int32_t> ids = idsOf(its);
+      const Values z = rounded(type, random(rows * size_t(its.vocabulary), 1, 3)), expected = reference(its, z);
+      const Values params = its.cap > 0 ? Values{its.cap} : Values{};
+      Array lse(acc, rows), powers(acc, rows), mean(acc, rows), picks(acc, picked), dz(type, z);
+      const std::vector<int64_t> dims = {int64_t(rows), its.vocabulary, its.picks};
+      OneOp("token_stats", type, dims, params)(pp_token_stats, Array(type, z), targets, ids, lse, powers, mean, picks);
+      const double tolerance = toleranceOf(acc) / 10;
+      expectNear(lse.get(), part(expected, 0, rows), tolerance, "lse");
+      expectNear(powers.get(), part(expected, rows, rows), tolerance, "mean under the softmax");
+      expectNear(mean.get(), part(expected, 2 * rows, rows), tolerance, "mean");
+      expectNear(picks.get(), part(expected, 3 * rows, picked), tolerance, "picked");
+
+      // A row without a target has no gradient, whatever comes back.
+      Values weights = rounded(acc, random(3 * rows + picked, 2));
+      Values given = weights;
+      given[2] = INFINITY, given[rows + 2] = NAN;
+      Array dlse(acc, part(given, 0, rows)), dpowers(acc, part(given, rows, rows)),
+          dmean(acc, part(given, 2 * rows, rows)), dpicks(acc, part(given, 3 * rows, picked));
+      OneOp("token_stats_bwd", type, dims, params)(pp_token_stats_bwd, dz, targets, ids, lse, powers, dlse, dpowers,
+                                                   dmean, dpicks, dz); // over z
+      auto of = [&](const Values &at) { return reference(its, at); };
+      expectNear(dz.get(), finiteDifferences(of, z, weights), std::max(1e-8, toleranceOf(type)), "dz");
+    }
+}
+
+/// The largest probability is so near 1 that its gradient is what two large terms leave: it is rounded once.
+TEST(KernelsTokens, ASureTargetIsRoundedOnce) {
+  const std::vector<int32_t> target = {1};
+  for (Type type : halfTypes) {
+    const Values z = rounded(type, {0, 9, -1});
+    Array lse(Type::F32, 1), powers(Type::F32, 1), mean(Type::F32, 1), picks(Type::F32, 1), dz(type, 3);
+    OneOp("token_stats", type, {1, 3, 1})(pp_token_stats, Array(type, z), target, target, lse, powers, mean, picks);
+    OneOp("token_stats_bwd", type, {1, 3, 1})(pp_token_stats_bwd, Array(type, z), target, target, lse, powers,
+                                              Array(Type::F32, Values{1}), Array(Type::F32, Values{0}),
+                                              Array(Type::F32, Values{0}), Array(Type::F32, Values{-1}), dz);
+    const double sum = 1 + std::exp(9.0) + std::exp(-1.0);
+    EXPECT_NEAR(dz.get()[1] / (std::exp(9.0) / sum - 1), 1, 2e-2) << nameOf(type);
+  }
+}
+
+TEST(KernelsTokens, MeansAreOfTokensWithTargets) {
+  for (Type type : {Type::F32, Type::F64})
+    for (bool weighted : {false, true}) {
+      const Values v = {1, 2, INFINITY, -4, 8}, weights = weighted ? Values{0.5, 2, 7, 1, 0.25} : Values{1, 1, 1, 1, 1};
+      double sum = 0;
+      Values slopes(5);
+      for (size_t t = 0; t < 5; ++t)
+        if (targets[t] >= 0)
+          sum += weights[t] * v[t], slopes[t] = 0.5 * weights[t] / 4 * 512;
+      for (bool counted : {false, true}) {
+        const Values params = {counted ? 0.5 : 0.125};
+        const std::vector<std::string> flags =
+            counted ? std::vector<std::string>{"counted"} : std::vector<std::string>{};
+        OneOp forward("token_mean", type, {5, 5}, params, flags), both("token_mean_bwd", type, {5, 5}, params, flags);
+        Array loss(type, 1), again(type, 1), dv(type, v);
+        for (OneOp *op : {&forward, &both})
+          op->weighted(weights).rank.optimizer.divisors[0] = 4, op->rank.optimizer.lossScale = 512;
+        forward(pp_token_mean, Array(type, v), targets, nullptr, loss);
+        both(pp_token_mean_bwd, dv, targets, nullptr, dv, again);
+        expectEqual(loss.get(), {sum * 0.5 / 4}, "loss");
+        expectEqual(again.get(), loss.get(), "the loss beside its gradient");
+        expectEqual(dv.get(), slopes, "dv");
+      }
+    }
+}
+
+/// Two rows of six tokens: documents of 2, 3 and 1 tokens, then of 6. One has no target, and others begin without one.
+const std::vector<int32_t> rowTargets = {-100, 3, 1, 2, -100, -100, -100, -100, 5, 0, 1, -100},
+                           rowStarts = {0, 0, 2, 2, 2, 5, 0, 0, 0, 0, 0, 0};
+
+TEST(KernelsTokens, SumsAndMeansOfSegments) {
+  for (Type type : {Type::F32, Type::F64})
+    for (bool mean : {false, true}) {
+      const Values v = {NAN, 2, 3, 4, NAN, NAN, INFINITY, NAN, 8, 16, 32, NAN};
+      Array y(type, 12);
+      OneOp("segment_sum", type, {12, 6}, {}, mean ? std::vector<std::string>{"mean"} : std::vector<std::string>{})(
+          pp_segment_sum, Array(type, v), rowTargets, rowStarts, y);
+      const double second = mean ? 3.5 : 7, third = mean ? 56.0 / 3 : 56;
+      expectNear(y.get(), {0, 2, second, second, 0, 0, 0, 0, third, third, third, 0}, toleranceOf(type) / 10,
+                 mean ? "means" : "sums");
+    }
+}
+
+/// Each document counts once, at its first token that has a target, whatever that target weighs.
+TEST(KernelsTokens, MeansOfSegmentsCountEachOnce) {
+  for (Type type : {Type::F32, Type::F64}) {
+    const Values v = {NAN, 2, 3, 4, NAN, NAN, NAN, NAN, 8, 16, 32, NAN};
+    OneOp forward("token_mean", type, {12, 6}, {0.5, 0, 20}, {"counted"}),
+        both("token_mean_bwd", type, {12, 6}, {0.5, 0, 20}, {"counted"});
+    Array loss(type, 1), again(type, 1), dv(type, 12);
+    for (OneOp *op : {&forward, &both})
+      op->weighted(Values(12, 7)).rank.optimizer.divisors[20] = 4;
+    forward(pp_token_mean, Array(type, v), rowTargets, rowStarts, loss);
+    both(pp_token_mean_bwd, Array(type, v), rowTargets, rowStarts, dv, again);
+    expectEqual(loss.get(), {(2 + 3 + 8) * 0.5 / 4}, "loss");
+    expectEqual(again.get(), loss.get(), "the loss beside its gradient");
+    expectEqual(dv.get(), {0, 0.125, 0.125, 0, 0, 0, 0, 0, 0.125, 0, 0, 0}, "dv");
+  }
+  EXPECT_NE(refusal({"token_mean", Type::F32, {12, 6}, {1, 0, 21}, {"counted"}}).find("divisor 21; expected 0 to 20"),
+            std::string::npos);
+  EXPECT_NE(refusal({"segment_sum", Type::F32, {12, 5}, {}, {}}).find("12 tokens are no rows of 5"), std::string::npos);
+}
+
+TEST(KernelsTokens, ColumnsOutsideOfTheVocabularyAreRefused) {
+  for (bool isTarget : {false, true}) {
+    OneOp op("token_stats", Type::F32, {1, 3, 2});
+    Array lse(Type::F32, 1), powers(Type::F32, 1), mean(Type::F32, 1), picks(Type::F32, 2);
+    const std::vector<int32_t> target = {isTarget ? 3 : 1}, ids = {0, isTarget ? 1 : 3};
+    EXPECT_EQ(op.status(pp_token_stats, Array(Type::F32, Values{1, 2, 3}), target, ids, lse, powers, mean, picks),
+              PP_INVALID);
+    EXPECT_EQ(op.rank.message, "op 0 `token_stats` met a token or target outside its vocabulary");
+  }
+  EXPECT_NE(refusal({"token_stats", Type::F32, {1, 3, 1025}, {}, {}}).find("1025 columns to pick of each row"),
+            std::string::npos);
+}
