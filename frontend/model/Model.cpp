@@ -308,10 +308,7 @@ private:
     if (isLast(part))
       columns.finish(function, columnsAt, columnList);
     for (auto [mean, column] : weighed)
-      mean.setDivisor(nn::kDivisorOfColumn + function
-                                                 .getArgAttrOfType<mlir::IntegerAttr>(
-                                                     cast<mlir::BlockArgument>(column).getArgNumber(), nn::kColumnAttr)
-                                                 .getInt());
+      mean.setDivisor(nn::kDivisorOfColumn + cast<mlir::IntegerAttr>(saidOf(column, nn::kColumnAttr)).getInt());
     for (size_t i = added.size(); i-- > 0;)
       if (added[i].use_empty())
         function.eraseArgument(addedAt + i);
@@ -511,15 +508,19 @@ private:
     return any_of(all, [&](const Expr *expr) { return reads(reads, expr); });
   }
 
+  static mlir::Attribute saidOf(mlir::Value value, StringRef name) {
+    auto argument = dyn_cast_or_null<mlir::BlockArgument>(value);
+    return argument
+               ? cast<mlir::func::FuncOp>(argument.getOwner()->getParentOp()).getArgAttr(argument.getArgNumber(), name)
+               : mlir::Attribute();
+  }
+  bool isTargets(mlir::Value value) const { return saidOf(value, nn::kDataAttr) == builder.getStringAttr("targets"); }
+
   /// The first targets that the part takes.
   mlir::Value targetsOf(const Expr *expr) {
     for (const Known &known : partValues())
-      if (auto argument = dyn_cast_or_null<mlir::BlockArgument>(known.value)) {
-        auto function = cast<mlir::func::FuncOp>(argument.getOwner()->getParentOp());
-        auto data = function.getArgAttrOfType<mlir::StringAttr>(argument.getArgNumber(), nn::kDataAttr);
-        if (data && data == "targets")
-          return argument;
-      }
+      if (isTargets(known.value))
+        return known.value;
     (void)evaluator.fail(expr->at, "`" + expr->name + "` is of tokens that have a target; part `" + current->name.text +
                                        "` takes no `targets`");
     return {};
@@ -527,16 +528,13 @@ private:
 
   /// Statistics of logits; those of one softcap and one choice of columns are made once.
   FailureOr<nn::TokenStatsOp> statisticsOf(const Expr *expr, mlir::Value z, mlir::Value ids, double softcap) {
-    for (nn::TokenStatsOp op : statistics)
-      if (op.getZ() == z && op.getSoftcap().convertToDouble() == softcap && (!ids || op.getIds() == ids))
-        return op;
-    auto argument = dyn_cast_or_null<mlir::BlockArgument>(ids);
-    bool isTarget =
-        argument && cast<mlir::func::FuncOp>(argument.getOwner()->getParentOp())
-                            .getArgAttr(argument.getArgNumber(), nn::kDataAttr) == builder.getStringAttr("targets");
-    mlir::Value targets = isTarget ? ids : targetsOf(expr);
+    mlir::Value targets = ids && isTargets(ids) ? ids : targetsOf(expr);
     if (!targets)
       return failure();
+    for (nn::TokenStatsOp op : statistics)
+      if (op.getZ() == z && op.getSoftcap().convertToDouble() == softcap && op.getTargets() == targets &&
+          (!ids || op.getIds() == ids))
+        return op;
     FailureOr<mlir::Operation *> op =
         nn::createOp(builder, source.location(expr->at), "token_stats", {z, targets, ids ? ids : targets},
                      builder.getNamedAttr("softcap", builder.getF64FloatAttr(softcap)));
@@ -639,6 +637,9 @@ private:
     FailureOr<mlir::Value> targets = failed(tokens) ? FailureOr<mlir::Value>() : targetsOf(expr, *v);
     if (failed(targets))
       return failure();
+    if ((by || kind.starts) && saidOf(*targets, nn::kAheadAttr))
+      return evaluator.fail(expr->at, "`" + expr->operands[0]->text +
+                                          "` is of targets further on; columns and documents are of `targets`");
     SmallVector<mlir::Value> operands = {*tokens, *targets};
     if (kind.starts)
       operands.push_back(kind.starts);

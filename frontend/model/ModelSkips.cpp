@@ -112,6 +112,9 @@ FailureOr<ModelColumns::Column> ModelColumns::columnOf(const ColumnDeclaration &
 
 LogicalResult ModelColumns::read() {
   for (const ColumnDeclaration &declared : model.columns) {
+    if (columns.size() == nn::kMostColumns)
+      return evaluator.fail(declared.name.at, "a model has at most " + Twine(nn::kMostColumns) + " columns; `" +
+                                                  declared.name.text + "` is one more");
     FailureOr<Column> column = columnOf(declared);
     if (failed(column))
       return failure();

@@ -54,7 +54,7 @@ FailureOr<Operation *> PieceGraph::cloneSliced(OpBuilder &builder, Operation &op
   if (auto route = dyn_cast<nn::RouteOp>(op); route && !route.getBalance().isZero())
     return op.emitError("`balance` counts the experts of whole sequences; slices do not see them");
   if (isa<nn::SegmentSumOp>(op))
-    return op.emitError("a sum over documents or groups is of whole sequences; slices do not see them");
+    return op.emitError("a sum over documents is of whole sequences; slices do not see them");
   if (isa<nn::OpaqueOp>(op))
     return op.emitError("`opaque` says what whole sequences cost; slices do not see it");
   FailureOr<Operation *> made = nn::createAgain(builder, &op, operands, attributes.getAttrs());

@@ -124,7 +124,7 @@ LogicalResult SequenceCutter::checkPart(func::FuncOp part) {
   for (Operation &op : part.front()) {
     if (isa<nn::SegmentSumOp>(op))
       return refuse(&op, "`context = " + Twine(devices) +
-                             "`: a sum over documents or groups cannot be cut over context yet");
+                             "`: a sum over documents cannot be cut over context yet");
     auto attention = dyn_cast<nn::AttentionOp>(op);
     if (attention && !attention.getCausal())
       return refuse(attention, "`context = " + Twine(devices) +

@@ -79,7 +79,7 @@ struct PreparedOp {
   double groupShrink() const { return params[kernel == Kernel::muon ? 2 : 1]; }
   /// The factor of the rank's weight decay: 0 for a weight without decay.
   double shrink() const { return has(Decay) ? groupShrink() : 0; }
-  /// The number of places that the targets of a counting loss are ahead.
+  /// The number of a counting loss's divisor (runtime/Rank.h): of a cross-entropy, how far ahead its targets are.
   int ahead() const { return int(params[2]); }
   /// The factor of the squares of lse; 0: there is no z-loss.
   double zLoss() const { return params[3]; }

@@ -316,34 +316,39 @@ void Mixture::cover(int64_t begin, int64_t end) {
   }
 }
 
-void Mixture::read(int64_t n, Rows::What what, int32_t *out, int64_t from, int64_t count, int64_t ahead) const {
+std::pair<const Rows &, int64_t> Mixture::rowOf(int64_t n) const {
   const Place place = placeOf(n);
-  sources[place.source].rows.read(place.row, what, out, from, count, ahead);
+  return {sources[place.source].rows, place.row};
+}
+
+void Mixture::read(int64_t n, Rows::What what, int32_t *out, int64_t from, int64_t count, int64_t ahead) const {
+  const auto [rows, row] = rowOf(n);
+  rows.read(row, what, out, from, count, ahead);
 }
 
 void Mixture::readColumn(int64_t n, size_t column, double *out, int64_t from, int64_t count) const {
-  const Place place = placeOf(n);
-  sources[place.source].rows.readColumn(place.row, column, out, from, count);
+  const auto [rows, row] = rowOf(n);
+  rows.readColumn(row, column, out, from, count);
 }
 
 double Mixture::columnSum(int64_t n, size_t column) const {
-  const Place place = placeOf(n);
-  return sources[place.source].rows.columnSum(place.row, column);
+  const auto [rows, row] = rowOf(n);
+  return rows.columnSum(row, column);
 }
 
 int64_t Mixture::documentsOf(int64_t n) const {
-  const Place place = placeOf(n);
-  return sources[place.source].rows.documentsOf(place.row);
+  const auto [rows, row] = rowOf(n);
+  return rows.documentsOf(row);
 }
 
 Counted Mixture::counted(int64_t n, int64_t ahead) const {
-  const Place place = placeOf(n);
-  return sources[place.source].rows.counted(place.row, ahead);
+  const auto [rows, row] = rowOf(n);
+  return rows.counted(row, ahead);
 }
 
 int64_t Mixture::filled(int64_t n) const {
-  const Place place = placeOf(n);
-  return sources[place.source].rows.filled(place.row);
+  const auto [rows, row] = rowOf(n);
+  return rows.filled(row);
 }
 
 } // namespace pp

@@ -81,6 +81,8 @@ private:
     int64_t row;
   };
   [[nodiscard]] Place placeOf(int64_t n) const { return isOne() ? Place{0, n} : places[size_t(n - first)]; }
+  /// The rows of the file that row `n` is of, and which of them it is.
+  [[nodiscard]] std::pair<const Rows &, int64_t> rowOf(int64_t n) const;
   Status openStages(const std::string &data, const std::vector<MixedFile> &files);
   [[nodiscard]] size_t stageOf(int64_t row) const;
   void enter(size_t its);

@@ -107,9 +107,13 @@ void StepInputs::begin(int64_t number) {
   }
 }
 
-void StepInputs::setFurther(const std::vector<InputSpec> &specs, int64_t update, OptimizerScalars &scalars) {
+std::pair<int64_t, int64_t> StepInputs::rowsOf(int64_t update) const {
   const int64_t begin = rowOf(step) + std::max<int64_t>(update, 0) * rowsPerUpdate();
-  const int64_t end = begin + (update < 0 ? whole.sequencesPerStep() : rowsPerUpdate());
+  return {begin, begin + (update < 0 ? whole.sequencesPerStep() : rowsPerUpdate())};
+}
+
+void StepInputs::setFurther(const std::vector<InputSpec> &specs, int64_t update, OptimizerScalars &scalars) {
+  const auto [begin, end] = rowsOf(update);
   double known[mostAhead + 1] = {};
   for (const InputSpec &its : specs) {
     if (!counts || its.kind != InputSpec::Kind::Targets || its.ahead < 1 || its.ahead > mostAhead ||
@@ -122,19 +126,19 @@ void StepInputs::setFurther(const std::vector<InputSpec> &specs, int64_t update,
 }
 
 void StepInputs::setDivisors(const std::vector<OpSpec> &ops, int64_t update, OptimizerScalars &scalars) {
-  const int64_t begin = rowOf(step) + std::max<int64_t>(update, 0) * rowsPerUpdate();
-  const int64_t end = begin + (update < 0 ? whole.sequencesPerStep() : rowsPerUpdate());
+  const auto [begin, end] = rowsOf(update);
   bool known[divisorCount] = {};
   for (const OpSpec &op : ops) {
     if (!op.kernel.starts_with("token_mean") || op.params.size() < 3 || op.params[2] < divisorOfColumn)
       continue;
     const auto number = size_t(op.params[2]);
+    if (known[number])
+      continue;
     double sum = 0;
-    for (int64_t row = begin; row < end && !known[number]; ++row)
+    for (int64_t row = begin; row < end; ++row)
       sum +=
           number == divisorOfDocuments ? double(data.documentsOf(row)) : data.columnSum(row, number - divisorOfColumn);
-    if (!known[number])
-      scalars.divisors[number] = sum != 0 ? sum : 1;
+    scalars.divisors[number] = sum != 0 ? sum : 1;
     known[number] = true;
   }
 }

@@ -122,6 +122,8 @@ private:
   Status writeRows(SafeTensorsWriter &file, int64_t begin, int64_t end);
   /// The first row of a step among those of this shape.
   [[nodiscard]] int64_t rowOf(int64_t number) const { return (number - 1 - began.step) * whole.sequencesPerStep(); }
+  /// The rows of an update of the step, or of the whole step for -1: the first one, and the end.
+  [[nodiscard]] std::pair<int64_t, int64_t> rowsOf(int64_t update) const;
   [[nodiscard]] int64_t rowsPerUpdate() const { return whole.sequencesPerStep() / whole.updates; }
 
   const Program &whole;
