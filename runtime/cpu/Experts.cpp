@@ -5,13 +5,14 @@
 // does OpenBLAS, which on processors that are newer than it is multiplies as on a Prescott.) In f32 that is one call.
 // What has 16 bits is widened block by block into the rank's scratch, multiplied in f32 and rounded once:
 //
-//            n 512 ..              c[block] = a[0] b[0] + a[1] b[1] + ..
-//     k 512 [ b[0] | ]
+//            n 480 ..              c[block] = a[0] b[0] + a[1] b[1] + ..
+//     k 480 [ b[0] | ]
 //           [ b[1] | ]
-//   m 512 [ a[0] a[1] ] [ c ]
+//   m 480 [ a[0] a[1] ] [ c ]
 //
 // A row of an expert must not depend on how many rows the expert has: that is what other documents change. oneDNN takes
-// other kernels, whose sums have other orders, for less than 16 rows; so there are never less.
+// other kernels, whose sums have other orders, for other numbers of rows: with AVX2 for the last 1 to 3 rows behind a
+// multiple of 6, and, from some 360 rows on, for all of them. So each call has 48 rows, and zeros where there are less.
 #include "runtime/cpu/Experts.h"
 #include "runtime/kernels/Facts.h"
 #include "runtime/kernels/GemmShape.h"
@@ -53,6 +54,14 @@ bool multiply(const Matrix &a, const Matrix &b, int64_t m, int64_t n, int64_t k,
                     reinterpret_cast<const float *>(b.data), bNext, adds ? 1.0f : 0.0f, c, row) == dnnl_success;
 }
 
+/// The same for m a multiple of rowsOfCall.
+bool multiplyRows(const Matrix &a, const Matrix &b, int64_t m, int64_t n, int64_t k, float *c, int64_t row, bool adds) {
+  bool done = true;
+  for (int64_t i = 0; i < m; i += rowsOfCall)
+    done &= multiply({a.at(i, 0), a.type, a.row, a.column}, b, rowsOfCall, n, k, c + i * row, row, adds);
+  return done;
+}
+
 /// c[m,n] (+)= a . b; c is dense.
 struct SegmentProduct {
   int64_t m, n, k;
@@ -63,8 +72,8 @@ struct SegmentProduct {
   bool byRows = false; ///< a is dense, and its rows are tokens'
 
   pp_status_t run(char *scratch) const {
-    if (a.isWide() && b.isWide() && type == Type::F32 && byRows && m < leastRows)
-      return runFewRows(reinterpret_cast<float *>(scratch)) ? PP_OK : PP_INTERNAL;
+    if (a.isWide() && b.isWide() && type == Type::F32 && byRows)
+      return runWideRows(reinterpret_cast<float *>(scratch)) ? PP_OK : PP_INTERNAL;
     if (a.isWide() && b.isWide() && type == Type::F32)
       return multiply(a, b, m, n, k, reinterpret_cast<float *>(c), n, accumulates) ? PP_OK : PP_INTERNAL;
     bool done = true;
@@ -74,31 +83,35 @@ struct SegmentProduct {
                          reinterpret_cast<float *>(scratch));
     return done ? PP_OK : PP_INTERNAL;
   }
-  /// With rows of zeros behind those of a.
-  bool runFewRows(float *scratch) const {
-    float *left = scratch, *sums = left + leastRows * k;
-    std::memcpy(left, a.data, size_t(m * k) * sizeof(float));
-    std::fill(left + m * k, sums, 0.0f);
-    std::fill(sums, sums + leastRows * n, 0.0f);
+  /// The last rows in scratch, with zeros behind them.
+  bool runWideRows(float *scratch) const {
+    const int64_t last = m % rowsOfCall, whole = m - last;
+    auto *to = reinterpret_cast<float *>(c);
+    if (!multiplyRows(a, b, whole, n, k, to, n, accumulates) || last == 0)
+      return last == 0;
+    float *left = scratch, *sums = left + rowsOfCall * k;
+    std::memcpy(left, a.at(whole, 0), size_t(last * k) * sizeof(float));
+    std::fill(left + last * k, sums, 0.0f);
+    std::fill(sums, sums + rowsOfCall * n, 0.0f);
     if (accumulates)
-      std::memcpy(sums, c, size_t(m * n) * sizeof(float));
-    if (!multiply({reinterpret_cast<const char *>(left), Type::F32, k, 1}, b, leastRows, n, k, sums, n, accumulates))
-      return false;
-    std::memcpy(c, sums, size_t(m * n) * sizeof(float));
-    return true;
+      std::memcpy(sums, to + whole * n, size_t(last * n) * sizeof(float));
+    bool done =
+        multiply({reinterpret_cast<const char *>(left), Type::F32, k, 1}, b, rowsOfCall, n, k, sums, n, accumulates);
+    std::memcpy(to + whole * n, sums, size_t(last * n) * sizeof(float));
+    return done;
   }
   bool runBlock(int64_t i, int64_t j, int64_t rows, int64_t columns, float *scratch) const {
     float *left = scratch, *right = left + edgeOfBlock * edgeOfBlock, *sums = right + edgeOfBlock * edgeOfBlock;
     bool isWide = type == Type::F32;
     float *to = isWide ? reinterpret_cast<float *>(c) + i * n + j : sums;
-    int64_t row = isWide ? n : columns, all = byRows ? std::max(rows, leastRows) : rows;
+    int64_t row = isWide ? n : columns, all = byRows ? (rows + rowsOfCall - 1) / rowsOfCall * rowsOfCall : rows;
     bool done = true;
     for (int64_t l = 0; l < k; l += edgeOfBlock) {
       int64_t depth = std::min(edgeOfBlock, k - l);
       const Matrix x = widened(a, i, l, rows, depth, left);
       std::fill(left + rows * depth, left + all * depth, 0.0f);
-      done &= multiply(x, widened(b, l, j, depth, columns, right), all, columns, depth, to, row,
-                       l > 0 || (isWide && accumulates));
+      done &= (byRows ? multiplyRows : multiply)(x, widened(b, l, j, depth, columns, right), all, columns, depth, to,
+                                                 row, l > 0 || (isWide && accumulates));
     }
     for (int64_t line = 0; line < rows && !isWide; ++line)
       isaTable().narrow[int(type)](sums + line * columns, c + 2 * ((i + line) * n + j), columns, accumulates);

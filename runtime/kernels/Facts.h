@@ -37,8 +37,8 @@ constexpr int64_t pairsOfRope(int64_t d, std::span<const double> params) {
 
 /// A product in f64 packs blocks of its operands: rows of the first, columns of the second, and their depth.
 inline constexpr int64_t doubleRows = 4, doubleWidth = 256, doubleDepth = 192;
-/// A product of experts widens blocks of 16 bits with this edge to f32, and multiplies at least so many rows.
-inline constexpr int64_t edgeOfBlock = 512, leastRows = 16;
+/// A product of experts multiplies so many rows at a time, and widens blocks of 16 bits with this edge to f32.
+inline constexpr int64_t rowsOfCall = 48, edgeOfBlock = 10 * rowsOfCall;
 /// A blocked attention does so many queries at a time.
 inline constexpr int64_t queriesOfBlock = 96;
 
@@ -85,7 +85,7 @@ constexpr int64_t cpuScratch(const SizedCall &call) {
       return productScratch(dims[0], dims[1], dims[2]);
     if (call.bytes == 2)
       return 3 * 4 * edgeOfBlock * edgeOfBlock;
-    return call.is("expert_linear", "expert_linear_dx") ? 4 * leastRows * (dims[1] + dims[2]) : 0;
+    return call.is("expert_linear", "expert_linear_dx") ? 4 * rowsOfCall * (dims[1] + dims[2]) : 0;
   }
   if (call.is("attention", "attention_bwd"))
     return attentionScratch(call);

@@ -450,8 +450,8 @@ TEST(KernelsExperts, Products) {
 /// these alone.
 TEST(KernelsExperts, RowsDoNotSeeEachOther) {
   for (Type type : allTypes)
-    for (auto [in, out] : {std::pair<int64_t, int64_t>{16, 24}, {256, 1024}}) {
-      const int64_t most = 48;
+    for (auto [in, out] : {std::pair<int64_t, int64_t>{16, 24}, {400, 1024}}) {
+      const int64_t most = 500;
       Values x = rounded(type, random(most * in, 1)), w = rounded(type, random(2 * in * out, 2, 0.3)),
              dy = rounded(type, random(most * out, 3)), before = rounded(type, random(most * in, 4));
       // Runs the rows of the second expert from `first` on; the first expert has five rows.
@@ -470,8 +470,15 @@ TEST(KernelsExperts, RowsDoNotSeeEachOther) {
         return std::pair{y.get(), dx.get()};
       };
       const auto [allY, allDx] = run(0, most);
-      for (auto [first, rows] :
-           {std::pair<int64_t, int64_t>{0, 1}, {3, 1}, {7, 2}, {1, 7}, {9, 15}, {4, 16}, {5, 33}}) {
+      for (auto [first, rows] : {std::pair<int64_t, int64_t>{0, 1},
+                                 {3, 1},
+                                 {7, 2},
+                                 {1, 7},
+                                 {9, 15},
+                                 {4, 16},
+                                 {5, 33},
+                                 {48, 49},
+                                 {90, 405}}) {
         const auto [y, dx] = run(first, rows);
         auto cut = [&](const Values &all, int64_t from, int64_t width) {
           return Values(all.begin() + (5 + from) * width, all.begin() + (5 + from + rows) * width);
