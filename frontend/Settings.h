@@ -30,8 +30,10 @@ inline constexpr StringRef kOptimizers[] = {"adamw", "muon", "sgd"};
 
 class Settings {
 public:
-  Setting data[3] = {
-      {"microbatch", 1, Setting::Size}, {"sequence", 64, Setting::Size}, {"documents", 0, Setting::Flag}};
+  Setting data[4] = {{"microbatch", 1, Setting::Size},
+                     {"sequence", 64, Setting::Size},
+                     {"documents", 0, Setting::Flag},
+                     {"group", 1, Setting::Size}};
   Setting mlp[1] = {{"chunks", 1, Setting::Size}};
   std::vector<Setting> optimizer; ///< of the one that is chosen
 

@@ -646,6 +646,8 @@ private:
           made.push_back(count("pad", pad));
         return pad >= 0 ? mlir::WalkResult::interrupt() : mlir::WalkResult::advance();
       });
+      if (settings.data[3].value > 1)
+        made.push_back(count("group", int64_t(settings.data[3].value)));
     }
     if (!columns.empty())
       made.push_back(builder.getNamedAttr("columns", builder.getArrayAttr(columns)));
@@ -772,7 +774,10 @@ private:
                        .Case("f16", builder.getF16Type())
                        .Default(builder.getF32Type());
     BatchShape shape{int64_t(settings.data[0].value), int64_t(settings.data[1].value), element,
-                     settings.data[2].value != 0};
+                     settings.data[2].value != 0, int64_t(settings.data[3].value)};
+    if (shape.group > 1 && !shape.documents)
+      return evaluator.fail(settings.data[3].at,
+                            "`group` is of documents that stay together in a row: it needs `documents = true`");
     if (failed(buildModel(source, evaluator, *model, modelScope, shape, outline, builder, columns)))
       return failure();
     bool isElsewhere =

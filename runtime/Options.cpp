@@ -151,6 +151,13 @@ const std::vector<OptionSpec> &allOptions() {
       pathOption("logprobs", "FILE",
                  "write the logarithm of each target's probability over the first epoch of --data at the end",
                  &Options::logprobs),
+      {"logprobs-column", "NAME", "the file of --logprobs is the dataset --data again, with them as column NAME",
+       [](const std::string &name, Options &options) {
+         options.logprobsColumn = name;
+         const bool isTaken = name == "tokens" || name == "documents" || name == "counted";
+         return name.empty() || isTaken ? invalid("`--logprobs-column` expects the name of a column, got `", name, "`")
+                                        : Status();
+       }},
       pathOption("batches", "FILE", "write what the steps would read and how many targets count, and end",
                  &Options::batches),
       numberOption("lr", "X", "peak learning rate", 0.0, 1e6, &Options::lr),
@@ -304,6 +311,8 @@ Status checkTogether(const Options &options) {
   for (const std::string &name : options.changed)
     if (const char *other = name == "config" ? "load" : "resume"; !options.given.contains(other))
       return invalid("`--changed ", name, "` needs `--", other, "`");
+  if (!options.logprobsColumn.empty() && (options.logprobs.empty() || !options.data.ends_with(".safetensors")))
+    return invalid("`--logprobs-column` needs `--logprobs FILE`, and a dataset (.safetensors) as `--data`");
   for (const char *name : {"epochs", "logprobs", "source"})
     if (options.given.contains(name) && options.data.starts_with("mix:"))
       return invalid("`--", name, "` beside `--data ", options.data, "`: a mixture has neither an end nor one order");

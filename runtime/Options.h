@@ -24,7 +24,8 @@ struct EvalFile {
 struct Options {
   std::map<std::string, std::string> given; ///< all of the command line, by name; of a switch the value is empty
   std::string data, source, load, adapter, merge, save, resume, grads, log, trace, profile, tensorboard, batches,
-      logprobs; ///< paths; empty: not asked for
+      logprobs;               ///< paths; empty: not asked for
+  std::string logprobsColumn; ///< `logprobs` is the dataset again, with them as this column; empty: rows
   std::vector<EvalFile> evals;
   std::optional<int64_t> steps;  ///< the last step; absent: 20, or the resumed run's
   std::optional<int64_t> stopAt; ///< end earlier, as if interrupted

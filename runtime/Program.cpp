@@ -434,9 +434,14 @@ void readProgramRoot(const json &root, Program &program) {
   program.pad = root.value("pad", 0);
   if (program.pad < 0 || program.pad >= program.vocab)
     throw Unfit(text("rows are filled up with token ", program.pad, " of a vocabulary of ", program.vocab));
+  program.group = root.value("group", int64_t(1));
   for (const json &entry : root.value("columns", json::array())) {
     ColumnSpec &column = program.columns.emplace_back();
-    column = {entry.at("name").get<std::string>(), entry.value("width", int64_t(0)), entry.value("int", false), {}};
+    column = {entry.at("name").get<std::string>(),
+              entry.value("width", int64_t(0)),
+              entry.value("int", false),
+              {},
+              entry.value("made", false)};
     if (entry.contains("default"))
       column.absent = entry.at("default").get<double>();
     if (column.width < 0)
@@ -447,9 +452,10 @@ void readProgramRoot(const json &root, Program &program) {
   if (auto lora = root.find("lora"); lora != root.end())
     program.lora = {lora->at("rank").get<int64_t>(), lora->at("alpha").get<double>(), lora->at("factor").get<double>(),
                     lora->at("rslora").get<bool>(), lora->value("dropout", 0.0)};
-  for (int64_t size : {int64_t(program.ranks), program.microbatches, program.batch, program.sequence, program.vocab})
+  for (int64_t size :
+       {int64_t(program.ranks), program.microbatches, program.batch, program.sequence, program.vocab, program.group})
     if (size < 1)
-      throw Unfit("ranks, microbatches, batch, sequence and vocab must be at least 1");
+      throw Unfit("ranks, microbatches, batch, sequence, vocab and group must be at least 1");
 }
 
 /// Reads the inputs that the trainer writes before a step, and the results that it reads after it.

@@ -9,8 +9,11 @@
 //    "folder": "/models/tiny" (absent: none; a run without --load begins with the weights there),
 //    "flops_per_step": 1.5e9, "tokens_per_step": 2048,
 //    "documents": true (absent: false; true: each update's loss is divided by its targets that count), "pad": 0,
+//    "group": 2 (absent: 1; so many documents of the data stay together in a row),
 //    "columns": [{"name": "adv", "width": 16 (absent: one value for each token), "int": true (absent: numbers),
-//                 "default": 0.0 (absent: data must have it)}] (absent: none; what the model reads beside tokens),
+//                 "default": 0.0 (absent: data must have it),
+//                 "made": true (absent: it is of the data; true: `group` is where a token's group begins in its row,
+//                 `member` which document of its group it is of)}] (absent: none; what the model reads beside tokens),
 //    "optimizer": {"lr": 3e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1, "clip": 1.0,
 //                  "warmup": 10, "decay_steps": 0, "min_lr": 0.1,
 //                  "schedule": "cosine" | "linear" | "constant" | "wsd", "decay": 0, "lag": 0 | 1,
@@ -264,6 +267,7 @@ struct ColumnSpec {
   int64_t width = 0; ///< 0: one value; else so many
   bool isInt = false;
   std::optional<double> absent; ///< of all tokens, where data have no such column; none: they must
+  bool isMade = false;          ///< it follows from the rows: `group` or `member`
   [[nodiscard]] int64_t values() const { return width > 0 ? width : 1; }
 };
 
@@ -365,6 +369,7 @@ struct Program {
   bool readsSource = false; ///< the model has an encoder with tokens of its own
   bool documents = false;   ///< rows hold documents, and the loss is divided by the targets that count
   int32_t pad = 0;          ///< the token behind the last document of a row
+  int64_t group = 1;        ///< so many documents of the data stay together in a row
   std::vector<ColumnSpec> columns;
   OptimizerSpec optimizer;
   LoraSpec lora;

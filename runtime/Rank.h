@@ -31,9 +31,9 @@ constexpr int mostAhead = 3;
 /// Columns of datasets that a model may have.
 constexpr int mostColumns = 16;
 /// The numbers of divisors: of targets so many places on, then of the sums of columns over targets, then of documents
-/// that have a target.
+/// that have a target, and of groups of documents.
 constexpr int divisorOfColumn = mostAhead + 1, divisorOfDocuments = divisorOfColumn + mostColumns,
-              divisorCount = divisorOfDocuments + 1;
+              divisorOfGroups = divisorOfDocuments + 1, divisorCount = divisorOfGroups + 1;
 
 /// The numbers that updates and the loss read besides their arrays; the trainer sets them before each step.
 struct OptimizerScalars {

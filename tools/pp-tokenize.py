@@ -9,7 +9,9 @@
 # `documents` I64 and `counted` (runtime/README.md). All tokens of a text are targets; in the other two kinds only the
 # model's answers are. A line, or a message of the assistant, may have a `weight`, by which its targets count. `counted`
 # is F32 if a weight is not 0 or 1. `--columns adv`: each text, completion or answer has `"adv": [..]`, a number, or a
-# list of them, for each of its tokens. It is a column of the dataset, with 0 for all other tokens.
+# list of them, for each of its tokens. It is a column of the dataset, with 0 for all other tokens. A pair, {"prompt":
+# .., "chosen": .., "rejected": ..}, makes two documents, the chosen one first: texts are as prompt and completion,
+# lists of messages as a chat that goes on with them, and a prompt may be missing there. If one line is a pair, all are.
 import argparse, datetime, hashlib, json, math, multiprocessing, os, re, resource, signal, sys
 
 NEEDED = "tokenizers, jinja2, safetensors and numpy"
@@ -300,6 +302,20 @@ class Tokenizer:
         return self.tokenizer.encode_batch(texts, add_special_tokens=False)
 
 
+def documents_of(entry):
+    """The line itself; of a pair, both of its documents."""
+    if not isinstance(entry, dict) or not {"chosen", "rejected"} & set(entry):
+        return [entry]
+    answers = [entry.get("chosen"), entry.get("rejected")]
+    rest = {name: value for name, value in entry.items() if name not in ("prompt", "chosen", "rejected")}
+    prompt = entry.get("prompt")
+    if is_text(prompt) and all(map(is_text, answers)):
+        return [rest | {"prompt": prompt, "completion": answer} for answer in answers]
+    if (prompt is None or isinstance(prompt, list)) and all(isinstance(answer, list) for answer in answers):
+        return [rest | {"messages": (prompt or []) + answer} for answer in answers]
+    raise Refused("a pair has `prompt`, `chosen` and `rejected`, each of them a text, or each a list of messages")
+
+
 class Document:
     """What has to be tokenized for one line, and how its tokens count."""
 
@@ -409,14 +425,21 @@ class Dataset:
         self.columns = {name: [] for name in arguments.columns}
         self.widths = {}  # of columns: numbers of a token, and whether they are in a list
         self.cut = self.empty = 0
+        self.per_line = None  # documents: 1, or 2 of pairs
 
     def add(self, lines):
         """lines: (number, text)."""
         documents = []
         for number, line in lines:
             try:
-                documents.append((number, Document(json.loads(line.rstrip()), self.tokenizer,
-                                                   list(self.columns))))
+                entries = documents_of(json.loads(line.rstrip()))
+                self.per_line = self.per_line or len(entries)
+                if len(entries) != self.per_line:
+                    raise Refused("the line is " + ("a pair, and the first one is none" if len(entries) > 1 else
+                                                    "no pair, and the first one is"))
+                if len(entries) > 1 and self.columns:
+                    raise Refused("`--columns` is for lines that are no pairs")
+                documents += [(number, Document(entry, self.tokenizer, list(self.columns))) for entry in entries]
             except json.JSONDecodeError as error:
                 raise Refused(f"{self.path}:{number}:{error.colno}: no JSON: {error.msg}") from None
             except (ValueError, RecursionError, Refused) as error:
@@ -447,6 +470,8 @@ class Dataset:
             tokens, counted = tokens[:self.longest], counted[:self.longest]
             self.cut += 1
         if not tokens:
+            if self.per_line > 1:
+                raise Refused("a document of the pair has no tokens")
             self.empty += 1
             return
         self.add_columns(document, its, answers, len(tokens))
@@ -490,7 +515,8 @@ class Dataset:
                 os.remove(fresh)
 
     def summary(self, targets, weights):
-        return (f"{len(self.documents) - 1} documents, {len(self.tokens)} tokens, {targets} count as targets{weights}"
+        return ((f"{(len(self.documents) - 1) // 2} pairs, " if self.per_line == 2 else "")
+                + f"{len(self.documents) - 1} documents, {len(self.tokens)} tokens, {targets} count as targets{weights}"
                 + (f"; {self.cut} cut to {self.longest} tokens" if self.cut else "")
                 + (f"; {self.empty} empty ones left out" if self.empty else ""))
 
@@ -539,7 +565,8 @@ def names(text):
 def main():
     parser = argparse.ArgumentParser(prog="pp-tokenize", description=__doc__)
     parser.add_argument("input", metavar="IN.jsonl",
-                        help="one JSON object a line: text, prompt and completion, or messages")
+                        help="one JSON object a line: text, prompt and completion, messages, or a pair: prompt, "
+                             "chosen and rejected")
     parser.add_argument("--tokenizer", metavar="DIR", required=True, help="folder with tokenizer.json")
     parser.add_argument("-o", dest="output", metavar="OUT.safetensors", required=True)
     parser.add_argument("--eos", action="store_true", help="append the end token to texts and completions")

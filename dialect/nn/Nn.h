@@ -48,7 +48,8 @@ inline constexpr int64_t kMostAhead = 3;
 
 /// The numbers of divisors of means over tokens, beside those of targets so many places on (runtime/Rank.h).
 inline constexpr int64_t kMostColumns = 16, kDivisorOfColumn = kMostAhead + 1,
-                         kDivisorOfDocuments = kDivisorOfColumn + kMostColumns;
+                         kDivisorOfDocuments = kDivisorOfColumn + kMostColumns,
+                         kDivisorOfGroups = kDivisorOfDocuments + 1;
 
 /// The type of sums over elements of this type: f64 for f64, else f32.
 mlir::Type sumType(mlir::Type element);

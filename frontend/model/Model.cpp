@@ -277,6 +277,8 @@ private:
       std::optional<ModelFormulas::Formed> formed;
       if (!isInt)
         formed = formulas.ofTokens(column.name.text, argument);
+      else if (column.isMade())
+        groups = argument;
       if (failed(define({column.name, isInt ? argument : mlir::Value(), formed})))
         return failure();
     }
@@ -666,7 +668,7 @@ private:
     }
   }
 
-  /// Where the documents begin if a value is one of documents: made of their sums alone.
+  /// Where the documents, or groups, begin if a value is one of these: made of their sums alone.
   struct SegmentKind {
     mlir::Value starts;
     int64_t divisor = 0;
@@ -682,7 +684,7 @@ private:
     });
     if (!isOne || !kind.starts)
       return {};
-    kind.divisor = nn::kDivisorOfDocuments;
+    kind.divisor = kind.starts == added[0] ? nn::kDivisorOfDocuments : nn::kDivisorOfGroups;
     return kind;
   }
 
@@ -694,7 +696,7 @@ private:
                                             (expr->name == "mean" ? ", and may have `weight = column`" : ""));
     const Known *known = weight->kind == Expr::Variable ? find(weight->name) : nullptr;
     const ModelColumns::Column *column = known && known->formed ? columns.find(weight->name) : nullptr;
-    if (!column || column->name.at != known->name.at || column->type.getRank() != 2)
+    if (!column || column->isMade() || column->name.at != known->name.at || column->type.getRank() != 2)
       return evaluator.fail(weight->at, "the weight of a mean is known before the step: a column with one number for " +
                                             Twine("each token; `") + weight->text + "` is none");
     if (kind.starts)
@@ -702,7 +704,7 @@ private:
     return formulas.tensorsOf(*known->formed).front();
   }
 
-  /// `sum(v, over = document)`, which every token of a document has; or their `mean`.
+  /// `sum(v, over = document)`, which every token of a document has, or `over = group`; or their `mean`.
   bool isOver(const Expr *expr) {
     return expr->kind == Expr::Call && is_contained({"sum", "mean"}, expr->name) &&
            !evaluator.globals.find(expr->name) && expr->operands.size() == 2 &&
@@ -710,16 +712,21 @@ private:
   }
   ModelFormulas::FormedOr sumOver(const Expr *expr) {
     const Expr *over = expr->operands[1];
-    if (over->kind != Expr::Variable || over->name != "document")
-      return evaluator.fail(over->at, "expected `document` behind `over =`, got `" + over->text + "`");
+    bool isOfGroups = over->name == "group";
+    if (over->kind != Expr::Variable || (over->name != "document" && !isOfGroups))
+      return evaluator.fail(over->at, "expected `document` or `group` behind `over =`, got `" + over->text + "`");
     if (!shape.documents)
-      return evaluator.fail(over->at, "`over = document` needs `data .., documents = true`, where rows hold documents");
+      return evaluator.fail(over->at,
+                            "`over = " + over->name + "` needs `data .., documents = true`, where rows hold documents");
+    if (isOfGroups && shape.group == 1)
+      return evaluator.fail(over->at, "`over = group` needs `data .., documents = true, group = N`: so many documents "
+                                      "of the data stay together in a row");
     ModelFormulas::FormedOr v = formed(expr->operands[0]);
     if (failed(v))
       return failure();
     if (!formulas.isOfTokens(*v))
-      return evaluator.fail(expr->at,
-                            "`over = document` adds up one number for each token, and `" + v->text + "` is none");
+      return evaluator.fail(expr->at, "`over = " + over->name + "` adds up one number for each token, and `" + v->text +
+                                          "` is none");
     FailureOr<mlir::Value> tokens = formulas.writeTokens(expr, *v);
     FailureOr<mlir::Value> targets = failed(tokens) ? FailureOr<mlir::Value>() : targetsOf(expr, *v);
     if (failed(targets))
@@ -727,8 +734,8 @@ private:
     SmallVector<mlir::NamedAttribute> said;
     if (expr->name == "mean")
       said.push_back(builder.getNamedAttr("mean", builder.getUnitAttr()));
-    FailureOr<mlir::Operation *> op =
-        nn::createOp(builder, source.location(expr->at), "segment_sum", {*tokens, *targets, added[0]}, said);
+    FailureOr<mlir::Operation *> op = nn::createOp(builder, source.location(expr->at), "segment_sum",
+                                                   {*tokens, *targets, isOfGroups ? groups : added[0]}, said);
     return failed(op) ? ModelFormulas::FormedOr() : formulas.ofTokens(expr->text, (*op)->getResult(0));
   }
 
@@ -991,6 +998,11 @@ private:
       names.push_back(known.name.text);
     for (const Binding &bound : parameters.bindings)
       names.push_back(bound.name.text);
+    if (name == "member" || name == "group")
+      return evaluator.fail(
+          expr->at,
+          "`" + name +
+              "` needs `data .., documents = true, group = N`: so many documents of the data stay together in a row");
     std::string meant = didYouMean(name, names);
     if (isLast(*current) && callers.empty() && meant.empty())
       meant = ("; if the dataset has it, write `column " + name + "` in the model").str();
@@ -1145,6 +1157,7 @@ private:
   ModelLosses losses;                      // of the part that is being built
   std::vector<Built> built;                // by part
   SmallVector<mlir::Value, 3> added;       // data that the text does not name, as kAdded says
+  mlir::Value groups;                      // where groups of documents begin, in the last part
   unsigned addedAt = 0;                    // the number of the first among the arguments
   SmallVector<mlir::Operation *> dropouts; // of the model, in the order of its text
   SmallVector<Known> values;               // of the part that is being built, or of the function that is being inlined

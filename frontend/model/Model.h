@@ -13,6 +13,7 @@ struct BatchShape {
   int64_t batch, sequence;
   mlir::FloatType element;
   bool documents = false; ///< rows hold documents: a loss counts its targets when it runs
+  int64_t group = 1;      ///< so many documents of the data stay together in a row
 };
 
 /// Appends one private function for each part of `model` at the builder's place; `parameters` holds the model's.

@@ -46,6 +46,7 @@ public:
     mlir::RankedTensorType type; ///< [b, s] or [b, s, k]: i32, or the type of sums
     mlir::DictionaryAttr said;   ///< name, width, int, default: an entry of the program's `columns`
     bool isInt() const { return type.getElementType().isInteger(32); }
+    bool isMade() const { return said.contains("made"); } ///< it follows from the rows: `group` or `member`
   };
   ArrayRef<Column> all() const { return columns; }
   const Column *find(StringRef name) const;

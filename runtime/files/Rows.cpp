@@ -23,23 +23,34 @@ const char *nameOf(Packing packing) {
   return names[size_t(packing)];
 }
 
-Status Rows::open(const Tokens &data, const std::string &path, int64_t rowLength, Packing how, int32_t padToken) {
+Status Rows::open(const Tokens &data, const std::string &path, int64_t rowLength, Packing how, int32_t padToken,
+                  int64_t ofGroup) {
   tokens = &data;
   length = rowLength;
   packing = how;
   pad = padToken;
+  group = how == Packing::Whole ? ofGroup : 1;
   if (data.isRandom())
     return {};
   windows = (data.count() - 1) / length;
   const int64_t needed = packing == Packing::Stream ? length + 1 : 1;
   if (data.count() < needed)
     return invalid("data `", path, "` has ", data.count(), " tokens; one sequence of ", length, " needs ", needed);
+  const std::vector<int64_t> &begins = data.documents();
+  const int64_t count = int64_t(begins.size()) - 1;
+  if (group > 1 && count % group != 0)
+    return invalid("data `", path, "` has ", count, " documents; the program reads groups of ", group);
+  for (int64_t i = 0; group > 1 && i < count; i += group)
+    if (const int64_t size = begins[size_t(i + group)] - begins[size_t(i)]; size > length)
+      return invalid("documents ", i, " to ", i + group - 1, " of `", path, "` are a group of ", size,
+                     " tokens; a row of this program has ", length,
+                     ", and groups are not cut: compile it with a larger `data.sequence`");
   return {};
 }
 
 Rows::Epoch Rows::pack(int64_t number, int64_t firstRow) const {
   const std::vector<int64_t> &begins = tokens->documents();
-  const int64_t count = int64_t(begins.size()) - 1;
+  const int64_t count = (int64_t(begins.size()) - 1) / group;
   const Place begin = number == start.epoch ? start : Place{number};
   Epoch epoch;
   epoch.number = number;
@@ -50,9 +61,8 @@ Rows::Epoch Rows::pack(int64_t number, int64_t firstRow) const {
     epoch.rows.push_back(epoch.pieces.size());
     used = 0;
   };
-  for (int64_t i = begin.document; i < count; ++i) {
-    const int64_t document = order ? shuffled(*order, number, i, count) : i, end = begins[size_t(document) + 1];
-    for (int64_t at = begins[size_t(document)] + (i == begin.document ? begin.token : 0); at < end;) {
+  auto add = [&](int64_t at, int64_t end) {
+    while (at < end) {
       int64_t size = std::min(length, end - at);
       if (packing == Packing::Split)
         size = std::min(size, length - used);
@@ -65,6 +75,14 @@ Rows::Epoch Rows::pack(int64_t number, int64_t firstRow) const {
       if (used == length)
         closeRow();
     }
+  };
+  for (int64_t i = begin.document; i < count; ++i) {
+    const int64_t first = group * (order ? shuffled(*order, number, i, count) : i);
+    if (group > 1 && used + begins[size_t(first + group)] - begins[size_t(first)] > length)
+      closeRow();
+    for (int64_t document = first; document < first + group; ++document)
+      add(begins[size_t(document)] + (i == begin.document && document == first ? begin.token : 0),
+          begins[size_t(document) + 1]);
   }
   if (used > 0)
     closeRow();
@@ -100,12 +118,19 @@ Rows::Place Rows::placeOf(int64_t row) {
                             [row](const Epoch &each) { return row >= each.firstRow && row < each.end(); });
   const Piece &piece = epoch->pieces[epoch->rows[size_t(row - epoch->firstRow)]];
   const std::vector<int64_t> &begins = tokens->documents();
-  const int64_t count = int64_t(begins.size()) - 1,
-                document = std::upper_bound(begins.begin(), begins.end(), piece.begin) - begins.begin() - 1;
-  int64_t place = order ? 0 : document;
-  while (order && shuffled(*order, epoch->number, place, count) != document)
+  const int64_t count = (int64_t(begins.size()) - 1) / group, its = memberOf(piece).group;
+  int64_t place = order ? 0 : its;
+  while (order && shuffled(*order, epoch->number, place, count) != its)
     ++place;
-  return {epoch->number, place, piece.begin - begins[size_t(document)]};
+  return {epoch->number, place, piece.begin - begins[size_t(its * group)]};
+}
+
+Rows::Member Rows::memberOf(const Piece &piece) const {
+  const std::vector<int64_t> &begins = tokens->documents();
+  if (packing == Packing::Stream)
+    return {};
+  const int64_t document = std::upper_bound(begins.begin(), begins.end(), piece.begin) - begins.begin() - 1;
+  return {document / group, document % group};
 }
 
 int64_t Rows::rowsPerEpoch() const {
@@ -183,11 +208,17 @@ void Rows::read(int64_t n, What what, int32_t *out, int64_t from, int64_t count,
   auto add = [&](const Piece &piece) {
     const int64_t begin = std::max<int64_t>(piece.column, from);
     const int64_t end = std::min<int64_t>(piece.column + piece.length, from + count);
+    const Member member = what == What::Groups || what == What::Members ? memberOf(piece) : Member();
+    const int64_t before = group > 1 && what == What::Groups // tokens of its group
+                               ? piece.begin - tokens->documents()[size_t(member.group * group)]
+                               : 0;
     for (int64_t t = begin; t < end; ++t) {
       const int64_t place = t - piece.column + ahead;
       const bool ofTargets = what == What::Targets || what == What::Weights;
       const int64_t target = ofTargets ? targetOf(piece, place) : -1;
       out[t - from] = what == What::Starts            ? int32_t(piece.column)
+                      : what == What::Groups          ? int32_t(piece.column - before)
+                      : what == What::Members         ? int32_t(member.number)
                       : what == What::Filled          ? 1
                       : what == What::Targets         ? (target < 0 ? notCounted : tokens->at(target))
                       : what == What::Weights         ? (target < 0 ? 0 : bitsOf(tokens->weightOf(target)))
@@ -200,10 +231,13 @@ void Rows::read(int64_t n, What what, int32_t *out, int64_t from, int64_t count,
     add(window(n, /*before=*/true));
   else
     forPieces(n, add);
-  const int32_t rest = what == What::Starts                            ? int32_t(filled)
-                       : what == What::Filled || what == What::Weights ? 0
-                       : what == What::Targets                         ? notCounted
-                                                                       : pad;
+  int32_t rest = pad;
+  if (what == What::Starts || what == What::Groups)
+    rest = int32_t(filled);
+  else if (what == What::Filled || what == What::Weights || what == What::Members)
+    rest = 0;
+  else if (what == What::Targets)
+    rest = notCounted;
   for (int64_t t = std::max(filled, from); t < from + count; ++t)
     out[t - from] = rest;
 }
@@ -226,6 +260,10 @@ void Rows::readColumn(int64_t n, size_t column, double *out, int64_t from, int64
   });
 }
 
+void Rows::scatter(int64_t n, const float *numbers, float *ofTokens) const {
+  forTargets(n, 0, length, [&](int64_t t, int64_t target) { ofTokens[target] = numbers[t]; });
+}
+
 double Rows::columnSum(int64_t n, size_t column) const {
   double sum = 0;
   forTargets(n, 0, length, [&](int64_t, int64_t target) {
@@ -234,13 +272,24 @@ double Rows::columnSum(int64_t n, size_t column) const {
   return sum;
 }
 
+bool Rows::hasTarget(const Piece &piece) const {
+  int64_t place = 0;
+  while (place < piece.length && targetOf(piece, place) < 0)
+    ++place;
+  return place < piece.length;
+}
+
 int64_t Rows::documentsOf(int64_t n) const {
   int64_t count = 0;
+  forPieces(n, [&](const Piece &piece) { count += hasTarget(piece); });
+  return count;
+}
+
+int64_t Rows::groupsOf(int64_t n) const {
+  int64_t count = 0, last = -1; // the one that was counted
   forPieces(n, [&](const Piece &piece) {
-    int64_t place = 0;
-    while (place < piece.length && targetOf(piece, place) < 0)
-      ++place;
-    count += place < piece.length;
+    if (const int64_t its = memberOf(piece).group; its != last && hasTarget(piece))
+      ++count, last = its;
   });
   return count;
 }

@@ -4,6 +4,7 @@
 //   stream   |t0 .. t7|t8 .. t15|..        rows one after the other; what does not fill the last one is left out
 //   split    |aaabbbbb|bbcccccc|c.......   documents one after the other; one that does not fit goes on in the next row
 //   whole    |aaa.....|bbbbbbb.|ccccccc.   one that does not fit begins a row; longer ones than a row are cut in pieces
+//   groups   |aaabb...|cccddd..|eef.....   whole, and so many documents of the file stay together: here two
 #ifndef PP_RUNTIME_FILES_ROWS_H
 #define PP_RUNTIME_FILES_ROWS_H
 
@@ -31,12 +32,14 @@ struct Counted {
 
 class Rows {
 public:
-  /// Rows of `length` tokens of a file that stays open; `pad` fills what is left of a row.
-  Status open(const Tokens &tokens, const std::string &path, int64_t length, Packing packing, int32_t pad = 0);
+  /// Rows of `length` tokens of a file that stays open; `pad` fills what is left of a row. Of documents packed whole
+  /// `group` at a time stay together; a group that is longer than a row is an error.
+  Status open(const Tokens &tokens, const std::string &path, int64_t length, Packing packing, int32_t pad = 0,
+              int64_t group = 1);
   /// From now on this seed orders the documents, or the rows of a stream, in each epoch.
   void shuffle(uint64_t seed) { order = seed; }
-  /// The begin of a row: a token of the document that is `document`-th in the order of its epoch. In a stream it is a
-  /// token of the file; in a shuffled stream, the number of tokens in the rows before it in the epoch.
+  /// The begin of a row: a token of the document or group that is `document`-th in the order of its epoch. In a stream
+  /// it is a token of the file; in a shuffled stream, the number of tokens in the rows before it in the epoch.
   struct Place {
     int64_t epoch = 0, document = 0, token = 0;
     bool operator==(const Place &) const = default;
@@ -56,18 +59,22 @@ public:
 
   /// What of a row is read: its tokens; for each the next one of its document, or -100 where that does not count; at
   /// which place of the row the token's document begins; the row that stands before this one in a stream; or 1 where
-  /// there is a token, and 0 where there is none; or the bits of the target's weight, an f32, 0 where there is none.
-  enum class What : uint8_t { Tokens, Targets, Starts, Before, Filled, Weights };
+  /// there is a token, and 0 where there is none; or the bits of the target's weight, an f32, 0 where there is none; at
+  /// which place the group of the token's document begins; or which document of its group it is.
+  enum class What : uint8_t { Tokens, Targets, Starts, Before, Filled, Weights, Groups, Members };
   /// Writes row `n`, or `count` places of it from `from` on. `ahead`: of tokens, targets and weights those so many
   /// places on in their document, as far as the row has them; else the pad token, -100 and 0.
   void read(int64_t n, What what, int32_t *out, int64_t from = 0, int64_t count = -1, int64_t ahead = 0) const;
   /// Writes what a column has for the targets of row `n`, or of `count` places of it from `from` on; 0 where there is
   /// none that counts.
   void readColumn(int64_t n, size_t column, double *out, int64_t from, int64_t count) const;
+  /// Puts the number of each place of row `n` whose target counts to the token that the target is.
+  void scatter(int64_t n, const float *numbers, float *ofTokens) const;
   /// The sum of a column with one value for each token, times the weight, over the targets of row `n` that count.
   [[nodiscard]] double columnSum(int64_t n, size_t column) const;
   /// The number of documents of row `n` that have a target that counts.
   [[nodiscard]] int64_t documentsOf(int64_t n) const;
+  [[nodiscard]] int64_t groupsOf(int64_t n) const;
   /// The targets of row `n` that count; `ahead`: of those so many places on.
   [[nodiscard]] Counted counted(int64_t n, int64_t ahead = 0) const;
   /// The number of tokens in row `n`.
@@ -97,11 +104,18 @@ private:
   [[nodiscard]] Piece window(int64_t n, bool before) const;
   /// Which token the target of the one at `place` of the piece is; -1: there is none that counts.
   [[nodiscard]] int64_t targetOf(const Piece &piece, int64_t place) const;
+  [[nodiscard]] bool hasTarget(const Piece &piece) const;
+  /// The number of the group that the piece's document is of, and which document of the group it is.
+  struct Member {
+    int64_t group = 0, number = 0;
+  };
+  [[nodiscard]] Member memberOf(const Piece &piece) const;
 
   const Tokens *tokens = nullptr;
   int64_t length = 1;
   Packing packing = Packing::Stream;
   int32_t pad = 0;
+  int64_t group = 1;
   std::optional<uint64_t> order;
   Place start;
   int64_t last = INT64_MAX;

@@ -188,14 +188,14 @@ Status Tokens::checkNames(const std::string &path, bool readsColumns) const {
 
 Status Tokens::readColumn(const std::string &path, const ColumnSpec &spec) {
   Column column = {spec.values(), spec.absent.value_or(0)};
-  const auto *known = dataset ? &dataset->tensors() : nullptr;
+  const auto *known = dataset && !spec.isMade ? &dataset->tensors() : nullptr;
   auto found = known ? known->find(spec.name) : std::map<std::string, FileTensor>::const_iterator();
   if (!known || found == known->end()) {
     columns.push_back(column);
     std::string has;
     for (auto each = known ? known->begin() : found; known && each != known->end(); ++each)
       has += text(has.empty() ? "it has `" : ", `", each->first, "`");
-    if (!spec.absent)
+    if (!spec.absent && !spec.isMade)
       return invalid("data `", path, "` has no column `", spec.name, "`, which the model reads; ",
                      known ? has : "it has tokens alone, and a .safetensors dataset may have columns");
     return {};

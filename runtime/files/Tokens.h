@@ -41,6 +41,8 @@ public:
   [[nodiscard]] std::string checksum(bool withDocuments) const;
 
   [[nodiscard]] int64_t count() const { return tokens; }
+  /// The .safetensors file that they are of; null: another one.
+  [[nodiscard]] const SafeTensors *file() const { return dataset.get(); }
   [[nodiscard]] bool isRandom() const { return random; }
   /// The token at this position; random ones have no last position.
   [[nodiscard]] int32_t at(int64_t position) const;
@@ -62,7 +64,7 @@ public:
 private:
   struct Column {
     int64_t values;
-    double absent = 0;                         ///< the value of all tokens, where there is no `read`
+    double absent = 0;                          ///< the value of all tokens, where there is no `read`
     double (*read)(const void *, int64_t) = {}; ///< of an element
     std::string_view bytes = {};
   };

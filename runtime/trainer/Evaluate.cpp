@@ -121,6 +121,8 @@ Status Trainer::writeLogprobs() {
     return {};
   const int64_t rows = data.rowsPerEpoch();
   logprobs.resize(size_t(rows * whole.sequence));
+  if (!options.logprobsColumn.empty())
+    return data.writeDataset(options.logprobs, options.logprobsColumn, logprobs);
   return data.write(options.logprobs, rows, "logprobs", logprobs);
 }
 

@@ -144,9 +144,9 @@ Status Mixture::openStages(const std::string &data, const std::vector<MixedFile>
   return {};
 }
 
-Status Mixture::cut(int64_t length, Packing packing, int32_t pad) {
+Status Mixture::cut(int64_t length, Packing packing, int32_t pad, int64_t group) {
   for (Source &source : sources)
-    PP_TRY(source.rows.open(source.tokens, tokenPath(source.data), length, packing, pad));
+    PP_TRY(source.rows.open(source.tokens, tokenPath(source.data), length, packing, pad, group));
   return {};
 }
 
@@ -339,6 +339,11 @@ double Mixture::columnSum(int64_t n, size_t column) const {
 int64_t Mixture::documentsOf(int64_t n) const {
   const auto [rows, row] = rowOf(n);
   return rows.documentsOf(row);
+}
+
+int64_t Mixture::groupsOf(int64_t n) const {
+  const auto [rows, row] = rowOf(n);
+  return rows.groupsOf(row);
 }
 
 Counted Mixture::counted(int64_t n, int64_t ahead) const {

@@ -30,7 +30,7 @@ public:
   Status open(const std::string &data, int64_t vocab, uint64_t seed, bool check,
               const std::vector<ColumnSpec> &columns = {});
   /// Says how all files are cut into rows.
-  Status cut(int64_t length, Packing packing, int32_t pad);
+  Status cut(int64_t length, Packing packing, int32_t pad, int64_t group);
   /// From now on each file has its own random order; the first file has the order of this seed.
   void shuffle(uint64_t seed);
 
@@ -57,6 +57,7 @@ public:
   void readColumn(int64_t n, size_t column, double *out, int64_t from, int64_t count) const;
   [[nodiscard]] double columnSum(int64_t n, size_t column) const;
   [[nodiscard]] int64_t documentsOf(int64_t n) const;
+  [[nodiscard]] int64_t groupsOf(int64_t n) const;
   [[nodiscard]] Counted counted(int64_t n, int64_t ahead) const;
   [[nodiscard]] int64_t filled(int64_t n) const;
 

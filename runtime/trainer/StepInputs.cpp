@@ -24,7 +24,12 @@ Status StepInputs::open(const std::string &name, const std::string &sourceData, 
   if (packing && *packing != Packing::Stream && !hasDocuments)
     return invalid("`--pack ", nameOf(*packing), "`: data `", name, "` has no documents");
   packed = packing.value_or(whole.documents && hasDocuments ? Packing::Whole : Packing::Stream);
-  PP_TRY(data.cut(whole.sequence, packed, whole.pad));
+  if (whole.group > 1 && packing && packed != Packing::Whole)
+    return invalid("`--pack ", nameOf(packed), "`: this program reads groups of ", whole.group,
+                   " documents, which are not cut; `--pack whole` is what it does");
+  if (whole.group > 1 && packed != Packing::Whole && !(data.isOne() && data.tokens().isRandom()))
+    return invalid("data `", name, "` has no documents; this program reads groups of ", whole.group);
+  PP_TRY(data.cut(whole.sequence, packed, whole.pad, whole.group));
   hasSource = !sourceData.empty();
   if (!hasSource)
     return {};
@@ -50,12 +55,12 @@ Status StepInputs::goOn(int64_t number, const std::optional<StepShape> &was, Sha
   start(was ? was->rows : whole.sequencesPerStep());
   if (was) {
     const int64_t row = (number - before.step) * was->rows;
-    PP_TRY(data.cut(was->sequence, packed, whole.pad));
+    PP_TRY(data.cut(was->sequence, packed, whole.pad, whole.group));
     if (hasSource)
       PP_TRY(sourceRows.open(source, "--source", was->sequence, Packing::Stream));
     before = {number, before.rows + row, before.tokens + row * was->sequence, data.placesAt(row),
               hasSource ? sourceRows.placeOf(row) : Rows::Place()};
-    PP_TRY(data.cut(whole.sequence, packed, whole.pad));
+    PP_TRY(data.cut(whole.sequence, packed, whole.pad, whole.group));
     if (hasSource)
       PP_TRY(sourceRows.open(source, "--source", whole.sequence, Packing::Stream));
     start(whole.sequencesPerStep());
@@ -136,8 +141,9 @@ void StepInputs::setDivisors(const std::vector<OpSpec> &ops, int64_t update, Opt
       continue;
     double sum = 0;
     for (int64_t row = begin; row < end; ++row)
-      sum +=
-          number == divisorOfDocuments ? double(data.documentsOf(row)) : data.columnSum(row, number - divisorOfColumn);
+      sum += number == divisorOfDocuments ? double(data.documentsOf(row))
+             : number == divisorOfGroups  ? double(data.groupsOf(row))
+                                          : data.columnSum(row, number - divisorOfColumn);
     scalars.divisors[number] = sum != 0 ? sum : 1;
     known[number] = true;
   }
@@ -181,7 +187,13 @@ Status StepInputs::read(const InputSpec &its, Rows::What what, int32_t *next) {
 char *StepInputs::writeColumn(int64_t n, size_t column, int64_t from, int64_t count, int64_t bytes, char *next) {
   const ColumnSpec &its = whole.columns[column];
   values.resize(size_t(count * its.values()));
-  data.readColumn(n, column, values.data(), from, count);
+  if (its.isMade) {
+    std::vector<int32_t> made(static_cast<size_t>(count));
+    data.read(n, its.name == "member" ? Rows::What::Members : Rows::What::Groups, made.data(), from, count);
+    values.assign(made.begin(), made.end());
+  } else {
+    data.readColumn(n, column, values.data(), from, count);
+  }
   auto put = [&](auto value) { memcpy(next, &value, sizeof value), next += sizeof value; };
   for (double value : values)
     if (bytes == 8)
@@ -283,6 +295,27 @@ Status StepInputs::write(const std::string &path, int64_t count, const std::stri
   return file.finish();
 }
 
+Status StepInputs::writeDataset(const std::string &path, const std::string &column, const std::vector<float> &numbers) {
+  const SafeTensors &dataset = *data.tokens().file();
+  std::vector<float> ofTokens(static_cast<size_t>(tokenCount()));
+  for (int64_t row = 0; row < int64_t(numbers.size()) / whole.sequence; ++row) {
+    data.cover(row, row + 1);
+    data.rows().scatter(row, numbers.data() + row * whole.sequence, ofTokens.data());
+  }
+  std::vector<FileTensor> tensors;
+  for (const auto &[name, tensor] : dataset.tensors())
+    if (name != column)
+      tensors.push_back(tensor);
+  tensors.push_back({column, "F32", {tokenCount()}});
+  SafeTensorsWriter file;
+  PP_TRY(file.open(path, tensors, dataset.metadata()));
+  for (const auto &[name, tensor] : dataset.tensors())
+    if (name != column)
+      PP_TRY(file.write(dataset.data(tensor), size_t(tensor.end - tensor.begin)));
+  PP_TRY(file.write(ofTokens.data(), ofTokens.size() * sizeof(float)));
+  return file.finish();
+}
+
 Status StepInputs::write(const std::string &path, int64_t done, int64_t last) {
   SafeTensorsWriter file;
   PP_TRY(open(file, path, {"divisor", "F64", {(last - done) * whole.updates}}, (last - done) * whole.sequencesPerStep(),
@@ -299,7 +332,8 @@ Status StepInputs::write(const std::string &path, int64_t done, int64_t last) {
 }
 
 std::string StepInputs::fingerprint() const {
-  return data.fingerprint(whole.documents) + (hasSource ? "; source " + source.fingerprint(false) : "");
+  return data.fingerprint(whole.documents) + (whole.group > 1 ? text("; groups of ", whole.group) : "") +
+         (hasSource ? "; source " + source.fingerprint(false) : "");
 }
 
 std::string StepInputs::checksum() const {

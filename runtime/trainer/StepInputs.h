@@ -74,6 +74,9 @@ public:
   Status fill(const std::vector<InputSpec> &specs, int64_t weightsAt, Device &device);
   /// Writes the first `count` rows and a number for each of their tokens to a file.
   Status write(const std::string &path, int64_t count, const std::string &name, const std::vector<float> &numbers);
+  /// Writes the dataset again, with a column of a number for each target of its rows: the token has it that the target
+  /// is, and other tokens have 0.
+  Status writeDataset(const std::string &path, const std::string &column, const std::vector<float> &numbers);
   /// Writes the rows and divisors of the steps after `done` up to `last` to a file.
   Status write(const std::string &path, int64_t done, int64_t last);
 

@@ -133,7 +133,7 @@ def read_safetensors(path):
                 raw = b"".join(b"\0\0" + raw[i:i + 2] for i in range(0, len(raw), 2))
             if entry["dtype"] == "F16":
                 raw = array.array("f", struct.unpack(f"<{len(raw) // 2}e", raw)).tobytes()
-            values = array.array({"F64": "d", "I32": "i"}.get(entry["dtype"], "f"))
+            values = array.array({"F64": "d", "I32": "i", "I64": "q", "U8": "B"}.get(entry["dtype"], "f"))
             values.frombytes(raw)
             tensors[name] = (entry["shape"], values)
     return tensors

@@ -6,7 +6,7 @@
 # Each loss is that of a small model, which is trained for a step in f64. Loss and gradients must be those of torch to
 # 1e-11 of the largest gradient of a tensor, with documents and without, under schedules that split, recompute and
 # interleave, and on two devices. Without torch layouts are compared with one rank alone, and the script ends with 77.
-import array, os, random, sys
+import array, math, os, random, sys
 import harness
 from formulas import LAYOUTS, SIZES, TOLERANCE, distance
 
@@ -65,6 +65,11 @@ class Tokens:
     def sums(self, values):
         """One for each document."""
         return torch.zeros(int(self.segments.max()) + 1, dtype=torch.float64).index_add(0, self.segments, values)
+
+    def of_groups(self, values):
+        """Their sums, one for each group."""
+        each = torch.unique(self.group, return_inverse=True)[1]
+        return torch.zeros(int(each.max()) + 1, dtype=torch.float64).index_add(0, each, values)
 
     def means(self, values):
         return self.sums(values) / self.sums(torch.ones_like(values))
@@ -135,24 +140,43 @@ OVER_DOCUMENTS = (
      lambda its: 0.01 * its.sums(its.lp())[its.segments] ** 2 - its.lp()),
     ("each", "return mean(mean(-logprob(z, targets), over = document))", lambda its: its.means(-its.lp()).mean()))
 
+PAIR = {"data.documents": "true", "data.group": 2, "sequence": 16}
+OVER_GROUPS = (
+    ("pairs", PAIR, "return mean(dpo(logprob(z, targets), ref, member, 0.4))",
+     lambda its: -torch.nn.functional.logsigmoid(
+         0.4 * its.of_groups((1 - 2 * its.member) * (its.lp() - its.ref))).mean()),
+    ("chosen", PAIR, "let lp = logprob(z, targets)\n    let d = preferred(lp - ref, member)\n"
+                     "    return mean(square(d)) * 0.01 - 0.2 * total(where(member == 0, lp, 0)) / 7",
+     lambda its: 0.01 * (its.of_groups((1 - 2 * its.member) * (its.lp() - its.ref)) ** 2).mean() -
+     0.2 * (its.weights * its.lp())[its.member == 0].sum() / 7),
+    ("threes", PAIR | {"data.group": 3, "sequence": 24},
+     "let lp = logprob(z, targets)\n"
+     "    return mean(mean(lp * (1 + member), over = group) * sum(lp, over = group) * 0.01)",
+     lambda its: (0.01 * its.of_groups(its.lp() * (1 + its.member)) / its.of_groups(torch.ones_like(its.member)) *
+                  its.of_groups(its.lp())).mean()))
+
 
 def write_models(folder):
     path = os.path.join(folder, "losses.pipe")
     with open(path, "w") as file:
         file.write('import "std/losses.pipe"\n')
         file.writelines(MODEL.format(name=name, text=text) for name, text, _ in CASES + OVER_DOCUMENTS)
+        file.writelines(MODEL.format(name=name, text=text) for name, _, text, _ in OVER_GROUPS)
     return harness.add_models(folder, path)
 
 
-def write_data(folder):
-    """A text, and documents of which some tokens count as no target and others by a weight."""
+def write_data(folder, most=11, count=None):
+    """A text, and documents of 1 to `most` tokens, of which some count as no target and others by a weight. `count`: a
+    multiple of the number of documents."""
     draw, text = random.Random(1), os.path.join(folder, "text")
     tokens = draw.randbytes(600)
     with open(text, "wb") as file:
         file.write(tokens)
     begins = [0]
     while begins[-1] < len(tokens):
-        begins.append(min(begins[-1] + draw.randint(1, 11), len(tokens)))
+        begins.append(min(begins[-1] + draw.randint(1, most), len(tokens)))
+    while count and (len(begins) - 1) % count:
+        begins.append(len(tokens))  # documents without tokens
     counted = [draw.choice([0, 0.25, 1, 2]) for _ in tokens]
     documents = os.path.join(folder, "documents")
     pack = lambda kind, values: array.array(kind, values).tobytes()
@@ -171,6 +195,19 @@ def write_data(folder):
     with open(documents + ".columns.safetensors", "wb") as file:
         file.write(harness.pack_tensors(tensors | further))
     return "u8:" + text, documents
+
+
+def pack_groups(begins, group, sequence, rows):
+    """The document of each place of the first rows, and -1 where there is none: groups side by side, never cut."""
+    out, row = [], []
+    for first in range(0, len(begins) - 1, group):
+        if len(row) + begins[first + group] - begins[first] > sequence:
+            out.append(row + [-1] * (sequence - len(row)))
+            row = []
+        for document in range(first, first + group):
+            row = row + [document] * (begins[document + 1] - begins[document])
+    out.append(row + [-1] * (sequence - len(row)))
+    return sum(out[:rows], [])
 
 
 class Run:
@@ -193,8 +230,8 @@ class Run:
         return harness.read_safetensors(path)
 
 
-def reference(weights, batches, of):
-    """Loss and gradients of torch."""
+def reference(weights, batches, of, documents=None, group=1):
+    """Loss and gradients of torch. `documents`: of each place, if groups of these are read."""
     its = {name: torch.tensor(values, dtype=torch.float64).view(shape).requires_grad_()
            for name, (shape, values) in weights.items()}
     own = lambda end: next(value for name, value in its.items() if name.endswith(end))
@@ -204,6 +241,9 @@ def reference(weights, batches, of):
     columns = {name.split(".")[1]: torch.tensor(list(values), dtype=torch.long if name.endswith("ids")
                                                 else torch.float64).view(len(targets), *shape[2:])
                for name, (shape, values) in batches.items() if name.startswith("column.")}
+    if documents:
+        its_documents = torch.tensor(documents)
+        columns |= {"group": its_documents // group, "member": (its_documents % group).double()}
     x = own("wte")[tokens]
     for layer in range(SIZES["layers"]):
         x = x + torch.nn.functional.silu(x @ own(f".{layer}.wi")) @ own(f".{layer}.wo")
@@ -213,7 +253,7 @@ def reference(weights, batches, of):
     return loss.item(), {name: (list(value.shape), value.grad.flatten().tolist()) for name, value in its.items()}
 
 
-def judge(run, tally, name, of, data, more, layouts):
+def judge(run, tally, name, of, data, more, layouts, documents=None):
     first = None
     for layout in layouts:
         program = run.compile(name, layout | more)
@@ -225,11 +265,95 @@ def judge(run, tally, name, of, data, more, layouts):
             harness.write_safetensors(base, weights)
         grads, loss = run.step(program, data, "--load", base)
         if not first:
-            first = reference(weights, run.batches(program, data), of)[::-1] if torch else (grads, loss)
+            batches, group = run.batches(program, data), more.get("data.group", 1)
+            first = reference(weights, batches, of, documents, group)[::-1] if torch else (grads, loss)
         where, error = distance(grads, first[0])
         said = " ".join(f"{key} {value}" for key, value in (layout | more).items())
         tally.check(error <= TOLERANCE and abs(loss - first[1]) <= TOLERANCE * abs(first[1]),
                     f"{name:9} {said:60} loss {loss:.6f} gradients {error:.1e} {where}")
+
+
+def judge_groups(run, tally, folder):
+    """Means and sums over groups of documents, and the rows that they lie in."""
+    for number, (name, more, _, of) in enumerate(OVER_GROUPS):
+        group, sequence, rows = more["data.group"], more["sequence"], SIZES["microbatches"] * SIZES["microbatch"]
+        _, data = write_data(folder, most=sequence // group, count=group)
+        data += ".columns.safetensors"
+        begins = list(harness.read_safetensors(data)["documents"][1])
+        documents = pack_groups(begins, group, sequence, rows)
+        judge(run, tally, name, of, data, more, (LAYOUTS[0], LAYOUTS[1 + number], LAYOUTS[5 + number % 2]), documents)
+        program = run.compile(name, LAYOUTS[0] | more)
+        batches = run.batches(program, data)
+        row = lambda name, i: list(batches[name][1])[i * sequence:(i + 1) * sequence]
+        right = True
+        for i in range(rows):
+            its = documents[i * sequence:(i + 1) * sequence]
+            starts, members, groups = row("starts", i), row("column.member", i), row("column.group", i)
+            for at, document in enumerate(its):
+                if document >= 0:
+                    right &= (starts[at] == its.index(document) and members[at] == document % group and
+                              groups[at] == [each // group for each in its].index(document // group))
+        tally.check(right, f"{name:9} rows of groups of {group}")
+        log, saved = os.path.join(folder, "log"), os.path.join(folder, "saved")
+        common = ["--in-process", "--data", data, "--shuffle", "--log", log]
+        harness.call([program, *common, "--steps", "9"])
+        whole = [line["loss"] for line in harness.read_log(log)]
+        harness.call([program, *common, "--steps", "9", "--stop-at", "5", "--save", saved])
+        harness.call([program, "--in-process", "--data", data, "--resume", saved, "--log", log])
+        rest = [line["loss"] for line in harness.read_log(log)][-4:]
+        tally.check(rest == whole[5:], f"{name:9} --shuffle, stopped and resumed: {rest[-1]:.6f}")
+
+
+def judge_column_of_logprobs(run, tally):
+    """The dataset with the log-probabilities of its own tokens: the loss of pairs is log 2 with them."""
+    _, data = write_data(run.folder, most=8, count=2)
+    data, log, rows, ready = (data + ".safetensors", *(os.path.join(run.folder, name) for name in
+                                                       ("log", "rows", "ready.safetensors")))
+    program, compiled = run.compile("pairs", LAYOUTS[3] | PAIR), ["--in-process", "--steps", "1", "--lr", "0"]
+    harness.call([program, *compiled, "--data", data, "--logprobs", rows])
+    harness.call([program, *compiled, "--data", data, "--shuffle", "--logprobs", ready, "--logprobs-column", "ref"])
+    harness.call([program, *compiled, "--data", ready, "--log", log])
+    given, got, rows = (harness.read_safetensors(path) for path in (data, ready, rows))
+    begins = list(given["documents"][1])
+    documents = pack_groups(begins, 2, 16, rows["tokens"][0][0])
+    expected, token = [0.0] * len(given["tokens"][1]), 0  # documents stand in the rows in their order
+    for place, document in enumerate(documents):
+        if document >= 0:
+            if token + 1 < begins[document + 1]:
+                expected[token + 1] = rows["logprobs"][1][place]
+            token += 1
+    tally.check(list(got["ref"][1]) == expected and any(expected) and
+                all(list(values) == list(got[name][1]) for name, (_, values) in given.items()),
+                "pairs     --logprobs-column writes each token's own")
+    loss = harness.read_log(log)[0]["loss"]
+    tally.check(abs(loss - math.log(2)) < 1e-6, f"pairs     beside its own log-probabilities: {loss:.7f}")
+
+
+def judge_refused_groups(run, tally, folder):
+    program = run.compile("pairs", LAYOUTS[0] | PAIR)
+    text, odd = write_data(folder, most=8, count=2)
+    tensors = harness.read_safetensors(odd + ".columns.safetensors")
+    def written(begins):
+        path = os.path.join(folder, "refused.safetensors")
+        kinds = {"tokens": ("I32", "i"), "documents": ("I64", "q"), "ids": ("I32", "i")}
+        with open(path, "wb") as file:
+            file.write(harness.pack_tensors({
+                name: (kind, shape if name != "documents" else [len(begins)], array.array(letter, values).tobytes())
+                for name, (shape, values) in (tensors | {"documents": ([len(begins)], begins)}).items()
+                for kind, letter in [kinds.get(name, ("F32", "f"))]}))
+        return path
+    begins = list(tensors["documents"][1])
+    for data, more, said in (
+            (begins[:1] + begins[2:], [], f"has {len(begins) - 2} documents; the program reads groups of 2"),
+            ([0, 9, 17] + [begins[-1]] * 2, [], "documents 0 to 1 of `"),
+            ([0, 9, 17] + [begins[-1]] * 2, [], "` are a group of 17 tokens; a row of this program has 16, and groups "
+             "are not cut: compile it with a larger `data.sequence`"),
+            (odd + ".columns.safetensors", ["--pack", "split"],
+             "`--pack split`: this program reads groups of 2 documents, which are not cut"),
+            (text, [], "has no documents; this program reads groups of 2")):
+        data = data if isinstance(data, str) else written(data)
+        done = harness.call([program, "--in-process", "--data", data, "--steps", "1", *more], expect=None)
+        tally.check(done.returncode == 1 and said in done.stderr, f"pairs     refused: {said[:60]}")
 
 
 def judge_logprobs(run, tally, text):
@@ -262,6 +386,9 @@ def main():
         layouts = (LAYOUTS[0], LAYOUTS[1 + number], LAYOUTS[5 + number % 2])
         data = documents + (".columns.safetensors" if name == "ratios" else ".safetensors")
         judge(run, tally, name, of, data, {"data.documents": "true"}, layouts)
+    judge_groups(run, tally, its.folder)
+    judge_column_of_logprobs(run, tally)
+    judge_refused_groups(run, tally, its.folder)
     return tally.close() or (0 if torch else 77)
 
 

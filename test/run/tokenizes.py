@@ -108,6 +108,30 @@ def check_chats(folder):
     assert run(folder, folder_of(folder, "marked", MARKED), chats) == [(tokens, counted), ([USER, A, END], [0] * 3)]
 
 
+def check_pairs(folder):
+    """Two documents a line, the chosen one first; of texts, of messages behind a prompt, and of whole chats."""
+    model, chat = folder_of(folder, "plain"), folder_of(folder, "chat", CHAT)
+    lines = [{"prompt": "a b", "chosen": " c", "rejected": " d e", "weight": 2}] * 300  # more than go together
+    assert run(folder, model, lines) == [([A, B, C], [0, 0, 2]), ([A, B, D, E], [0, 0, 2, 2])] * 300
+    turn = lambda role, content: {"role": role, "content": content}
+    prompt, good, bad = turn("user", "a"), turn("assistant", "c"), turn("assistant", "d e")
+    expected = [([BEGIN, USER, A, END, BOT, C, END], [0] * 5 + [1] * 2),
+                ([BEGIN, USER, A, END, BOT, D, E, END], [0] * 5 + [1] * 3)]
+    assert run(folder, chat, [{"prompt": [prompt], "chosen": [good], "rejected": [bad]}]) == expected
+    assert run(folder, chat, [{"chosen": [prompt, good], "rejected": [prompt, bad]}]) == expected
+    pair = {"prompt": "a", "chosen": " b", "rejected": " c"}
+    for given, options, said in (
+            ([pair, {"text": "a"}], [], "in.jsonl:2: the line is no pair, and the first one is"),
+            ([{"text": "a"}, pair], [], "in.jsonl:2: the line is a pair, and the first one is none"),
+            ([{"chosen": "a", "rejected": "b"}], [], "in.jsonl:1: a pair has `prompt`, `chosen` and `rejected`"),
+            ([pair | {"rejected": [bad]}], [], "in.jsonl:1: a pair has `prompt`, `chosen` and `rejected`"),
+            ([{"prompt": "a", "chosen": " b"}], [], "in.jsonl:1: a pair has `prompt`, `chosen` and `rejected`"),
+            ([{"prompt": "", "chosen": "a", "rejected": ""}], [], "in.jsonl:1: a document of the pair has no tokens"),
+            ([pair], ["--columns", "adv"], "in.jsonl:1: `--columns` is for lines that are no pairs")):
+        text = run(folder, model, given, *options, expect=1)
+        assert said in text, text
+
+
 def check_weights(folder):
     """A line and an answer may have a weight; 0 and 1 alone are what counts and what does not, in one byte."""
     model = folder_of(folder, "plain")
@@ -310,7 +334,8 @@ def main():
         return 77
     os.makedirs(folder, exist_ok=True)
     tally = harness.Tally()
-    for check in (check_texts, check_chats, check_weights, check_columns, check_refused, check_contents, check_bounds):
+    for check in (check_texts, check_chats, check_pairs, check_weights, check_columns, check_refused, check_contents,
+                  check_bounds):
         tally.attempt(check.__name__, check, folder)
     tally.attempt("check_trains", check_trains, compiler, folder)
     return tally.close()

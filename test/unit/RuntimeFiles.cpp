@@ -509,8 +509,13 @@ protected:
     const std::vector<int64_t> documents = {0, 4, 7};
     const std::vector<float> counted = {1, 1, 0, 2, 1, 1, 1}, adv = {10, 11, 12, 13, 14, 15, 16};
     SafeTensorsWriter writer;
-    Status status = writer.open(path, {{"tokens", "I32", {7}}, {"documents", "I64", {3}}, {"counted", "F32", {7}},
-                                       {"adv", "F32", {7}}, {"ids", "I32", {7, 2}}}, {});
+    Status status = writer.open(path,
+                                {{"tokens", "I32", {7}},
+                                 {"documents", "I64", {3}},
+                                 {"counted", "F32", {7}},
+                                 {"adv", "F32", {7}},
+                                 {"ids", "I32", {7, 2}}},
+                                {});
     auto put = [&](const auto &values) {
       if (status.ok())
         status = writer.write(values.data(), values.size() * sizeof values[0]);
@@ -531,7 +536,8 @@ TEST_F(RuntimeColumns, APlaceHasTheValuesOfItsTarget) {
   inputs.begin(1);
   OptimizerScalars scalars;
   inputs.setDivisors({{"token_mean_bwd", Type::F32, {4, 4}, {1, 0, divisorOfColumn}, {"counted"}},
-                      {"token_mean", Type::F32, {4, 4}, {1, 0, divisorOfDocuments}, {"counted"}}}, 0, scalars);
+                      {"token_mean", Type::F32, {4, 4}, {1, 0, divisorOfDocuments}, {"counted"}}},
+                     0, scalars);
   EXPECT_EQ(scalars.divisors[divisorOfColumn], 11 + 2 * 13 + 15 + 16);
   EXPECT_EQ(scalars.divisors[divisorOfDocuments], 2);
   EXPECT_EQ(scalars.divisors[divisorOfColumn + 1], 0); // no op asks for it
@@ -541,8 +547,13 @@ TEST_F(RuntimeColumns, APlaceHasTheValuesOfItsTarget) {
   auto device = makeHostDevice();
   ASSERT_TRUE(device->allocate(rank, 0).ok());
   using Kind = InputSpec::Kind;
-  ASSERT_TRUE(inputs.fill({{Kind::Column, 0, 0, 0, 4, 0, 0}, {Kind::Column, 0, 64, 0, 4, 0, 1},
-                           {Kind::Column, 1, 128, 1, 2, 0, 0}, {Kind::Column, 1, 192, 0, 4, 0, 2}}, -1, *device).ok());
+  ASSERT_TRUE(inputs
+                  .fill({{Kind::Column, 0, 0, 0, 4, 0, 0},
+                         {Kind::Column, 0, 64, 0, 4, 0, 1},
+                         {Kind::Column, 1, 128, 1, 2, 0, 0},
+                         {Kind::Column, 1, 192, 0, 4, 0, 2}},
+                        -1, *device)
+                  .ok());
   auto numbers = [&](int64_t at, size_t count) {
     std::vector<float> out(count);
     memcpy(out.data(), device->at(at), count * sizeof(float));
@@ -552,7 +563,7 @@ TEST_F(RuntimeColumns, APlaceHasTheValuesOfItsTarget) {
   std::vector<int32_t> wide(8);
   memcpy(wide.data(), device->at(64), sizeof(int32_t) * 8);
   EXPECT_EQ(wide, (std::vector<int32_t>{2, 3, 0, 0, 6, 7, 0, 0}));
-  EXPECT_EQ(numbers(128, 2), (std::vector<float>{16, 0}));          // places 1 and 2 of the second row
+  EXPECT_EQ(numbers(128, 2), (std::vector<float>{16, 0}));            // places 1 and 2 of the second row
   EXPECT_EQ(numbers(192, 4), (std::vector<float>{0.25, 0.25, 0, 0})); // a default, where there is a target
 }
 
@@ -570,6 +581,35 @@ TEST_F(RuntimeColumns, F64ReadsEightBytes) {
   std::vector<double> out(4);
   memcpy(out.data(), device->at(64), sizeof(double) * 4);
   EXPECT_EQ(out, (std::vector<double>{11, 0, 13, 0}));
+}
+
+/// Both documents are one group: a place knows where its group begins, and which document of it it is in.
+TEST_F(RuntimeColumns, DocumentsOfAGroupStayTogether) {
+  program.sequence = 8;
+  program.group = 2;
+  program.columns = {{"group", 0, true, {}, true}, {"member", 0, false, {}, true}};
+  StepInputs inputs(program, 0);
+  ASSERT_TRUE(inputs.open(dataset(ids()), "", 1, {}, /*check=*/true).ok());
+  inputs.begin(1);
+  OptimizerScalars scalars;
+  inputs.setDivisors({{"token_mean", Type::F32, {8, 8}, {1, 0, divisorOfGroups}, {"counted"}}}, 0, scalars);
+  EXPECT_EQ(scalars.divisors[divisorOfGroups], 2); // a row is the group, and the step has it twice
+  RankProgram rank;
+  rank.arenaBytes = 256;
+  auto device = makeHostDevice();
+  ASSERT_TRUE(device->allocate(rank, 0).ok());
+  using Kind = InputSpec::Kind;
+  ASSERT_TRUE(inputs.fill({{Kind::Column, 0, 0, 0, 8, 0, 0}, {Kind::Column, 0, 64, 0, 8, 0, 1}}, -1, *device).ok());
+  std::vector<int32_t> begins(8);
+  std::vector<float> members(8);
+  memcpy(begins.data(), device->at(0), sizeof(int32_t) * 8);
+  memcpy(members.data(), device->at(64), sizeof(float) * 8);
+  EXPECT_EQ(begins, (std::vector<int32_t>{0, 0, 0, 0, 0, 0, 0, 7}));
+  EXPECT_EQ(members, (std::vector<float>{0, 0, 0, 0, 1, 1, 1, 0}));
+  program.sequence = 6;
+  EXPECT_EQ(plain(StepInputs(program, 0).open(dataset(ids()), "", 1, {}, /*check=*/true).message()),
+            "documents 0 to 1 of `data.safetensors` are a group of 7 tokens; a row of this program has 6, and groups "
+            "are not cut: compile it with a larger `data.sequence`");
 }
 
 TEST_F(RuntimeColumns, IdsOutsideOfTheVocabularyAreRefused) {
