@@ -311,8 +311,8 @@ Status checkTogether(const Options &options) {
   for (const std::string &name : options.changed)
     if (const char *other = name == "config" ? "load" : "resume"; !options.given.contains(other))
       return invalid("`--changed ", name, "` needs `--", other, "`");
-  if (!options.logprobsColumn.empty() && (options.logprobs.empty() || !options.data.ends_with(".safetensors")))
-    return invalid("`--logprobs-column` needs `--logprobs FILE`, and a dataset (.safetensors) as `--data`");
+  if (!options.logprobsColumn.empty() && options.logprobs.empty())
+    return invalid("`--logprobs-column` needs `--logprobs FILE`");
   for (const char *name : {"epochs", "logprobs", "source"})
     if (options.given.contains(name) && options.data.starts_with("mix:"))
       return invalid("`--", name, "` beside `--data ", options.data, "`: a mixture has neither an end nor one order");

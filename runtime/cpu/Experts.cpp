@@ -87,15 +87,16 @@ struct SegmentProduct {
   bool runWideRows(float *scratch) const {
     const int64_t last = m % rowsOfCall, whole = m - last;
     auto *to = reinterpret_cast<float *>(c);
-    if (!multiplyRows(a, b, whole, n, k, to, n, accumulates) || last == 0)
-      return last == 0;
+    bool done = multiplyRows(a, b, whole, n, k, to, n, accumulates);
+    if (last == 0)
+      return done;
     float *left = scratch, *sums = left + rowsOfCall * k;
     std::memcpy(left, a.at(whole, 0), size_t(last * k) * sizeof(float));
     std::fill(left + last * k, sums, 0.0f);
     std::fill(sums, sums + rowsOfCall * n, 0.0f);
     if (accumulates)
       std::memcpy(sums, to + whole * n, size_t(last * n) * sizeof(float));
-    bool done =
+    done &=
         multiply({reinterpret_cast<const char *>(left), Type::F32, k, 1}, b, rowsOfCall, n, k, sums, n, accumulates);
     std::memcpy(to + whole * n, sums, size_t(last * n) * sizeof(float));
     return done;

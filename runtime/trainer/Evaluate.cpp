@@ -16,6 +16,9 @@ Status Trainer::checkForward(const char *option) {
 Status Trainer::openEvaluation() {
   if (!options.logprobs.empty())
     PP_TRY(checkForward("logprobs"));
+  if (!options.logprobsColumn.empty() && !inputs.isDataset())
+    return invalid("`--logprobs-column` writes the dataset again, and `--data ", options.data,
+                   "` is no .safetensors file");
   if (!options.logprobs.empty() && whole.target != "cpu")
     return invalid("`--logprobs` needs a program for the CPU; this one is for `", whole.target, "`");
   for (const auto &[name, data] : options.evals) {
@@ -28,6 +31,19 @@ Status Trainer::openEvaluation() {
     PP_TRY(its.inputs.open(data, "", state.seed, state.asksPacking ? state.packing : std::nullopt, speaks()));
     its.steps = its.inputs.readOnce();
   }
+  return {};
+}
+
+/// The ranks with the loss know what divides it; all of them count in the same way.
+Status Trainer::findEvalDivisor() {
+  std::vector<double> uses(divisorCount); // ops by the number of their divisor
+  for (const OpSpec &op : program->ops)
+    if (const int64_t number = divisorOf(op); number >= 0)
+      uses[size_t(number)] += 1;
+  PP_TRY(transport.sum(uses));
+  const auto isUsed = [](double its) { return its > 0; };
+  const int64_t last = std::find_if(uses.rbegin(), uses.rend(), isUsed).base() - uses.begin() - 1;
+  evalDivisor = std::count_if(uses.begin(), uses.end(), isUsed) == 1 && last >= divisorOfColumn ? last : 0;
   return {};
 }
 
@@ -56,19 +72,22 @@ Status Trainer::runForward(int64_t step, StepInputs &from, int64_t number, StepS
 
 /// One file after the other; none of those that are not read to their end if the run is told to end.
 Status Trainer::evaluate(int64_t step, std::vector<EvalSummary> &summaries) {
+  if (evalDivisor < 0)
+    PP_TRY(findEvalDivisor());
   for (auto &[name, from, steps] : evaluations) {
-    double sum = 0, weight = 0;
+    double sum = 0, weight = 0, divisors = 0;
     int64_t tokens = 0;
     for (int64_t number = 1; number <= steps; ++number) {
       StepSummary each;
       PP_TRY(runForward(step, from, number, each));
-      sum += each.loss * from.lossDivisor();
+      sum += each.loss * (evalDivisor > 0 ? from.sumOf(evalDivisor) : from.lossDivisor());
+      divisors += evalDivisor > 0 ? from.sumOf(evalDivisor) : from.weight();
       tokens += from.counted();
       weight += from.weight();
       if (told && step < lastStep)
         return {}; // the run ends here
     }
-    summaries.push_back({name, weight > 0 ? sum / weight : 0, tokens, weight, from.hasWeights()});
+    summaries.push_back({name, divisors != 0 ? sum / divisors : 0, tokens, weight, from.hasWeights()});
   }
   return {};
 }

@@ -126,24 +126,33 @@ void StepInputs::setFurther(const std::vector<InputSpec> &specs, int64_t update,
       continue;
     for (int64_t row = begin; row < end; ++row)
       known[its.ahead] += data.counted(row, its.ahead).weights;
-    scalars.divisors[its.ahead] = divisorOf(known[its.ahead]);
+    scalars.divisors[its.ahead] = notZero(known[its.ahead]);
   }
 }
 
-void StepInputs::setDivisors(const std::vector<OpSpec> &ops, int64_t update, OptimizerScalars &scalars) {
+double StepInputs::sumOf(int64_t number, int64_t update) const {
   const auto [begin, end] = rowsOf(update);
+  double sum = 0;
+  for (int64_t row = begin; row < end; ++row)
+    sum += number == divisorOfDocuments ? double(data.documentsOf(row))
+           : number == divisorOfGroups  ? double(data.groupsOf(row))
+                                        : data.columnSum(row, size_t(number - divisorOfColumn));
+  return sum;
+}
+
+int64_t divisorOf(const OpSpec &op) {
+  if (!op.kernel.starts_with("token_mean"))
+    return op.kernel.starts_with("cross_entropy") ? 0 : -1;
+  return op.params.size() > 2 && op.params[2] > 0 && op.params[2] < divisorCount ? int64_t(op.params[2]) : 0;
+}
+
+void StepInputs::setDivisors(const std::vector<OpSpec> &ops, int64_t update, OptimizerScalars &scalars) {
   bool known[divisorCount] = {};
   for (const OpSpec &op : ops) {
-    if (!op.kernel.starts_with("token_mean") || op.params.size() < 3 || op.params[2] < divisorOfColumn)
+    const int64_t number = divisorOf(op);
+    if (number < divisorOfColumn || known[number])
       continue;
-    const auto number = size_t(op.params[2]);
-    if (known[number])
-      continue;
-    double sum = 0;
-    for (int64_t row = begin; row < end; ++row)
-      sum += number == divisorOfDocuments ? double(data.documentsOf(row))
-             : number == divisorOfGroups  ? double(data.groupsOf(row))
-                                          : data.columnSum(row, number - divisorOfColumn);
+    const double sum = sumOf(number, update);
     scalars.divisors[number] = sum != 0 ? sum : 1;
     known[number] = true;
   }

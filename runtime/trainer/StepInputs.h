@@ -19,6 +19,9 @@ class Device;
 class SafeTensorsWriter;
 struct FileTensor;
 
+/// The number of the divisor of a loss's op (runtime/Rank.h); -1: the op is none. One that is no mean has 0.
+[[nodiscard]] int64_t divisorOf(const OpSpec &op);
+
 class StepInputs {
 public:
   StepInputs(const Program &whole, int32_t device)
@@ -51,17 +54,20 @@ public:
   /// Tokens of the step.
   [[nodiscard]] int64_t filled() const;
   /// The divisor of an update's loss: the weights of its targets, or 1 if no target counts.
-  [[nodiscard]] double divisor(int64_t update) const { return divisorOf(weights[size_t(update)]); }
+  [[nodiscard]] double divisor(int64_t update) const { return notZero(weights[size_t(update)]); }
   /// Sums of weights, by update of the step.
   [[nodiscard]] const std::vector<double> &weightsOfUpdates() const { return weights; }
   /// The same of losses over targets some places further on, as far as `specs` have such; update -1: of the whole step.
   void setFurther(const std::vector<InputSpec> &specs, int64_t update, OptimizerScalars &scalars);
   /// The same of a step that evaluates, where no update cuts it.
-  [[nodiscard]] double divisor() const { return divisorOf(weight()); }
+  [[nodiscard]] double divisor() const { return notZero(weight()); }
   /// The divisor of the loss of a step that evaluates.
   [[nodiscard]] double lossDivisor() const {
     return whole.documents ? divisor() : double(whole.sequencesPerStep() * whole.sequence);
   }
+  /// What divides means over tokens that a column weighs, or means over documents or groups, before 0 is made 1: a sum
+  /// over the rows of an update, or of the whole step for -1. `number` is the divisor's, from divisorOfColumn on.
+  [[nodiscard]] double sumOf(int64_t number, int64_t update = -1) const;
   /// The same of means over tokens that columns weigh, and of means over documents, as far as the ops have such.
   void setDivisors(const std::vector<OpSpec> &ops, int64_t update, OptimizerScalars &scalars);
   /// Targets of the step that count, and the sum of their weights.
@@ -94,6 +100,7 @@ public:
     return i < first.length ? first.first + i : second.first + i - first.length;
   }
   [[nodiscard]] int64_t tokenCount() const { return data.tokens().count(); }
+  [[nodiscard]] bool isDataset() const { return data.tokens().file(); } ///< of a .safetensors file
   /// A line for each file of a mixture; else empty.
   [[nodiscard]] std::string describeMixture() { return data.isOne() ? "" : data.describe(whole.sequencesPerStep()); }
   [[nodiscard]] int64_t sourceCount() const { return source.count(); }
@@ -107,7 +114,7 @@ private:
     int64_t first, length; ///< of the sequence; the second may have no tokens
   };
   [[nodiscard]] std::array<Run, 2> runsOf(const InputSpec &its) const;
-  [[nodiscard]] static double divisorOf(double weight) { return weight > 0 ? weight : 1; }
+  [[nodiscard]] static double notZero(double weight) { return weight > 0 ? weight : 1; }
   Status read(const InputSpec &its, Rows::What what, int32_t *next);
   void readColumn(const InputSpec &its, char *next);
   /// Writes `count` places of a column of row `n` from `from` on, with values of `bytes`; returns the end.

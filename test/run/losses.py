@@ -155,6 +155,9 @@ OVER_GROUPS = (
      lambda its: (0.01 * its.of_groups(its.lp() * (1 + its.member)) / its.of_groups(torch.ones_like(its.member)) *
                   its.of_groups(its.lp())).mean()))
 
+# Its mean has a column as the divisor, and no other.
+SHARES = MODEL.format(name="shares", text="return mean(-logprob(z, targets), weight = w)")
+
 
 def write_models(folder):
     path = os.path.join(folder, "losses.pipe")
@@ -162,6 +165,7 @@ def write_models(folder):
         file.write('import "std/losses.pipe"\n')
         file.writelines(MODEL.format(name=name, text=text) for name, text, _ in CASES + OVER_DOCUMENTS)
         file.writelines(MODEL.format(name=name, text=text) for name, _, text, _ in OVER_GROUPS)
+        file.write(SHARES)
     return harness.add_models(folder, path)
 
 
@@ -329,6 +333,22 @@ def judge_column_of_logprobs(run, tally):
     tally.check(abs(loss - math.log(2)) < 1e-6, f"pairs     beside its own log-probabilities: {loss:.7f}")
 
 
+def judge_evaluations(run, tally):
+    """The loss over a file is the same in many steps and in one, whatever its divisor is."""
+    _, data = write_data(run.folder, most=8, count=2)
+    log = os.path.join(run.folder, "log")
+    for name in ("plain", "each", "shares", "ratios", "pairs"):
+        losses, file = [], data + (".safetensors" if name in ("plain", "each") else ".columns.safetensors")
+        for microbatches in (1, 3, 64):
+            program = run.compile(name, LAYOUTS[2] | PAIR | {"microbatches": microbatches})
+            harness.call([program, "--in-process", "--data", file, "--steps", "1", "--lr", "0", "--eval", file, "--log",
+                          log])
+            losses.append(harness.read_log(log)[0]["eval_loss"])
+        apart = max(losses) - min(losses)
+        tally.check(apart <= 1e-12 * abs(losses[0]),
+                    f"{name:9} --eval in steps of 1, 3 and 64 rows: {losses[0]:.6f}, apart {apart:.1e}")
+
+
 def judge_refused_groups(run, tally, folder):
     program = run.compile("pairs", LAYOUTS[0] | PAIR)
     text, odd = write_data(folder, most=8, count=2)
@@ -365,6 +385,11 @@ def judge_logprobs(run, tally, text):
     mean, loss = (sum(list(harness.read_safetensors(path)["logprobs"][1])[:count]) / count,
                   harness.read_log(log)[0]["loss"])
     tally.check(abs(mean + loss) <= 1e-6 * loss, f"plain     --logprobs of the first step: {mean:.6f}, loss {loss:.6f}")
+    plain = [run.compile("plain", LAYOUTS[0]), "--in-process", "--data", text, "--steps", "1", "--logprobs-column"]
+    for more, said in ((["ref", "--logprobs", path], "is no .safetensors file"), (["ref"], "needs `--logprobs FILE`"),
+                       (["documents", "--logprobs", path], "expects the name of a column, got `documents`")):
+        done = harness.call([*plain, *more], expect=None)
+        tally.check(done.returncode == 1 and said in done.stderr, f"plain     --logprobs-column: {said}")
     done = harness.call([run.compile("distil", LAYOUTS[0]), *common], expect=None)
     tally.check(done.returncode == 1 and "the model computes no log-probabilities of its targets" in done.stderr,
                 "distil    --logprobs is refused")
@@ -388,6 +413,7 @@ def main():
         judge(run, tally, name, of, data, {"data.documents": "true"}, layouts)
     judge_groups(run, tally, its.folder)
     judge_column_of_logprobs(run, tally)
+    judge_evaluations(run, tally)
     judge_refused_groups(run, tally, its.folder)
     return tally.close() or (0 if torch else 77)
 
