@@ -154,18 +154,19 @@ TEST(KernelsTokens, SumsAndMeansOfSegments) {
 TEST(KernelsTokens, MeansOfSegmentsCountEachOnce) {
   for (Type type : {Type::F32, Type::F64}) {
     const Values v = {NAN, 2, 3, 4, NAN, NAN, NAN, NAN, 8, 16, 32, NAN};
-    OneOp forward("token_mean", type, {12, 6}, {0.5, 0, 20}, {"counted"}),
-        both("token_mean_bwd", type, {12, 6}, {0.5, 0, 20}, {"counted"});
+    OneOp forward("token_mean", type, {12, 6}, {0.5, 0, divisorOfDocuments}, {"counted"}),
+        both("token_mean_bwd", type, {12, 6}, {0.5, 0, divisorOfDocuments}, {"counted"});
     Array loss(type, 1), again(type, 1), dv(type, 12);
     for (OneOp *op : {&forward, &both})
-      op->weighted(Values(12, 7)).rank.optimizer.divisors[20] = 4;
+      op->weighted(Values(12, 7)).rank.optimizer.divisors[divisorOfDocuments] = 4;
     forward(pp_token_mean, Array(type, v), rowTargets, rowStarts, loss);
     both(pp_token_mean_bwd, Array(type, v), rowTargets, rowStarts, dv, again);
     expectEqual(loss.get(), {(2 + 3 + 8) * 0.5 / 4}, "loss");
     expectEqual(again.get(), loss.get(), "the loss beside its gradient");
     expectEqual(dv.get(), {0, 0.125, 0.125, 0, 0, 0, 0, 0, 0.125, 0, 0, 0}, "dv");
   }
-  EXPECT_NE(refusal({"token_mean", Type::F32, {12, 6}, {1, 0, 21}, {"counted"}}).find("divisor 21; expected 0 to 20"),
+  EXPECT_NE(refusal({"token_mean", Type::F32, {12, 6}, {1, 0, divisorOfGroups + 1}, {"counted"}})
+                .find("divisor 22; expected 0 to 21"),
             std::string::npos);
   EXPECT_NE(refusal({"segment_sum", Type::F32, {12, 5}, {}, {}}).find("12 tokens are no rows of 5"), std::string::npos);
 }
