@@ -151,7 +151,7 @@ const std::vector<OptionSpec> &allOptions() {
       pathOption("logprobs", "FILE",
                  "write the logarithm of each target's probability over the first epoch of --data at the end",
                  &Options::logprobs),
-      {"logprobs-column", "NAME", "the file of --logprobs is the dataset --data again, with them as column NAME",
+      {"logprobs-column", "NAME", "--logprobs writes the dataset of --data again, with the logarithms as column NAME",
        [](const std::string &name, Options &options) {
          options.logprobsColumn = name;
          const bool isTaken = name == "tokens" || name == "documents" || name == "counted";

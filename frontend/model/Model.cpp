@@ -719,8 +719,7 @@ private:
       return evaluator.fail(over->at,
                             "`over = " + over->name + "` needs `data .., documents = true`, where rows hold documents");
     if (isOfGroups && shape.group == 1)
-      return evaluator.fail(over->at, "`over = group` needs `data .., documents = true, group = N`: so many documents "
-                                      "of the data stay together in a row");
+      return needsGroups(over, "over = group");
     ModelFormulas::FormedOr v = formed(expr->operands[0]);
     if (failed(v))
       return failure();
@@ -978,6 +977,11 @@ private:
     return Tensors{losses.scaled(builder, *value, expr->kind == Expr::Quotient ? 1 / *factor : *factor)};
   }
 
+  LogicalResult needsGroups(const Expr *expr, StringRef what) {
+    return evaluator.fail(expr->at, "`" + what + "` needs `data .., documents = true, group = N`: so many documents " +
+                                        "of the data stay together in a row");
+  }
+
   /// Names that nothing defines, where a tensor may stand: columns where they are not read, and those that may have
   /// been forgotten.
   LogicalResult checkAbsent(const Expr *expr) {
@@ -993,16 +997,13 @@ private:
     if (columns.find(name) && callers.empty() && !isLast(*current))
       return evaluator.fail(expr->at, "`" + name + "` is a column of the dataset, which the last part, `" +
                                           model.parts.back().name.text + "`, alone reads");
+    if (ModelColumns::isMade(name) && shape.group == 1)
+      return needsGroups(expr, name);
     SmallVector<StringRef> names;
     for (const Known &known : values)
       names.push_back(known.name.text);
     for (const Binding &bound : parameters.bindings)
       names.push_back(bound.name.text);
-    if (name == "member" || name == "group")
-      return evaluator.fail(
-          expr->at,
-          "`" + name +
-              "` needs `data .., documents = true, group = N`: so many documents of the data stay together in a row");
     std::string meant = didYouMean(name, names);
     if (isLast(*current) && callers.empty() && meant.empty())
       meant = ("; if the dataset has it, write `column " + name + "` in the model").str();

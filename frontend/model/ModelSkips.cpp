@@ -52,8 +52,6 @@ SmallVector<Name> ModelSkips::wantedOf(const ModelPart &part) const {
 
 /// What datasets have beside columns, and what parts take by these names.
 static constexpr StringRef kTaken[] = {"tokens", "documents", "counted", "targets", "source", "starts"};
-/// What follows from the rows, with `data .., group = N`: where a token's group begins, and its document in the group.
-static constexpr StringRef kMade[] = {"group", "member"};
 
 FailureOr<mlir::Attribute> ModelColumns::absentOf(const ColumnDeclaration &declared) {
   FailureOr<double> number = evaluator.evaluateNumber(declared.absent, parameters);
@@ -79,7 +77,7 @@ FailureOr<ModelColumns::Column> ModelColumns::columnOf(const ColumnDeclaration &
                                        (name.text == "documents" || name.text == "counted"
                                             ? "every dataset may have"
                                             : "a part takes, as in `part head(x, targets)`"));
-  if (is_contained(kMade, name.text))
+  if (isMade(name.text))
     return evaluator.fail(name.at, "`" + name.text + "` is no column: `data .., documents = true, group = N` makes it");
   if (const Binding *bound = parameters.find(name.text))
     return evaluator.fail(name.at, "`" + name.text + "` is a parameter of the model already", bound->name.at,
@@ -124,19 +122,22 @@ LogicalResult ModelColumns::read() {
       return failure();
     columns.push_back(*column);
   }
-  for (StringRef name : shape.group > 1 ? ArrayRef<StringRef>(kMade) : ArrayRef<StringRef>()) {
-    mlir::NamedAttrList said;
-    said.set("name", builder.getStringAttr(name));
-    said.set("made", builder.getBoolAttr(true));
-    bool isInt = name == "group";
-    if (isInt)
-      said.set("int", builder.getBoolAttr(true));
-    columns.push_back({{name, model.parts.back().name.at},
-                       mlir::RankedTensorType::get({shape.batch, shape.sequence},
-                                                   isInt ? builder.getI32Type() : nn::sumType(shape.element)),
-                       said.getDictionary(builder.getContext())});
+  if (shape.group > 1) {
+    addMade("group", builder.getI32Type());
+    addMade("member", nn::sumType(shape.element));
   }
   return success();
+}
+
+void ModelColumns::addMade(StringRef name, mlir::Type element) {
+  mlir::NamedAttrList said;
+  said.set("name", builder.getStringAttr(name));
+  said.set("made", builder.getBoolAttr(true));
+  if (element.isInteger(32))
+    said.set("int", builder.getBoolAttr(true));
+  columns.push_back({{name, model.parts.back().name.at},
+                     mlir::RankedTensorType::get({shape.batch, shape.sequence}, element),
+                     said.getDictionary(builder.getContext())});
 }
 
 const ModelColumns::Column *ModelColumns::find(StringRef name) const {

@@ -46,8 +46,11 @@ public:
     mlir::RankedTensorType type; ///< [b, s] or [b, s, k]: i32, or the type of sums
     mlir::DictionaryAttr said;   ///< name, width, int, default: an entry of the program's `columns`
     bool isInt() const { return type.getElementType().isInteger(32); }
-    bool isMade() const { return said.contains("made"); } ///< it follows from the rows: `group` or `member`
+    bool isMade() const { return ModelColumns::isMade(name.text); }
   };
+  /// What follows from the rows, with `data .., group = N`: `group` is where a token's group begins, `member` which
+  /// document of it the token is of.
+  static bool isMade(StringRef name) { return name == "group" || name == "member"; }
   ArrayRef<Column> all() const { return columns; }
   const Column *find(StringRef name) const;
   /// Numbers the columns that are read, of those that are arguments from number `first` on, and erases the others.
@@ -56,6 +59,7 @@ public:
 
 private:
   mlir::FailureOr<Column> columnOf(const ColumnDeclaration &declared);
+  void addMade(StringRef name, mlir::Type element);
   mlir::FailureOr<mlir::Attribute> absentOf(const ColumnDeclaration &declared);
 
   Evaluator &evaluator;

@@ -57,18 +57,25 @@ public:
   /// Makes ready to read the rows from `begin` on, before `end`. To go back costs all epochs before.
   void cover(int64_t begin, int64_t end);
 
-  /// What of a row is read: its tokens; for each the next one of its document, or -100 where that does not count; at
-  /// which place of the row the token's document begins; the row that stands before this one in a stream; or 1 where
-  /// there is a token, and 0 where there is none; or the bits of the target's weight, an f32, 0 where there is none; at
-  /// which place the group of the token's document begins; or which document of its group it is.
-  enum class What : uint8_t { Tokens, Targets, Starts, Before, Filled, Weights, Groups, Members };
+  /// What is read of a row, for each of its tokens.
+  enum class What : uint8_t {
+    Tokens,  ///< the token
+    Targets, ///< the next one of its document, or -100 where that does not count
+    Starts,  ///< the place of the row where its document begins
+    Before,  ///< the token of the row that stands before this one in a stream
+    Filled,  ///< 1, and 0 where there is no token
+    Weights, ///< the bits of its target's weight, an f32, and 0 where there is no target
+    Groups,  ///< the place of the row where the group of its document begins
+    Members, ///< which document of its group it is of, from 0 on
+  };
   /// Writes row `n`, or `count` places of it from `from` on. `ahead`: of tokens, targets and weights those so many
   /// places on in their document, as far as the row has them; else the pad token, -100 and 0.
   void read(int64_t n, What what, int32_t *out, int64_t from = 0, int64_t count = -1, int64_t ahead = 0) const;
   /// Writes what a column has for the targets of row `n`, or of `count` places of it from `from` on; 0 where there is
   /// none that counts.
   void readColumn(int64_t n, size_t column, double *out, int64_t from, int64_t count) const;
-  /// Puts the number of each place of row `n` whose target counts to the token that the target is.
+  /// For each place of row `n` whose target counts, writes the place's number to `ofTokens`, where the file has the
+  /// target.
   void scatter(int64_t n, const float *numbers, float *ofTokens) const;
   /// The sum of a column with one value for each token, times the weight, over the targets of row `n` that count.
   [[nodiscard]] double columnSum(int64_t n, size_t column) const;

@@ -80,8 +80,9 @@ Status Trainer::evaluate(int64_t step, std::vector<EvalSummary> &summaries) {
     for (int64_t number = 1; number <= steps; ++number) {
       StepSummary each;
       PP_TRY(runForward(step, from, number, each));
-      sum += each.loss * (evalDivisor > 0 ? from.sumOf(evalDivisor) : from.lossDivisor());
-      divisors += evalDivisor > 0 ? from.sumOf(evalDivisor) : from.weight();
+      const double own = evalDivisor > 0 ? from.sumOf(evalDivisor) : from.weight();
+      sum += each.loss * (evalDivisor > 0 ? own : from.lossDivisor());
+      divisors += own;
       tokens += from.counted();
       weight += from.weight();
       if (told && step < lastStep)

@@ -197,7 +197,7 @@ char *StepInputs::writeColumn(int64_t n, size_t column, int64_t from, int64_t co
   const ColumnSpec &its = whole.columns[column];
   values.resize(size_t(count * its.values()));
   if (its.isMade) {
-    std::vector<int32_t> made(static_cast<size_t>(count));
+    made.resize(size_t(count));
     data.read(n, its.name == "member" ? Rows::What::Members : Rows::What::Groups, made.data(), from, count);
     values.assign(made.begin(), made.end());
   } else {

@@ -19,7 +19,7 @@ class Device;
 class SafeTensorsWriter;
 struct FileTensor;
 
-/// The number of the divisor of a loss's op (runtime/Rank.h); -1: the op is none. One that is no mean has 0.
+/// The number (runtime/Rank.h) of what the op of a loss divides by: 0 for a cross-entropy. -1: the op is not of a loss.
 [[nodiscard]] int64_t divisorOf(const OpSpec &op);
 
 class StepInputs {
@@ -65,8 +65,8 @@ public:
   [[nodiscard]] double lossDivisor() const {
     return whole.documents ? divisor() : double(whole.sequencesPerStep() * whole.sequence);
   }
-  /// What divides means over tokens that a column weighs, or means over documents or groups, before 0 is made 1: a sum
-  /// over the rows of an update, or of the whole step for -1. `number` is the divisor's, from divisorOfColumn on.
+  /// The divisor with this number, from divisorOfColumn on: the sum of a column's weights, or the number of documents
+  /// or groups, in the rows of an update, or of the whole step for -1. It may be 0.
   [[nodiscard]] double sumOf(int64_t number, int64_t update = -1) const;
   /// The same of means over tokens that columns weigh, and of means over documents, as far as the ops have such.
   void setDivisors(const std::vector<OpSpec> &ops, int64_t update, OptimizerScalars &scalars);
@@ -80,8 +80,8 @@ public:
   Status fill(const std::vector<InputSpec> &specs, int64_t weightsAt, Device &device);
   /// Writes the first `count` rows and a number for each of their tokens to a file.
   Status write(const std::string &path, int64_t count, const std::string &name, const std::vector<float> &numbers);
-  /// Writes the dataset again, with a column of a number for each target of its rows: the token has it that the target
-  /// is, and other tokens have 0.
+  /// Writes the dataset again with one more column. `numbers` has one for each place of the rows: the token that is the
+  /// target of a place gets it, and other tokens get 0.
   Status writeDataset(const std::string &path, const std::string &column, const std::vector<float> &numbers);
   /// Writes the rows and divisors of the steps after `done` up to `last` to a file.
   Status write(const std::string &path, int64_t done, int64_t last);
@@ -151,6 +151,7 @@ private:
   std::vector<int64_t> tokens; ///< by update of the step
   std::vector<int32_t> input;  ///< all of a step's
   std::vector<double> values;  ///< of a column, on their way
+  std::vector<int32_t> made;   ///< of one that follows from the rows
 };
 
 } // namespace pp

@@ -313,10 +313,10 @@ def judge_column_of_logprobs(run, tally):
     _, data = write_data(run.folder, most=8, count=2)
     data, log, rows, ready = (data + ".safetensors", *(os.path.join(run.folder, name) for name in
                                                        ("log", "rows", "ready.safetensors")))
-    program, compiled = run.compile("pairs", LAYOUTS[3] | PAIR), ["--in-process", "--steps", "1", "--lr", "0"]
-    harness.call([program, *compiled, "--data", data, "--logprobs", rows])
-    harness.call([program, *compiled, "--data", data, "--shuffle", "--logprobs", ready, "--logprobs-column", "ref"])
-    harness.call([program, *compiled, "--data", ready, "--log", log])
+    program, common = run.compile("pairs", LAYOUTS[3] | PAIR), ["--in-process", "--steps", "1", "--lr", "0"]
+    harness.call([program, *common, "--data", data, "--logprobs", rows])
+    harness.call([program, *common, "--data", data, "--shuffle", "--logprobs", ready, "--logprobs-column", "ref"])
+    harness.call([program, *common, "--data", ready, "--log", log])
     given, got, rows = (harness.read_safetensors(path) for path in (data, ready, rows))
     begins = list(given["documents"][1])
     documents = pack_groups(begins, 2, 16, rows["tokens"][0][0])

@@ -31,12 +31,12 @@ def programs():
     return {"grpo": grpo, "dpo": re.sub(r"\n  data .*", "\n" + data, dpo)}
 
 
-def draw_documents(draw, kind):
-    """(tokens, length of the prompt); of DPO two by two with one prompt."""
+def draw_documents(draw, prompts, answers):
+    """(tokens, length of the prompt), with so many answers to each prompt."""
     out = []
-    for _ in range(45):
+    for _ in range(prompts):
         prompt = [draw.randrange(VOCAB) for _ in range(draw.randint(2, 8))]
-        for _ in range(2 if kind == "dpo" else 1):
+        for _ in range(answers):
             out.append((prompt + [draw.randrange(VOCAB) for _ in range(draw.randint(3, 20))], len(prompt)))
     return out
 
@@ -137,7 +137,7 @@ def judge(compiler, folder, tally, kind, text, steps):
     harness.write_safetensors(base, weights)
     its = {name: torch.tensor(values, dtype=torch.float64).view(shape).requires_grad_()
            for name, (shape, values) in weights.items()}
-    model, documents = Llama(its), draw_documents(draw, kind)
+    model, documents = Llama(its), draw_documents(draw, 45, 2 if kind == "dpo" else 1)
     with torch.no_grad():  # of the policy that wrote the answers, and of another one
         first = [[0.0] + model.logprobs(torch.tensor([tokens]))[0].tolist() for tokens, _ in documents]
     columns = {"ref": [rounded(values) for values in first],

@@ -8,7 +8,7 @@
 # 1e-6, and gradients to 1e-5 of the largest of their tensor. Without trl the script ends with 77.
 import importlib.util, os, random, re, sys
 import harness
-from post_training import LAYERS, VOCAB, counted, padded, programs, rounded, write_data
+from post_training import LAYERS, VOCAB, counted, draw_documents, padded, programs, rounded, write_data
 
 HAS_TRL = all(importlib.util.find_spec(name) for name in ("torch", "transformers", "trl", "tokenizers", "datasets"))
 # name, program, what its last part returns (empty: as the page says), TRL's options
@@ -85,16 +85,6 @@ def batch_of(kind, documents, columns):
             "old_per_token_logps": answers(columns["old"]), "ref_per_token_logps": answers(columns["ref"])}
 
 
-def draw_documents(draw, kind):
-    """Few enough for one step of the program."""
-    out = []
-    for _ in range(6):
-        prompt = [draw.randrange(1, VOCAB) for _ in range(draw.randint(2, 6))]
-        for _ in range(2):
-            out.append((prompt + [draw.randrange(1, VOCAB) for _ in range(draw.randint(2, 20))], len(prompt)))
-    return out
-
-
 def logprobs(program, data, weights, path):
     """The column that `--logprobs-column` writes."""
     harness.call([program, "--in-process", "--data", data, "--load", weights, "--steps", "1", "--lr", "0", "--logprobs",
@@ -113,7 +103,7 @@ def judge(compiler, folder, tally, name, kind, result, options):
     harness.call([compiler, source, "-D", f"model.layers={LAYERS}", "-D", "optimizer.clip=0", "-o", program])
     policy, reference = made(1), made(2)
     paths = [save(model, os.path.join(folder, end)) for model, end in ((policy, "policy"), (reference, "reference"))]
-    documents = draw_documents(draw, kind)
+    documents = draw_documents(draw, 6, 2)  # few enough for one step of the program
     split = lambda values: [values[begin:begin + len(tokens)] for begin, (tokens, _) in zip(begins, documents)]
     wanted = re.search(r"\n  column (.*)", text)[1].replace(" = 0", "").split(", ")
     zeros = [[0.0] * len(tokens) for tokens, _ in documents]
