@@ -132,6 +132,7 @@ private:
     bool isRight = add(declared.functions, file.functions);
     isRight &= add(declared.schedules, file.schedules);
     isRight &= add(declared.models, file.models);
+    isRight &= add(declared.blocks, file.blocks);
     return success(add(declared.clusters, file.clusters) && isRight);
   }
 

@@ -7,6 +7,7 @@
 #include "frontend/Settings.h"
 #include "frontend/TrainedWeights.h"
 #include "frontend/evaluate/Parameters.h"
+#include "frontend/expand/Expand.h"
 #include "frontend/model/Model.h"
 #include "frontend/schedule/Elaborator.h"
 #include "llvm/Support/SaveAndRestore.h"
@@ -114,6 +115,8 @@ private:
     SMLoc drawnAt = commandLine.schedule.isValid() ? commandLine.schedule : schedule ? schedule->name.at : SMLoc();
     if (model)
       source.setUser(model->name.at, modelCall ? modelCall->at : drawnAt);
+    for (const ModelBlock *block : declared.blocks)
+      source.setUser(block->name.at, modelCall ? modelCall->at : drawnAt);
     if (schedule)
       source.setUser(schedule->name.at, scheduleCall ? scheduleCall->at : drawnAt);
     if (cluster)
@@ -356,7 +359,8 @@ private:
     known.model = succeeded(bindParameters(evaluator, calleeOf(model), modelCall, trainScope, overrides, modelScope));
     noteModelSizes();
     bool isExpanded = model->layerVariables.empty();
-    if (!isExpanded && known.model && succeeded(expandLayers(source, evaluator, *model, modelScope, expanded))) {
+    if (known.model && succeeded(expandLayers(source, evaluator, *model, modelScope, expanded))) {
+      expandBlocks(source, evaluator, declared.blocks, modelScope, expanded);
       model = &expanded.model;
       isExpanded = true;
     }

@@ -15,6 +15,7 @@ struct Declarations {
   std::vector<const Function *> functions;
   std::vector<const Schedule *> schedules;
   std::vector<const Model *> models;
+  std::vector<const ModelBlock *> blocks;
   std::vector<const Train *> trains;
   std::vector<const Cluster *> clusters;
   const Schedule *chosen = nullptr; // by --schedule=FILE.pipe:NAME, in place of what `train` names

@@ -29,6 +29,12 @@ mlir::Location Evaluator::location(SMLoc at) {
   return pipeline::withLoopValues(made, loops);
 }
 
+void Evaluator::setCallers(ArrayRef<SMLoc> calls) {
+  callers.clear();
+  for (SMLoc at : calls)
+    callers.push_back({at, std::nullopt});
+}
+
 LogicalResult Evaluator::fail(SMLoc at, const Twine &message, SMLoc noteAt, const Twine &note) {
   if (isOver || isQuiet || !told.insert(at.getPointer()).second)
     return failure();

@@ -58,6 +58,8 @@ public:
   mlir::LogicalResult fail(SMLoc at, const llvm::Twine &message, SMLoc noteAt = {}, const llvm::Twine &note = "");
   /// `at` with the calls and loop values that led there.
   mlir::Location location(SMLoc at);
+  /// What is said from now on was reached by these calls, outermost first.
+  void setCallers(ArrayRef<SMLoc> calls);
   /// So many microbatches, ranks, layers need an action each.
   mlir::LogicalResult checkCount(SMLoc at, const llvm::Twine &what, int64_t count);
 

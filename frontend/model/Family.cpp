@@ -74,21 +74,41 @@ private:
       return source.error(config.at("model_type")) << "`model_type` is not there, so the family is not known";
     SmallVector<StringRef> names;
     for (const Family *one : families) {
-      if (one->name.text == "any") {
+      if (one->name.text == "any")
         any = one;
+      if (one == any || one->isCommon)
         continue;
-      }
       if (one->lacks.empty())
         names.push_back(one->name.text);
       if (one->name.text == *type->getAsString())
         family = one;
     }
     if (family && family->lacks.empty() && any)
-      return success();
+      return collectRules();
     std::string message = ("`model_type` is `" + *type->getAsString() + "`, which is not supported").str();
     if (family && any)
       return refuse("model_type", message + "; it needs " + family->lacks, family->name.at, "said here");
     return source.error(config.at("model_type")) << message << "; " << thereAre(names);
+  }
+
+  /// Those of all families, of what the family has in common with others, and its own.
+  LogicalResult collectRules() {
+    rules.push_back(any);
+    for (Name name : family->commons) {
+      auto found = find_if(families, [&](const Family *one) { return one->isCommon && one->name.text == name.text; });
+      if (found == families.end())
+        return fail(name.at, "there is no `common " + name.text + "`");
+      rules.push_back(*found);
+    }
+    rules.push_back(family);
+    return success();
+  }
+
+  /// Whether a rule behind this one says something of the field, and so goes before it.
+  bool isReplaced(const Family *rule, StringRef field) const {
+    auto says = [&](const auto &list) { return any_of(list, [&](const auto &one) { return one.name.text == field; }); };
+    return any_of(ArrayRef(rules).drop_while([&](const Family *one) { return one != rule; }).drop_front(),
+                  [&](const Family *one) { return says(one->fields) || says(one->only); });
   }
 
   //===-- Fields ------------------------------------------------------------------------------------------------===//
@@ -144,9 +164,9 @@ private:
   }
 
   LogicalResult readFields() {
-    for (const Family *one : {any, family})
+    for (const Family *one : rules)
       for (const Family::Field &field : one->fields)
-        if (failed(readField(field)))
+        if (!isReplaced(one, field.name.text) && failed(readField(field)))
           return failure();
     return success();
   }
@@ -186,18 +206,25 @@ private:
       error.attachNote(source.location(config.at("model_type"))) << "the folder is read as this family";
       return failure(); // the next handler prints it
     });
-    for (const LetStatement::Definition &definition : family->definitions) {
-      FailureOr<Value> value = evaluate(definition.value, scope);
-      if (failed(value))
+    for (const Family *one : rules) {
+      for (const LetStatement::Definition &definition : one->definitions) {
+        FailureOr<Value> value = evaluate(definition.value, scope);
+        if (failed(value))
+          return failure();
+        scope.bind(definition.name, *value);
+      }
+      if (failed(Evaluator::run(one->requirements, scope)))
         return failure();
-      scope.bind(definition.name, *value);
     }
-    return Evaluator::run(family->requirements, scope);
+    return success();
   }
 
   /// Patterns of tensors, with what the file says in the place of `{FIELD}`.
   LogicalResult readKept() {
-    for (Name pattern : family->kept) {
+    SmallVector<Name> kept;
+    for (const Family *one : rules)
+      append_range(kept, one->kept);
+    for (Name pattern : kept) {
       std::string text;
       for (StringRef rest = pattern.text; !rest.empty();) {
         auto [before, after] = rest.split('{');
@@ -217,13 +244,10 @@ private:
   }
 
   LogicalResult checkOnly() {
-    auto isOfFamily = [&](StringRef name) {
-      return any_of(family->only, [&](const Family::Only &only) { return only.name.text == name; });
-    };
-    for (const Family *one : {any, family})
+    for (const Family *one : rules)
       for (const Family::Only &only : one->only) {
         StringRef name = only.name.text;
-        if (one == any && isOfFamily(name)) // the family knows better
+        if (isReplaced(one, name))
           continue;
         known.push_back(name);
         FailureOr<Value> allowed = evaluate(only.values, scope);
@@ -260,8 +284,9 @@ private:
   }
 
   LogicalResult checkAllKnown() {
-    SmallVector<Name> notes(any->notes);
-    notes.append(family->notes.begin(), family->notes.end());
+    SmallVector<Name> notes;
+    for (const Family *one : rules)
+      append_range(notes, one->notes);
     for (const std::string &note : request.notes)
       notes.push_back({note, SMLoc()});
     for (const Name &key : config.keys) {
@@ -339,7 +364,17 @@ private:
 
   FailureOr<std::string> modelCall() {
     std::string text, line = (family->call->name + "(").str();
-    for (auto [i, label, argument] : enumerate(family->call->labels, family->call->operands)) {
+    SmallVector<Name> labels;
+    SmallVector<Expr *> arguments;
+    for (const Family *one : rules)
+      for (auto [label, argument] : zip(one->labels, one->arguments))
+        if (none_of(family->call->labels, [&](Name own) { return own.text == label.text; })) {
+          labels.push_back(label);
+          arguments.push_back(argument);
+        }
+    append_range(labels, family->call->labels);
+    append_range(arguments, family->call->operands);
+    for (auto [i, label, argument] : enumerate(labels, arguments)) {
       FailureOr<std::string> value = failure();
       if (argument->kind == Expr::Call && argument->name == "rope_table") {
         value = ropeTable(argument);
@@ -353,7 +388,7 @@ private:
         text += StringRef(line).rtrim().str() + "\n";
         line = "              ";
       }
-      line += word + (i + 1 < family->call->operands.size() ? ", " : ")");
+      line += word + (i + 1 < arguments.size() ? ", " : ")");
     }
     return text + line;
   }
@@ -429,6 +464,7 @@ private:
   FolderConfig config;
   std::vector<const Family *> families;
   const Family *family = nullptr, *any = nullptr;
+  SmallVector<const Family *> rules; ///< a later one goes before an earlier one
   Scope scope{nullptr};
   ConfigFacts facts;
   SmallVector<StringRef> known; ///< fields that are read or checked

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/model/Model.h"
 #include "dialect/nn/Nn.h"
+#include "frontend/expand/Expand.h"
 #include "frontend/model/ModelExperts.h"
 #include "frontend/model/ModelFormulas.h"
 #include "frontend/model/ModelLosses.h"
@@ -239,6 +240,7 @@ private:
     if (failed(read))
       return failure();
     for (const ModelWeight &weight : *read) {
+      evaluator.setCallers(weight.declared->calls);
       FailureOr<RankedTensorType> type = weights.typeOf(*weight.declared);
       FailureOr<nn::WeightAttr> said = failed(type) ? FailureOr<nn::WeightAttr>() : weights.attributeOf(weight);
       if (failed(type) || failed(said))
@@ -247,6 +249,7 @@ private:
       attributes.push_back(builder.getDictionaryAttr(builder.getNamedAttr(nn::kWeightAttr, *said)));
       names.push_back(weight.declared->name);
     }
+    evaluator.setCallers({});
     return buildFunction(number, names, types, attributes, unknown);
   }
 
@@ -286,7 +289,8 @@ private:
       if (!name.text.empty() && failed(define(name, is_contained(unknown, name.text) ? mlir::Value() : argument)))
         return failure();
     unsigned wrong = unknown.size();
-    for (const ModelPart::Definition &definition : part.definitions)
+    for (const ModelPart::Definition &definition : part.definitions) {
+      evaluator.setCallers(definition.calls);
       if (failed(let(part, definition))) {
         for (const Name &name : definition.names)
           if (!find(name.text))
@@ -294,6 +298,8 @@ private:
         if (++wrong == kMostErrors)
           return failure();
       }
+    }
+    evaluator.setCallers({});
     SmallVector<mlir::Value> returned;
     for (const Expr *expr : part.results) {
       FailureOr<mlir::Value> value = tensor(expr);
@@ -538,7 +544,7 @@ private:
           (!ids || op.getIds() == ids))
         return op;
     FailureOr<mlir::Operation *> op =
-        nn::createOp(builder, source.location(expr->at), "token_stats", {z, targets, ids ? ids : targets},
+        nn::createOp(builder, evaluator.location(expr->at), "token_stats", {z, targets, ids ? ids : targets},
                      builder.getNamedAttr("softcap", builder.getF64FloatAttr(softcap)));
     if (failed(op))
       return failure();
@@ -646,7 +652,7 @@ private:
     if (kind.starts)
       operands.push_back(kind.starts);
     FailureOr<mlir::Operation *> op =
-        nn::createOp(builder, source.location(expr->at), "token_mean", operands, said.getAttrs());
+        nn::createOp(builder, evaluator.location(expr->at), "token_mean", operands, said.getAttrs());
     if (failed(op))
       return failure();
     mlir::Value loss = (*op)->getResult(0);
@@ -733,7 +739,7 @@ private:
     SmallVector<mlir::NamedAttribute> said;
     if (expr->name == "mean")
       said.push_back(builder.getNamedAttr("mean", builder.getUnitAttr()));
-    FailureOr<mlir::Operation *> op = nn::createOp(builder, source.location(expr->at), "segment_sum",
+    FailureOr<mlir::Operation *> op = nn::createOp(builder, evaluator.location(expr->at), "segment_sum",
                                                    {*tokens, *targets, isOfGroups ? groups : added[0]}, said);
     return failed(op) ? ModelFormulas::FormedOr() : formulas.ofTokens(expr->text, (*op)->getResult(0));
   }
@@ -1125,7 +1131,7 @@ private:
           error.attachNote(source.location(bound.given)) << "`" << bound.name.text << "` is " << bound.value.text();
       return failure(); // the next handler prints it
     });
-    FailureOr<mlir::Operation *> op = pp::nn::createOp(builder, source.location(expr->at), name, operands, attributes);
+    FailureOr<mlir::Operation *> op = pp::nn::createOp(builder, evaluator.location(expr->at), name, operands, attributes);
     if (failed(op))
       return failure();
     for (mlir::Type type : (*op)->getResultTypes())

@@ -22,21 +22,6 @@ mlir::LogicalResult buildModel(Source &source, Evaluator &evaluator, const Model
                                BatchShape shape, const ModelOutline &outline, mlir::OpBuilder &builder,
                                llvm::SmallVectorImpl<mlir::Attribute> &columns);
 
-/// A model and what it was copied from.
-struct ExpandedModel {
-  Model model;
-  std::vector<ModelPart> parts;
-  llvm::SmallVector<Name> kinds;
-  llvm::SmallVector<unsigned> kindNumbers;
-  std::vector<llvm::SmallVector<int64_t>> values; ///< of each kind
-};
-
-/// Of a model with `layer NAME in [..], ..`, makes one with a kind of layers for all layers of equal values. Each NAME
-/// is bound in `parameters`, and `enterPart` gives it the value of a part's kind.
-mlir::LogicalResult expandLayers(Source &source, Evaluator &evaluator, const Model &model, Scope &parameters,
-                                 ExpandedModel &expanded);
-void enterPart(const Model &model, const ModelPart &part, Scope &parameters);
-
 /// Part names, the number of layers and the kind of each, for the schedule. After an error, what is known of them.
 ModelOutline outlineModel(Evaluator &evaluator, const Model &model, Scope &parameters);
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/model/ModelWeights.h"
 #include "frontend/evaluate/CommandLine.h"
+#include "frontend/expand/Expand.h"
 #include "llvm/Support/MathExtras.h"
 #include <cmath>
 

@@ -233,6 +233,7 @@ struct WeightDeclaration {
   Expr *init = nullptr;
   Expr *checkpoint = nullptr; // `as "name"` or `as transpose("name")`
   Expr *condition = nullptr;  // `if c`: where it does not hold, the weight is not there
+  ArrayRef<SMLoc> calls;      ///< of the blocks that declare it, outermost first
 };
 
 /// `column ids[16] int = 0`: what the dataset has for each token.
@@ -243,21 +244,26 @@ struct ColumnDeclaration {
   Expr *absent = nullptr; ///< the value of all tokens of a dataset without the column; null: there is none
 };
 
-struct ModelPart {
+/// What a part and a block hold.
+struct ModelBody {
   struct Definition {
     ArrayRef<Name> names;
     Expr *value;
+    ArrayRef<SMLoc> calls = {}; ///< of the blocks that it came from, outermost first
   };
+  ArrayRef<WeightDeclaration> weights;
+  ArrayRef<Definition> definitions;
+  SMLoc returnAt;
+  ArrayRef<Expr *> results;
+};
+
+struct ModelPart : ModelBody {
   Name name;
   std::optional<unsigned> kind;  ///< of the layers that have it; none: it exists once
   ArrayRef<int64_t> layerValues; ///< of `layer NAME in [..]`, the value of each NAME for the layers of this kind
   ArrayRef<Name> parameters;
   ArrayRef<Name> sources; ///< by parameter what `e from embed` names, a part or data; no text: the part before, or data
   ArrayRef<Expr *> aheads; ///< by parameter the k of `next from tokens + k`
-  ArrayRef<WeightDeclaration> weights;
-  ArrayRef<Definition> definitions;
-  SMLoc returnAt;
-  ArrayRef<Expr *> results;
   bool isWrong = false; ///< only the name and the kind are known
 };
 
@@ -279,6 +285,11 @@ struct Model : Declaration {
   ArrayRef<unsigned> kindNumbers;         ///< by layer, once the values are known
 };
 
+/// `block NAME(values; options) { .. }`: a piece of a part, with its weights. `parameters` are the options.
+struct ModelBlock : Declaration, ModelBody {
+  ArrayRef<Name> values;
+};
+
 /// The rules for a `config.json` of one `model_type`: the fields from which a model's parameters are made.
 struct Family {
   struct Field {
@@ -289,7 +300,9 @@ struct Family {
     Name name;
     Expr *values;
   };
-  Name name;       ///< the `model_type`; "any": what holds for all families
+  Name name;       ///< the `model_type`; "any": what holds for all families; of `common NAME`: that name
+  bool isCommon = false;   ///< what families that name it behind `with` have, where they say nothing else
+  ArrayRef<Name> commons;
   StringRef lacks; ///< what is missing; the family is refused, and has nothing else
   ArrayRef<Field> fields;
   ArrayRef<Only> only;
@@ -297,7 +310,9 @@ struct Family {
   ArrayRef<Name> kept;  ///< patterns of tensors that are no weights of the model, with `{FIELD}` for what the file says
   ArrayRef<LetStatement::Definition> definitions;
   Block requirements;
-  Expr *call = nullptr; ///< of the model
+  Expr *call = nullptr;       ///< of the model
+  ArrayRef<Name> labels;      ///< of a common's `arguments NAME = .., ..`: of the model's call
+  ArrayRef<Expr *> arguments; ///< their values
 };
 
 /// `"label", .. call` of an option that chooses by name.
@@ -331,6 +346,7 @@ struct File {
   std::vector<const Function *> functions;
   std::vector<const Schedule *> schedules;
   std::vector<const Model *> models;
+  std::vector<const ModelBlock *> blocks;
   std::vector<const Train *> trains;
   std::vector<const Cluster *> clusters;
   std::vector<const Family *> families;

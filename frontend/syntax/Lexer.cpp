@@ -16,7 +16,7 @@ static constexpr StringRef kKeywords[] = {
 
 // Longer marks before their prefixes.
 static const char *const kMarks[] = {"==", "!=", "<=", ">=", "//", "..", "(", ")", "{", "}", "[",
-                                     "]",  ",",  "=",  "<",  ">",  "+",  "-", "*", "/", "%"};
+                                     "]",  ",",  "=",  "<",  ">",  "+",  "-", "*", "/", "%", ";"};
 
 ArrayRef<StringRef> pp::reservedWords() { return kKeywords; }
 

@@ -115,7 +115,7 @@ bool TokenReader::startsItem(size_t i) const {
 }
 
 bool TokenReader::startsDeclaration(size_t i) const {
-  for (const char *word : {"fn", "schedule", "model", "train", "cluster", "family"})
+  for (const char *word : {"fn", "schedule", "model", "block", "train", "cluster", "family"})
     if (tokens[i].text == word && tokens[i].kind != Token::String)
       return startsLine(i) && indentOf(i) == 0;
   return false;

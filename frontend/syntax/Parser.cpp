@@ -32,12 +32,16 @@ private:
       add(file, file.schedules, schedule());
     else if (take("model"))
       add(file, file.models, model());
+    else if (takeName("block"))
+      add(file, file.blocks, modelBlock());
     else if (take("train"))
       add(file, file.trains, train());
     else if (take("cluster"))
       add(file, file.clusters, cluster());
-    else if (peek().kind == Token::Name && peek().text == "family")
+    else if (takeName("family"))
       append_range(file.families, families());
+    else if (takeName("common"))
+      file.families.push_back(common());
     else {
       file.isIncomplete = true;
       if (last)
@@ -45,8 +49,8 @@ private:
       if (at("import"))
         fail(peek().at, "imports must stand before everything else in a file");
       else
-        failExpected("a declaration (fn, schedule, model, train or cluster)",
-                     {"import", "fn", "schedule", "model", "train", "cluster"});
+        failExpected("a declaration (fn, schedule, model, block, train or cluster)",
+                     {"import", "fn", "schedule", "model", "block", "train", "cluster"});
     }
   }
 
@@ -210,9 +214,15 @@ private:
     made.sources = keep(ArrayRef<Name>(sources));
     made.aheads = keep(ArrayRef<Expr *>(aheads));
     expect(")");
+    body(made);
+    return made;
+  }
+
+  /// `{ weights and lets  return .. }`
+  void body(ModelBody &made) {
     expect("{");
     SmallVector<WeightDeclaration> own;
-    SmallVector<ModelPart::Definition> definitions;
+    SmallVector<ModelBody::Definition> definitions;
     while (at("weight") || at("let")) {
       if (at("weight")) {
         weights(own);
@@ -221,7 +231,7 @@ private:
       next();
       ArrayRef<Name> names = list<Name>([&] { return expectName(); });
       expect("=");
-      definitions.push_back({names, expression()});
+      definitions.push_back({names, expression(), {}});
     }
     made.returnAt = peek().at;
     if (!take("return"))
@@ -229,8 +239,26 @@ private:
     made.results = list<Expr *>([&] { return expression(); });
     expect("}");
     made.weights = keep(ArrayRef<WeightDeclaration>(own));
-    made.definitions = keep(ArrayRef<ModelPart::Definition>(definitions));
-    return made;
+    made.definitions = keep(ArrayRef<ModelBody::Definition>(definitions));
+  }
+
+  /// `block NAME(x, y; width, epsilon = 1e-5) { .. }`
+  ModelBlock *modelBlock() {
+    allowsNumbers = allowsLabels = true;
+    auto *node = make<ModelBlock>();
+    unsigned before = mishaps;
+    node->name = expectName();
+    expect("(");
+    node->values = list<Name>([&] { return expectName(); });
+    allowsWords = true; // `at`, which the block reads as "{at}"
+    if (take(";"))
+      node->parameters = list<Parameter>([&] { return parameter(/*roles=*/false); });
+    allowsWords = false;
+    expect(")");
+    body(*node);
+    node->isWrong = mishaps != before;
+    allowsNumbers = allowsLabels = false;
+    return node;
   }
 
   void weights(SmallVector<WeightDeclaration> &into) {
@@ -276,13 +304,12 @@ private:
 
   /// One that is read, or several that lack the same.
   SmallVector<const Family *> families() {
-    next();
     ArrayRef<Name> names = list<Name>([&] { return pattern(); });
-    if (names.size() == 1 && at("{"))
+    if (names.size() == 1 && (at("{") || at("with")))
       return {family(names.front())};
     SmallVector<const Family *> made;
     if (!takeName("lacks"))
-      failExpected(names.size() == 1 ? "`{` or `lacks`" : "`lacks`");
+      failExpected(names.size() == 1 ? "`{`, `with` or `lacks`" : "`lacks`");
     StringRef what = expectString();
     for (Name name : names) {
       auto *node = make<Family>();
@@ -293,10 +320,20 @@ private:
     return made;
   }
 
-  const Family *family(Name name) {
+  const Family *common() {
+    Family *made = family(expectName());
+    made->isCommon = true;
+    return made;
+  }
+
+  Family *family(Name name) {
     allowsNumbers = allowsLabels = allowsWords = true;
     auto *node = make<Family>();
     node->name = name;
+    if (take("with"))
+      node->commons = list<Name>([&] { return expectName(); });
+    SmallVector<Name> labels;
+    SmallVector<Expr *> arguments;
     SmallVector<Family::Field> fields;
     SmallVector<Family::Only> only;
     SmallVector<Name> notes, kept;
@@ -317,9 +354,17 @@ private:
         requirements.push_back(statement());
       else if (take("model"))
         node->call = postfix();
+      else if (takeName("arguments"))
+        do {
+          labels.push_back(expectWord());
+          expect("=");
+          arguments.push_back(expression());
+        } while (take(","));
       else
-        failExpected("`read`, `only`, `note`, `keep`, `let`, `require` or `model`");
+        failExpected("`read`, `only`, `note`, `keep`, `let`, `require`, `arguments` or `model`");
     });
+    node->labels = keep(ArrayRef<Name>(labels));
+    node->arguments = keep(ArrayRef<Expr *>(arguments));
     node->fields = keep(ArrayRef<Family::Field>(fields));
     node->only = keep(ArrayRef<Family::Only>(only));
     node->notes = keep(ArrayRef<Name>(notes));

@@ -6,7 +6,7 @@
 //
 // A list with one value is for every layer. A kind is called by the values that differ; where none do, there is one
 // kind without a name, as `layer { .. }` makes it: such a model is built as if it had no list.
-#include "frontend/model/Model.h"
+#include "frontend/expand/Expand.h"
 
 using namespace llvm;
 using namespace pp;
@@ -77,6 +77,13 @@ static std::string kindName(const Model &model, const std::vector<SmallVector<in
 
 LogicalResult pp::expandLayers(Source &source, Evaluator &evaluator, const Model &model, Scope &parameters,
                                ExpandedModel &expanded) {
+  expanded.model = model;
+  expanded.weights.assign(model.weights.begin(), model.weights.end());
+  if (model.layerVariables.empty()) {
+    expanded.parts.assign(model.parts.begin(), model.parts.end());
+    expanded.model.parts = expanded.parts;
+    return success();
+  }
   const Name &first = model.layerVariables.front().name;
   if (model.kinds.size() > 1 || model.kindOf)
     return evaluator.fail(first.at, "`layer " + first.text +
@@ -109,7 +116,6 @@ LogicalResult pp::expandLayers(Source &source, Evaluator &evaluator, const Model
       expanded.parts.push_back(model.parts[end++]);
     i = end;
   }
-  expanded.model = model;
   expanded.model.parts = expanded.parts;
   expanded.model.kinds = expanded.kinds;
   expanded.model.kindNumbers = expanded.kindNumbers;

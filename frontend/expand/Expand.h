@@ -1,0 +1,33 @@
+// Writes a model out: kinds of layers, the blocks that its parts call, and names in braces.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_FRONTEND_EXPAND_H
+#define PP_FRONTEND_EXPAND_H
+
+#include "frontend/evaluate/Evaluator.h"
+
+namespace pp {
+
+/// A copy of a model, and what it was copied from.
+struct ExpandedModel {
+  Model model;
+  std::vector<ModelPart> parts;
+  std::vector<WeightDeclaration> weights; ///< shared by parts
+  llvm::SmallVector<Name> kinds;
+  llvm::SmallVector<unsigned> kindNumbers;
+  std::vector<llvm::SmallVector<int64_t>> values; ///< of each kind
+};
+
+/// Of a model with `layer NAME in [..], ..`, makes one with a kind of layers for all layers of equal values. Each NAME
+/// is bound in `parameters`, and `enterPart` gives it the value of a part's kind. Another model is copied.
+mlir::LogicalResult expandLayers(Source &source, Evaluator &evaluator, const Model &model, Scope &parameters,
+                                 ExpandedModel &expanded);
+void enterPart(const Model &model, const ModelPart &part, Scope &parameters);
+
+/// Puts the text of a block in the place of each call of it, and the value of a name in the place of `{NAME}` in
+/// strings. A part where this fails is marked wrong, and what is wrong is told.
+void expandBlocks(Source &source, Evaluator &evaluator, ArrayRef<const ModelBlock *> blocks, Scope &parameters,
+                  ExpandedModel &expanded);
+
+} // namespace pp
+
+#endif // PP_FRONTEND_EXPAND_H
