@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Compares a program of pp with transformers: losses, gradients, AdamW and the saved folder of a Hugging Face folder."""
+"""Compares pp with transformers on a folder of Hugging Face: losses, gradients, AdamW and the saved folder, in f64."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: pp-check-hf FOLDER [--schedule=NAME] [-D name=value].. [--random] [--all] [--keep DIR] [--limit GIB]
-#                    [--compiler FILE]
+# usage: pp-check-hf FOLDER [--schedule=NAME] [-D name=value].. [--config-note=NAME,..] [--random] [--all]
+#                    [--keep DIR] [--limit GIB] [--compiler FILE]
 # docs/fine-tune.md has an example. Both sides compute in f64. transformers computes norms, softmax, rotary tables and
 # losses in f32, whatever the type of the weights is; so every mention of f32 becomes one of f64 before it is imported.
 # Gradients and trained weights of transformers get the names of files by transformers itself: `save_pretrained` writes
@@ -64,8 +64,8 @@ def read_tensors(folder, name=None):
 def write_tensors(path, tensors):
     header, offset = {}, 0
     for name, value in tensors.items():
-        header[name] = {"dtype": "F64", "shape": list(value.shape), "data_offsets": [offset, offset + value.numel() * 8]}
-        offset += value.numel() * 8
+        end = offset + value.numel() * 8
+        header[name], offset = {"dtype": "F64", "shape": list(value.shape), "data_offsets": [offset, end]}, end
     text = json.dumps(header | {"__metadata__": {"format": "pt"}}).encode()
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
@@ -80,7 +80,7 @@ def weight_files(folder):
 
 
 def write_config(folder, copy):
-    """The text stays as it is but for the type of weights, so that errors name the lines of FOLDER; gives the fields."""
+    """Changes only the type of weights in the text, so that errors name the lines of FOLDER; gives the fields."""
     try:
         with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
             text = file.read()
@@ -139,7 +139,8 @@ class Program:
             its = {name: value for name, value in (defines | extra).items() if name not in given}
             its |= {"precision": "f64"} | {f"optimizer.{name}": value for name, value in RATES.items()}
             words = [*options.defines, *(f"{name}={value}" for name, value in its.items())]
-            command = [options.compiler, f"--from-hf={copy}", f"--schedule={options.schedule}", "-o", self.path,
+            notes = [f"--config-note={options.notes}"] if options.notes else []
+            command = [options.compiler, f"--from-hf={copy}", f"--schedule={options.schedule}", "-o", self.path, *notes,
                        *(word for define in words for word in ("-D", define))]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
@@ -288,21 +289,25 @@ def relative(ours, theirs, least):
 
 
 def paired(ours, theirs, prefix):
-    """Theirs under our names. The program may leave out the first word of the names (`transformer.`)."""
-    named = {}
+    """(name, ours, theirs) of tensors that both have. One may leave out the first word of names, `transformer.`."""
     for name, value in theirs.items():
-        short = name.removeprefix(prefix)
-        named[short if name not in ours and short in ours else name] = value
-    for lacks, its, others in (("the program", ours, named), ("transformers", named, ours)):
-        if missing := sorted(others.keys() - its.keys()):
-            raise Wrong(f"{lacks} lacks the tensor `{missing[0]}`" + (f" and {len(missing) - 1} others"
-                                                                        if len(missing) > 1 else ""))
-    return named
+        for its in (name, name.removeprefix(prefix), prefix + name):
+            if its in ours:
+                yield its, ours[its], value
+                break
 
 
-def differences(ours, theirs, least=0.0):
+def check_names(ours, pairs, theirs):
+    """Every gradient has a partner."""
+    lacking = sorted(ours.keys() - {name for name, _, _ in pairs})
+    if lacking or len(pairs) != len(theirs):
+        raise Wrong(f"transformers has no gradient of `{lacking[0]}`" if lacking else
+                    f"transformers has {len(theirs)} gradients, and the program {len(ours)}")
+
+
+def differences(pairs, least=0.0):
     """Rows (worst difference, name), worst first."""
-    return sorted(((relative(ours[name], value, least), name) for name, value in theirs.items()), reverse=True)
+    return sorted(((relative(its, other, least), name) for name, its, other in pairs), reverse=True)
 
 
 def gradients_table(rows, every):
@@ -323,6 +328,17 @@ def apart(ours, theirs):
     return abs(ours - theirs) / abs(theirs) if math.isfinite(ours) and theirs else math.inf
 
 
+@contextlib.contextmanager
+def told(sentence, kind=Refused):
+    """An error of transformers, which may have any type, in one sentence."""
+    try:
+        yield
+    except (Refused, Wrong):
+        raise
+    except Exception as error:  # pylint: disable=broad-exception-caught
+        raise kind(f"{sentence}: {type(error).__name__}: {' '.join(str(error).split())[:500]}") from None
+
+
 class Verdict:
     """Collects what differs; the first finding is the sentence of the last line."""
 
@@ -339,14 +355,15 @@ def judge(options, copy, place):
     program = Program(options, copy, place, fields)
     print(f"{fields.get('model_type')}, {program.told}", flush=True)
     if program.parameters * 8 > options.limit * 2 ** 30:
-        raise Refused(f"the model has {program.parameters * 8 / 2 ** 30:.1f} GiB of parameters in f64, and the limit is "
-                      f"{options.limit:g} GiB; write smaller sizes (layers, hidden, vocabulary) into a copy of "
-                      "config.json alone, and use its random weights")
+        raise Refused(f"the model has {program.parameters * 8 / 2 ** 30:.1g} GiB of parameters in f64, and the limit "
+                      f"is {options.limit:g} GiB; write fewer layers and smaller sizes into config.json, and use "
+                      "--random")
     make_f64()
     if options.random or not weight_files(options.folder):
         print("weights     random ones" + ("" if options.random else "; the folder has no .safetensors file"))
-        reference = Reference(copy, weights=False)
-        reference.randomize()
+        with told("transformers cannot make the model"):
+            reference = Reference(copy, weights=False)
+            reference.randomize()
         with open(os.path.join(copy, "config.json")) as file:  # transformers writes a longer one
             text = file.read()
         reference.named_as_files(copy)
@@ -364,48 +381,48 @@ def compare(options, program, copy, place):
     losses = program.losses(STEPS, "--save", at("saved"))
     again = program.losses(1, "--lr", "0", "--load", at("saved"))[0]
 
-    reference = Reference(copy)
-    their_losses, gradients = reference.train(tokens, program)
-    trained = reference.named_as_files(at("trained"))
-    theirs = reference.named_as_files(at("gradients.folder"), gradients)
-    choices = {name for name, value in theirs.items() if value.numel() and bool((value == NO_GRADIENT).all())}
+    with told("transformers cannot read or run the folder"):
+        reference = Reference(copy)
+        their_losses, gradients = reference.train(tokens, program)
+        trained = reference.named_as_files(at("trained"))
+        theirs = reference.named_as_files(at("gradients.folder"), gradients)
     prefix = reference.model.base_model_prefix + "."
-    ours, first, saved = read_tensors(place, "gradients"), read_tensors(copy), read_tensors(at("read"))
-    kept = first.keys() - theirs.keys()  # of a layer that only the files have
-    for name, rows in (("read", differences(saved, paired(saved, first, prefix))),):
-        verdict.check(rows[0][0] == 0, f"the program trains another `{rows[0][1]}` than the folder has, or saves another")
-
+    read, which = differences(paired(read_tensors(at("read")), read_tensors(copy), prefix))[0]
+    verdict.check(read == 0, f"the program trains another `{which}` than the folder has, or saves another")
     print(f"loss        pp {loss:.15g}, transformers {their_losses[0]:.15g}: {apart(loss, their_losses[0]):.1e} apart")
     verdict.check(apart(loss, their_losses[0]) <= LOSS, f"the losses are {apart(loss, their_losses[0]):.1e} apart")
-    named = {name: value for name, value in paired(ours, theirs, prefix).items()
-             if name not in choices and prefix + name not in choices}
-    largest = max(value.abs().max().item() for value in named.values())
-    rows = differences(ours, named, FLOOR * largest)
-    print("\n".join(gradients_table(rows, options.all)), flush=True)
-    if choices:
-        print(f"not compared: {', '.join(sorted({kind_of(name) for name in choices}))}; torch has no gradient of it")
-    worst = rows[0][0]
-    verdict.check(worst <= GRADIENT, f"the gradient of `{rows[0][1]}` is {worst:.1e} of its largest apart")
 
-    apart_most = max(map(apart, losses, their_losses))
-    after, which = max(differences(read_tensors(at("saved")), paired(read_tensors(at("saved")), trained | {
-        name: first[name] for name in kept}, prefix)))
-    print(f"AdamW       {STEPS} steps: losses {apart_most:.1e} apart, weights {after:.1e} of the largest of their tensor")
-    verdict.check(apart_most <= GRADIENT, f"the losses of {STEPS} steps are {apart_most:.1e} apart")
+    ours = read_tensors(place, "gradients")
+    pairs = list(paired(ours, theirs, prefix))
+    check_names(ours, pairs, theirs)
+    choices = sorted({kind_of(name) for name, _, value in pairs
+                      if value.numel() and bool((value == NO_GRADIENT).all())})
+    pairs = [pair for pair in pairs if kind_of(pair[0]) not in choices]
+    rows = differences(pairs, FLOOR * max(value.abs().max().item() for _, _, value in pairs))
+    print("\n".join(gradients_table(rows, options.all)))
+    if choices:
+        print(f"not compared: {', '.join(choices)}; torch has no gradient of it")
+    worst, which = rows[0]
+    verdict.check(worst <= GRADIENT, f"the gradient of `{which}` is {worst:.1e} of its largest apart")
+
+    furthest = max(map(apart, losses, their_losses))
+    after, which = differences(paired(read_tensors(at("saved")), trained, prefix))[0]
+    print(f"AdamW       {STEPS} steps: losses {furthest:.1e} apart, weights {after:.1e} of the largest of their tensor")
+    verdict.check(furthest <= GRADIENT, f"the losses of {STEPS} steps are {furthest:.1e} apart")
     verdict.check(after <= GRADIENT, f"after {STEPS} steps `{which}` is {after:.1e} of its largest apart")
 
-    loaded = Reference(at("saved"))
-    with loaded.torch.no_grad():
-        their_again = loaded.loss(tokens, program.rows, program.sequence, 0).item()
-    print(f"saved       transformers loads it: loss {their_again:.15g}, pp {again:.15g}: {apart(again, their_again):.1e} "
-          "apart")
+    with told("transformers cannot read the folder that the program saved", Wrong):
+        loaded = Reference(at("saved"))
+        with loaded.torch.no_grad():
+            theirs = loaded.loss(tokens, program.rows, program.sequence, 0).item()
+    print(f"saved       transformers loads it: loss {theirs:.15g}, pp {again:.15g}: {apart(again, theirs):.1e} apart")
     new = [what for what in loaded.lacking if what not in reference.lacking]
-    verdict.check(not new, f"the saved folder has tensors that transformers does not want, or lacks some: {', '.join(new[:3])}")
-    verdict.check(apart(again, their_again) <= LOSS, f"the losses of the saved folder are {apart(again, their_again):.1e} apart")
+    verdict.check(not new, f"transformers finds in the saved folder: {', '.join(new[:3])}")
+    verdict.check(apart(again, theirs) <= LOSS, f"the losses of the saved folder are {apart(again, theirs):.1e} apart")
     if verdict.found:
         raise Wrong("; ".join(verdict.found))
-    print(f"right: the worst difference is {worst:.1e} of the largest gradient of a tensor, the bound is {GRADIENT:g}; of "
-          f"losses it is {max(apart(loss, their_losses[0]), apart(again, their_again)):.1e}, the bound is {LOSS:g}")
+    print(f"right: the worst difference is {worst:.1e} of the largest gradient of a tensor, the bound is {GRADIENT:g}; "
+          f"of losses it is {max(apart(loss, their_losses[0]), apart(again, theirs)):.1e}, the bound is {LOSS:g}")
     return RIGHT
 
 
@@ -422,10 +439,11 @@ def define(text):
 
 def options_of(arguments):
     beside = os.path.join(os.path.dirname(os.path.realpath(__file__)), "pp-compile")
-    parser = Parser(prog="pp-check-hf", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, epilog=f"""\
+    parser = Parser(prog="pp-check-hf", description=__doc__, 
+                    formatter_class=argparse.RawDescriptionHelpFormatter, epilog=f"""\
 bounds:
-losses: {LOSS:g}, relative. Gradients: {GRADIENT:g} of the largest of their tensor, or of {FLOOR:g} of the largest of
-the model, if that is more. Losses and weights of {STEPS} steps of AdamW: {GRADIENT:g}.
+losses: {LOSS:g}, relative. Gradients: {GRADIENT:g} of the largest of their tensor, or of {FLOOR:g} of the largest
+of the model, if that is more. Losses and weights of {STEPS} steps of AdamW: {GRADIENT:g}.
 
 exit codes:
 0 right; 1 wrong: the last line says what differs; 2 refused: nothing was compared
@@ -433,12 +451,16 @@ exit codes:
     parser.add_argument("folder", metavar="FOLDER", help="config.json, and .safetensors files if it has weights")
     parser.add_argument("--schedule", metavar="NAME", default="std/1f1b.pipe",
                         help="as pp-compile takes it (std/1f1b.pipe)")
-    parser.add_argument("-D", dest="defines", metavar="NAME=VALUE", type=define, action="append", default=[],
-                        help="as pp-compile takes it (ranks=2, microbatches=2, data.microbatch=2, data.sequence=24)")
+    parser.add_argument("-D", dest="defines", metavar="DEFINE", type=define, action="append", default=[],
+                        help="name=value, as pp-compile takes it (ranks=2, microbatches=2, data.microbatch=2, "
+                             "data.sequence=24)")
+    parser.add_argument("--config-note", dest="notes", metavar="NAMES", help="as pp-compile takes it")
     parser.add_argument("--random", action="store_true", help="random weights, whatever the folder has")
-    parser.add_argument("--all", action="store_true", help=f"all kinds of tensors in the table, not the {ROWS} worst")
-    parser.add_argument("--keep", metavar="DIR", help="keep the folder in f64, the program and what it wrote, in a new DIR")
-    parser.add_argument("--limit", metavar="GIB", type=float, default=2, help="refuse larger parameters, in GiB of f64 (2)")
+    parser.add_argument("--all", action="store_true", help=f"show all kinds of tensors, not the {ROWS} worst")
+    parser.add_argument("--keep", metavar="DIR",
+                        help="a new folder, which keeps the folder in f64, the program and what it wrote")
+    parser.add_argument("--limit", metavar="GIB", type=float, default=2,
+                        help="refuse more parameters than so many GiB in f64 (2)")
     parser.add_argument("--compiler", metavar="FILE", default=beside if os.path.exists(beside) else "pp-compile",
                         help="pp-compile (the one beside this tool)")
     return parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Tiny configurations of the decoder families of transformers, each in two sizes with odd widths; check_hf.py reads them."""
+"""Tiny configurations of the decoder families of transformers, each in two sizes with odd widths, for check_hf.py."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import dataclasses
 
@@ -81,8 +81,10 @@ def families(s):
                             zero_expert_num=2, moe_topk=2)
     indexed = dict(index_n_heads=2, index_head_dim=8, index_topk=8)
     delta = dict(linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8)
-    multipliers = dict(embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.1, logits_scaling=8.0)
-    mamba = dict(mamba_n_heads=8, mamba_d_head=8, mamba_d_state=8, mamba_n_groups=1, mamba_chunk_size=8)
+    multipliers = dict(embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.1,
+                       logits_scaling=8.0)
+    mamba = dict(mamba_n_heads=8, mamba_d_head=s.hidden // 4, mamba_expand=2, mamba_d_state=8, mamba_n_groups=1,
+                 mamba_chunk_size=8)
     turns = lambda *kinds: dict(layer_types=[f"{kind}_attention" for kind in kinds])
     short = ["conv", "conv", "full_attention", "conv"]
     per_layer = dict(vocab_size_per_layer_input=s.vocab, hidden_size_per_layer_input=8, num_kv_shared_layers=0)
@@ -100,7 +102,8 @@ def families(s):
         "qwen2_moe": ("qwen2_moe", like_llama(**small, **shared, **mixed)),
         "qwen3": ("qwen3", like_llama(**wide)),
         "qwen3_moe": ("qwen3_moe", like_llama(**wide, **small, **mixed)),
-        "qwen3_next": ("qwen3_next", like_llama(**wide, **small, **shared, **mixed, **delta, full_attention_interval=4)),
+        "qwen3_next": ("qwen3_next", like_llama(
+            **wide, **small, **shared, **mixed, **delta, full_attention_interval=4)),
         "qwen3_5_text": ("qwen3_5_text", like_llama(**wide, **delta)),
         "qwen3_5_moe_text": ("qwen3_5_moe_text", like_llama(**wide, **small, **shared, **mixed, **delta)),
         "gemma": ("gemma", like_llama(**wide)),
@@ -135,7 +138,7 @@ def families(s):
             multi_query=True, new_decoder_architecture=False, parallel_attn=True, bias=False, alibi=False,
             max_position_embeddings=POSITIONS, bos_token_id=None, eos_token_id=None)),
         "falcon_h1": ("falcon_h1", like_llama(
-            **wide, **(mamba | dict(mamba_n_heads=4)), mamba_d_ssm=32, mamba_d_conv=4)),
+            **wide, **(mamba | dict(mamba_n_heads=4, mamba_d_head=8)), mamba_d_ssm=32, mamba_d_conv=4)),
         "mamba": ("mamba", dict(vocab_size=s.vocab, hidden_size=32, state_size=8, num_hidden_layers=4, **NO_TOKENS)),
         "mamba2": ("mamba2", dict(vocab_size=s.vocab, hidden_size=32, state_size=8, num_hidden_layers=4, num_heads=8,
                                   head_dim=8, n_groups=1, expand=2, chunk_size=8, **NO_TOKENS)),
@@ -152,8 +155,7 @@ def families(s):
         "granitemoe": ("granitemoe", like_llama(**local, **multipliers)),
         "granitemoeshared": ("granitemoeshared", like_llama(**local, shared_intermediate_size=s.expert)),
         "granitemoehybrid": ("granitemoehybrid", like_llama(
-            **local, **mamba, shared_intermediate_size=s.expert, mamba_expand=64 // s.hidden,
-            layer_types=["mamba", "mamba", "attention", "mamba"])),
+            **local, **mamba, shared_intermediate_size=s.expert, layer_types=["mamba", "mamba", "attention", "mamba"])),
         "cohere": ("cohere", like_llama(logit_scale=0.0625)),
         "cohere2": ("cohere2", like_llama(logit_scale=0.0625, **window)),
         "deepseek_v2": ("deepseek_v2", like_llama(**deepseek, topk_method="group_limited_greedy")),
