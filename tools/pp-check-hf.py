@@ -279,13 +279,15 @@ def kind_of(name):
 
 
 def relative(ours, theirs, least):
-    """The largest difference, relative to the largest of theirs; infinite where one is no number."""
+    """The largest difference, relative to the largest of theirs; infinite where shapes differ or one is no number."""
     if ours.shape != theirs.shape:
         return math.inf
     if not ours.numel():
         return 0.0
     worst = (ours - theirs).abs().max().item()
-    return worst / max(theirs.abs().max().item(), least) if math.isfinite(worst) and worst else worst and math.inf
+    if not math.isfinite(worst):
+        return math.inf
+    return worst / max(theirs.abs().max().item(), least) if worst else 0.0
 
 
 def paired(ours, theirs, prefix):
@@ -297,12 +299,19 @@ def paired(ours, theirs, prefix):
                 break
 
 
+def has_no_gradient(value):
+    return value.numel() > 0 and bool((value == NO_GRADIENT).all())
+
+
 def check_names(ours, pairs, theirs):
-    """Every gradient has a partner."""
+    """Every gradient has a partner; buffers of transformers need none."""
     lacking = sorted(ours.keys() - {name for name, _, _ in pairs})
-    if lacking or len(pairs) != len(theirs):
-        raise Wrong(f"transformers has no gradient of `{lacking[0]}`" if lacking else
-                    f"transformers has {len(theirs)} gradients, and the program {len(ours)}")
+    if lacking:
+        raise Wrong(f"transformers has no gradient of `{lacking[0]}`")
+    paired_ones = {id(value) for _, _, value in pairs}
+    lacking = [name for name, value in theirs.items() if id(value) not in paired_ones and not has_no_gradient(value)]
+    if lacking:
+        raise Wrong(f"the program has no gradient of `{lacking[0]}`")
 
 
 def differences(pairs, least=0.0):
@@ -325,7 +334,7 @@ def gradients_table(rows, every):
 
 
 def apart(ours, theirs):
-    return abs(ours - theirs) / abs(theirs) if math.isfinite(ours) and theirs else math.inf
+    return abs(ours - theirs) / abs(theirs) if math.isfinite(ours) and math.isfinite(theirs) and theirs else math.inf
 
 
 @contextlib.contextmanager
@@ -395,9 +404,8 @@ def compare(options, program, copy, place):
     ours = read_tensors(place, "gradients")
     pairs = list(paired(ours, theirs, prefix))
     check_names(ours, pairs, theirs)
-    choices = sorted({kind_of(name) for name, _, value in pairs
-                      if value.numel() and bool((value == NO_GRADIENT).all())})
-    pairs = [pair for pair in pairs if kind_of(pair[0]) not in choices]
+    choices = sorted({kind_of(name) for name, _, value in pairs if has_no_gradient(value)})
+    pairs = [pair for pair in pairs if not has_no_gradient(pair[2])]
     rows = differences(pairs, FLOOR * max(value.abs().max().item() for _, _, value in pairs))
     print("\n".join(gradients_table(rows, options.all)))
     if choices:
@@ -474,8 +482,11 @@ def main(arguments=None):
                           "Python that runs it")
         with tempfile.TemporaryDirectory() as place:
             if options.keep:
-                place = options.keep
-                os.makedirs(place)  # a new one
+                place = os.path.abspath(options.keep)
+                try:
+                    os.makedirs(place)
+                except OSError as error:
+                    raise Refused(f"cannot make `{options.keep}`: {error.strerror}") from None
             copy = os.path.join(place, "folder")
             os.makedirs(copy)
             return judge(options, copy, place)

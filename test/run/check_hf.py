@@ -165,6 +165,7 @@ def check_refusals(tally, checker):
             (empty, (), "refused: cannot read `.*empty/config.json`: "),
             (place, ("--limit", "1e-4"), "the model has 0.0002 GiB of parameters in f64, and the limit is 0.0001 "),
             (place, ("-D", "optimizer.lr=1"), "refused: argument -D: this tool sets `optimizer.lr` itself; see --help"),
+            (place, ("--keep", place), f"refused: cannot make `{place}`: File exists"),
             (place, ("-D", "ranks"), "refused: argument -D: expected name=value, got `ranks`"),
             (place, ("-D", "ranks=0"), "error: .*ranks"),
             (place, ("--schedule=std/none.pipe",), "none.pipe")):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/families.md: which models of transformers pp reads, and how far pp-check-hf finds them from transformers."""
+"""Writes docs/families.md: which models of transformers pp reads, and how far pp-check-hf finds them apart."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: coverage.py PP_COMPILE FOLDER > docs/families.md     with torch and transformers; progress is on stderr
@@ -9,11 +9,11 @@ import check_hf, zoo
 
 HEAD = """# Models of transformers that pp reads
 
-`pp-compile --from-hf` reads {right} of these {all} models. Each row is a tiny folder with random weights in two sizes.
-[`pp-check-hf`](fine-tune.md#is-it-the-model-of-transformers) compared loss, gradients, three steps of AdamW and the saved
-folder with transformers {transformers} (torch {torch}) in f64. The numbers are the larger ones of both sizes: of gradients
-relative to the largest of their tensor, of losses relative. A model that is not read is refused with the sentence in the
-last column. `test/run/coverage.py` wrote this page.
+`pp-compile --from-hf` reads {right} of these {all} models. Each row is a tiny folder with random weights, in two sizes.
+[`pp-check-hf`](fine-tune.md#is-it-the-model-of-transformers) compared loss, gradients, three steps of AdamW and the
+saved folder with transformers {transformers} (torch {torch}), in f64. The numbers are the larger ones of both sizes:
+differences of gradients, relative to the largest of their tensor, and of losses, relative. The last column says why a
+model is refused. [`test/run/coverage.py`](../test/run/coverage.py) wrote this page.
 
 | model | `model_type` | gradients | losses | refused |
 |---|---|---|---|---|"""

@@ -199,7 +199,7 @@ def families(s):
         "solar_open": ("solar_open", like_llama(**wide, **small, **routed)),
         "arcee": ("arcee", like_llama()),
         "apertus": ("apertus", like_llama()),
-        "helium": ("helium", like_llama(**wide)),
+        "helium": ("helium", like_llama(head_dim=s.hidden // s.heads)),
         "longcat_flash": ("longcat_flash", like_llama(**longcat)),
         "afmoe": ("afmoe", like_llama(**wide, **small, **mixed, **window, num_dense_layers=1)),
         "persimmon": ("persimmon", like_llama(["num_key_value_heads"])),
