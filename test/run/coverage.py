@@ -2,7 +2,7 @@
 """Prints a page on the models of transformers: which ones pp reads, and how far pp-check-hf finds them apart."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: coverage.py PP_COMPILE FOLDER > PAGE.md     with torch and transformers; progress is on stderr
+# usage: coverage.py PP_COMPILE FOLDER > PAGE     with torch and transformers; progress is on stderr
 # The page belongs into docs, for its links.
 # The models are those of zoo.py, each in two sizes. No test runs this.
 import importlib.metadata, os, re, sys

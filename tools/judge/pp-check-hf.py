@@ -113,7 +113,7 @@ class Program:
     """The compiled program, and what it says of its sizes."""
 
     def __init__(self, options, copy, place, fields):
-        self.path, self.place = os.path.join(place, "program"), place
+        self.path, self.place, self.names = os.path.join(place, "program"), place, (copy, options.folder)
         self.compile(options, copy, fields)
         said, info = self.call("--help"), self.call("--info")
         row = re.search(r"tokens \[w, w \+ (\d+)\]", said)
@@ -156,6 +156,8 @@ class Program:
 
     def call(self, *words):
         done = subprocess.run([self.path, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if done.returncode == 1:  # a file is wrong
+            raise Refused("the program refuses the folder", done.stderr.lstrip("\n").replace(*self.names))
         if done.returncode:
             raise Wrong(f"the program ended with code {done.returncode}: {(done.stderr or done.stdout).strip()}")
         return done.stdout
