@@ -13,7 +13,8 @@ import argparse, contextlib, importlib.util, json, math, os, random, re, shutil,
 NEEDED = ("torch", "transformers", "safetensors")
 LOSS, GRADIENT, FLOOR = 1e-12, 1e-9, 1e-6  # bounds; FLOOR of the model's largest gradient is the least that counts
 STEPS, SEQUENCE, ROWS = 3, 24, 12  # steps of AdamW, tokens of a row, rows of the table
-RATES = dict(lr=1e-3, beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0, clip=1, warmup=0, schedule="constant")
+# With this epsilon a gradient that is all rounding, as a key's bias without rope has it, moves its weight by nothing.
+RATES = dict(lr=1e-3, beta1=0.9, beta2=0.999, epsilon=1e-6, weight_decay=0, clip=1, warmup=0, schedule="constant")
 POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 TEXT = b"Pack my box with five dozen liquor jugs; the quick brown fox jumps over the lazy dog. "
 CHOICE = re.compile("correction_bias|expert_bias")  # what a router adds before it chooses; torch has no gradient of it
@@ -289,7 +290,8 @@ def relative(ours, theirs, least):
     worst = (ours - theirs).abs().max().item()
     if not math.isfinite(worst):
         return math.inf
-    return worst / max(theirs.abs().max().item(), least) if worst else 0.0
+    largest = max(theirs.abs().max().item(), least)
+    return worst / largest if largest else worst and math.inf
 
 
 def paired(ours, theirs, prefix):
@@ -351,7 +353,7 @@ def told(sentence, kind=Refused):
 
 
 class Verdict:
-    """Collects what differs; the first finding is the sentence of the last line."""
+    """Collects what differs, for the last line."""
 
     def __init__(self):
         self.found = []
@@ -400,6 +402,8 @@ def compare(options, program, copy, place):
     prefix = reference.model.base_model_prefix + "."
     read, which = differences(paired(read_tensors(at("read")), read_tensors(copy), prefix))[0]
     verdict.check(read == 0, f"the program trains another `{which}` than the folder has, or saves another")
+    if reference.lacking:
+        print(f"folder      transformers finds in it: {', '.join(reference.lacking[:3])}")
     print(f"loss        pp {loss:.15g}, transformers {their_losses[0]:.15g}: {apart(loss, their_losses[0]):.1e} apart")
     verdict.check(apart(loss, their_losses[0]) <= LOSS, f"the losses are {apart(loss, their_losses[0]):.1e} apart")
 
@@ -416,7 +420,7 @@ def compare(options, program, copy, place):
     verdict.check(worst <= GRADIENT, f"the gradient of `{which}` is {worst:.1e} of its largest apart")
 
     furthest = max(map(apart, losses, their_losses))
-    after, which = differences(paired(read_tensors(at("saved")), trained, prefix))[0]
+    after, which = differences(paired(read_tensors(at("saved")), trained, prefix), RATES["lr"])[0]
     print(f"AdamW       {STEPS} steps: losses {furthest:.1e} apart, weights {after:.1e} of the largest of their tensor")
     verdict.check(furthest <= GRADIENT, f"the losses of {STEPS} steps are {furthest:.1e} apart")
     verdict.check(after <= GRADIENT, f"after {STEPS} steps `{which}` is {after:.1e} of its largest apart")
@@ -453,7 +457,8 @@ def options_of(arguments):
                     formatter_class=argparse.RawDescriptionHelpFormatter, epilog=f"""\
 bounds:
 losses: {LOSS:g}, relative. Gradients: {GRADIENT:g} of the largest of their tensor, or of {FLOOR:g} of the largest
-of the model, if that is more. Losses and weights of {STEPS} steps of AdamW: {GRADIENT:g}.
+of the model, if that is more. Losses of {STEPS} steps of AdamW: {GRADIENT:g}, relative. Weights after these steps:
+{GRADIENT:g} of the largest of their tensor, or of the rate, {RATES['lr']:g}, if that is more.
 
 exit codes:
 0 right; 1 wrong: the last line says what differs; 2 refused: nothing was compared
