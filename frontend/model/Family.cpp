@@ -246,17 +246,15 @@ private:
       error.attachNote(source.location(config.at("model_type"))) << "the folder is read as this family";
       return failure(); // the next handler prints it
     });
-    for (const Family *one : rules) {
+    for (const Family *one : rules)
       for (const LetStatement::Definition &definition : one->definitions) {
         FailureOr<Value> value = evaluate(definition.value, scope);
         if (failed(value))
           return failure();
         scope.bind(definition.name, *value);
       }
-      if (failed(Evaluator::run(one->requirements, scope)))
-        return failure();
-    }
-    return success();
+    return success(
+        all_of(rules, [&](const Family *one) { return succeeded(Evaluator::run(one->requirements, scope)); }));
   }
 
   /// Patterns of tensors, with what the file says in the place of `{FIELD}`.

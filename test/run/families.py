@@ -187,7 +187,8 @@ VARIANTS = {
     "stablelm_biases": llama_like("stablelm", 24, 4, 2, 21, use_qkv_bias=True, tie_word_embeddings=True,
                                   partial_rotary_factor=1.0, pad_token_id=101),
     "olmo": llama_like("olmo", 20, 2, 1, 33, clip_qkv=None),
-    "olmo_biases": llama_like("olmo", 24, 4, 2, 21, attention_bias=True, tie_word_embeddings=True, pad_token_id=101),
+    "olmo_biases": llama_like("olmo", 24, 4, 2, 21, attention_bias=True, tie_word_embeddings=True, pad_token_id=101,
+                              clip_qkv=0.8),
     "gpt2_exact": GPT2 | dict(activation_function="gelu"),
 }
 # Each variant runs on one rank and by one of these: on 4 ranks, or on 2 where each rank has two stages of the 4 layers.

@@ -73,6 +73,8 @@ def families(s):
     shared = dict(shared_expert_intermediate_size=s.expert + 4)
     window = dict(sliding_window=s.window)
     scores = dict(query_pre_attn_scalar=s.head + 2)
+    images = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, image_size=28,
+                  patch_size=14)
     widths = dict(qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=s.head)
     latent = dict(num_key_value_heads=s.heads, q_lora_rank=12, kv_lora_rank=16, **widths)
     deepseek = latent | small | dict(n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1,
@@ -109,6 +111,12 @@ def families(s):
         "gemma": ("gemma", like_llama(**wide)),
         "gemma2": ("gemma2", like_llama(**wide, **window, **scores)),
         "gemma3_text": ("gemma3_text", like_llama(**wide, **window, **scores)),
+        "gemma3": ("gemma3", dict(
+            text_config=dict(model_type="gemma3_text", **like_llama(**wide, **window, **scores)),
+            vision_config=dict(model_type="siglip_vision_model", **images), mm_tokens_per_image=1)),
+        "mistral3": ("mistral3", dict(
+            text_config=dict(model_type="mistral", **like_llama(**wide, sliding_window=s.window)),
+            vision_config=dict(model_type="pixtral", **images))),
         "gemma3n_text": ("gemma3n_text", like_llama(
             **wide, **window, **per_layer, laurel_rank=4, altup_num_inputs=2, altup_active_idx=0,
             intermediate_size=[48] * 4, activation_sparsity_pattern=[0.5, 0.0, 0.0, 0.0],
