@@ -16,6 +16,9 @@ COMMON = dict(num_hidden_layers=LAYERS, vocab_size=256, max_position_embeddings=
 GPT2 = dict(model_type="gpt2", n_embd=20, n_head=2, n_layer=LAYERS, n_positions=32, vocab_size=256, resid_pdrop=0.0,
             embd_pdrop=0.0, attn_pdrop=0.0)
 
+GPTJ = dict(model_type="gptj", n_embd=20, n_head=2, n_layer=LAYERS, n_positions=32, vocab_size=256, rotary_dim=6)
+FALCON = dict(model_type="falcon", hidden_size=20, num_attention_heads=2) | COMMON
+
 
 def llama_like(kind, hidden, heads, kv_heads, ffn, **more):
     return dict(model_type=kind, hidden_size=hidden, num_attention_heads=heads, num_key_value_heads=kv_heads,
@@ -171,6 +174,27 @@ VARIANTS = {
                                num_experts_per_tok=2, num_dense_layers=2, sliding_window=7, attention_bias=True,
                                layer_types=["full_attention", "sliding_attention"] * 2, tie_word_embeddings=True,
                                pad_token_id=101, rms_norm_eps=1e-4),
+    # Both halves read one norm.
+    "phi": llama_like("phi", 24, 3, 1, 33, pad_token_id=101, rope_theta=300.0),
+    "phi_norms": llama_like("phi", 20, 2, 1, 21, qk_layernorm=True, hidden_act="gelu", tie_word_embeddings=True,
+                            layer_norm_eps=1e-4, partial_rotary_factor=0.8),
+    "gptj": GPTJ,
+    "gptj_tied": GPTJ | dict(n_inner=33, rotary_dim=2, activation_function="gelu", tie_word_embeddings=True,
+                             layer_norm_epsilon=1e-4),
+    "cohere": llama_like("cohere", 20, 2, 1, 33, logit_scale=0.3, pad_token_id=101),
+    "cohere_biases": llama_like("cohere", 24, 4, 2, 21, head_dim=10, logit_scale=2.0, attention_bias=True,
+                                tie_word_embeddings=False, layer_norm_eps=1e-4, rope_theta=300.0),
+    "cohere2": llama_like("cohere2", 20, 2, 1, 33, logit_scale=0.3, sliding_window=5, pad_token_id=101,
+                          sliding_window_pattern=3),
+    "cohere2_biases": llama_like("cohere2", 24, 4, 2, 21, logit_scale=2.0, sliding_window=7, attention_bias=True,
+                                 tie_word_embeddings=False, rope_theta=300.0,
+                                 layer_types=["full_attention", "sliding_attention"] * 2),
+    "falcon": FALCON,
+    "falcon_groups": FALCON | dict(hidden_size=24, num_attention_heads=6, num_kv_heads=2, bias=True,
+                                   new_decoder_architecture=True, activation="gelu_fast", rope_theta=300.0),
+    "falcon_group_norm": FALCON | dict(num_kv_heads=2, new_decoder_architecture=True, num_ln_in_parallel_attn=1),
+    "falcon_in_sequence": FALCON | dict(multi_query=False, parallel_attn=False, bias=True, ffn_hidden_size=33,
+                                        tie_word_embeddings=False, layer_norm_epsilon=1e-4),
 }
 # Each variant runs on one rank and by one of these: on 4 ranks, or on 2 where each rank has two stages of the 4 layers.
 SCHEDULES = ("1f1b.pipe", "zb_v.pipe:zb_v", "weipipe.pipe:weipipe_interleave", "tawpipe.pipe", "slimpipe.pipe",
@@ -188,7 +212,7 @@ def noise(name, count):
 
 def weight_of(name, shape):
     middle = 1.0 if re.search(r"(norm|ln_\w+)\.weight$", name) else 0.0
-    return shape, [middle + 0.3 * value for value in noise(name, math.prod(shape))]
+    return shape, [middle + 0.3 * value for value in noise(name.removeprefix("transformer."), math.prod(shape))]
 
 
 def summary(gradients):
