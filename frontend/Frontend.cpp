@@ -110,10 +110,17 @@ private:
     return sys::path::parent_path(name).str();
   }
 
+  /// Names of blocks are apart, for parts alone call them; those of the library are apart from those of users.
+  template <typename T> std::string keyOf(const T *one) {
+    bool isBlock = std::is_same_v<T, ModelBlock>;
+    StringRef kind = !isBlock ? "" : source.isOfLibrary(one->name.at) ? "library " : "block ";
+    return (kind + one->name.text).str();
+  }
+
   template <typename T> bool add(std::vector<const T *> &into, const std::vector<const T *> &from) {
     bool isRight = true;
     for (const T *one : from) {
-      auto [first, isNew] = names.insert({one->name.text, one->name.at});
+      auto [first, isNew] = names.insert({keyOf(one), one->name.at});
       if (!isNew && isUnasked)
         continue;
       if (!isNew) {

@@ -97,11 +97,18 @@ private:
 
   LogicalResult let(const ModelBody::Definition &definition, Text &text, StringRef prefix) {
     SmallVector<Expr *> values;
-    if (const ModelBlock *block = find(definition.value)) {
-      if (failed(call(block, definition.value, text, values)))
+    Expr *written = definition.value;
+    while (written->kind == Expr::Conditional && hasCall(written)) {
+      FailureOr<Expr *> taken = decided(written, text);
+      if (failed(taken))
+        return failure();
+      written = *taken;
+    }
+    if (const ModelBlock *block = find(written)) {
+      if (failed(call(block, written, text, values)))
         return failure();
     } else {
-      FailureOr<Expr *> made = rewrite(definition.value, text);
+      FailureOr<Expr *> made = rewrite(written, text);
       if (failed(made))
         return failure();
       values.push_back(*made);
@@ -174,11 +181,22 @@ private:
 
   //===-- Calls -------------------------------------------------------------------------------------------------===//
 
+  /// The block that is called: of the file of the call, else of the user or of the library as the call is. A function
+  /// of the user goes before a block of the library.
   const ModelBlock *find(const Expr *expr) const {
-    auto found = expr->kind == Expr::Call
-                     ? find_if(blocks, [&](const ModelBlock *block) { return block->name.text == expr->name; })
-                     : blocks.end();
-    return found == blocks.end() ? nullptr : *found;
+    if (expr->kind != Expr::Call)
+      return nullptr;
+    auto fileOf = [&](SMLoc at) { return source.manager.FindBufferContainingLoc(at); };
+    bool isOfLibrary = source.isOfLibrary(expr->at);
+    const ModelBlock *found = nullptr, *elsewhere = nullptr;
+    for (const ModelBlock *block : blocks) {
+      if (block->name.text != expr->name)
+        continue;
+      if (fileOf(block->name.at) == fileOf(expr->at))
+        return block;
+      (source.isOfLibrary(block->name.at) == isOfLibrary ? found : elsewhere) = block;
+    }
+    return found || isOfLibrary || evaluator.globals.find(expr->name) ? found : elsewhere;
   }
 
   bool hasCall(const Expr *expr) const {
@@ -338,6 +356,17 @@ private:
     return made;
   }
 
+  /// The branch that is taken, as it stands in the text.
+  FailureOr<Expr *> decided(const Expr *conditional, Text &text, const StringSet<> &bound = {}) {
+    FailureOr<Expr *> condition = rewrite(conditional->operands[0], text, bound);
+    if (failed(condition))
+      return failure();
+    Expr *operands[] = {*condition, conditional->operands[1], conditional->operands[2]};
+    Expr whole = *conditional;
+    whole.operands = operands;
+    return branch(&whole);
+  }
+
   FailureOr<Expr *> rewrite(Expr *expr, Text &text, const StringSet<> &bound = {}) {
     if (expr->kind == Expr::String)
       return rewriteString(expr, text);
@@ -354,13 +383,7 @@ private:
       return results.front();
     }
     if (expr->kind == Expr::Conditional && (hasCall(expr->operands[1]) || hasCall(expr->operands[2]))) {
-      Expr whole = *expr;
-      FailureOr<Expr *> condition = rewrite(expr->operands[0], text, bound);
-      if (failed(condition))
-        return failure();
-      Expr *operands[] = {*condition, expr->operands[1], expr->operands[2]};
-      whole.operands = operands;
-      FailureOr<Expr *> taken = branch(&whole);
+      FailureOr<Expr *> taken = decided(expr, text, bound);
       return failed(taken) ? taken : rewrite(*taken, text, bound);
     }
     if (expr->operands.empty() && expr->generators.empty())

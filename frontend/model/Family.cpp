@@ -345,9 +345,12 @@ private:
         defaults.kind = *value->asString();
       else if (label.text == "base" && value->asString())
         defaults.base = *value->asString();
+      else if (label.text == "needed" && value->asBool())
+        defaults.isNeeded = *value->asBool();
       else
         return fail(operand->at, "`rope_table` takes the width of a head, numbers for `theta`, `partial` and "
-                                 "`original`, a type for `yarn`, layers for `kind`, and a field for `base`");
+                                 "`original`, a type for `yarn`, layers for `kind`, a field for `base`, and true or "
+                                 "false for `needed`");
     }
     append_range(known, kRopeFields);
     known.push_back(defaults.base);

@@ -124,9 +124,10 @@ FailureOr<mlir::RankedTensorType> ModelWeights::typeOf(const WeightDeclaration &
       return failure();
     SMLoc at = originOf(expr, parameters);
     if (*size < 1)
-      return evaluator.fail(
-          at, "dimension `" + expr->text + "` of `" + weight.name.text + "` must be at least 1, got " + Twine(*size),
-          at == expr->at ? SMLoc() : expr->at, "the weight is declared here");
+      return evaluator.fail(at,
+                            "dimension `" + (expr->kind == Expr::Variable ? expr->name : expr->text) + "` of `" +
+                                weight.name.text + "` must be at least 1, got " + Twine(*size),
+                            at == expr->at ? SMLoc() : expr->at, "the weight is declared here");
     dimensions.push_back(*size);
   }
   if (std::string tooLarge = saysTooLarge(dimensions); !tooLarge.empty())

@@ -18,6 +18,8 @@ public:
   FailureOr<std::string> call(int64_t sequence) {
     if (failed(defaults.kind.empty() ? readGiven() : readGivenOfKind()))
       return failure();
+    if (defaults.isNeeded && !given)
+      return refuse("rope_parameters", "`rope_parameters` is not there; this family needs it");
     StringRef type = "default";
     for (StringRef name : {"type", "rope_type"})
       if (const json::Value *value = get(name)) {

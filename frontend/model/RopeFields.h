@@ -21,6 +21,7 @@ struct RopeDefaults {
   llvm::StringRef base = "rope_theta"; ///< the field that has theta, beside `rope_scaling`
   std::optional<double> partial;       ///< the share of a head that turns; none: heads turn as a whole
   std::optional<double> original;      ///< the sequence's length in training, whatever the dictionary says
+  bool isNeeded = false;               ///< transformers has a dictionary of its own where the file has none
   llvm::StringRef yarn = "yarn";       ///< the type that `yarn` stands for
 };
 

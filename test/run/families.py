@@ -136,8 +136,63 @@ VARIANTS = {
                                   attention_bias=True, use_qk_norm=True, tie_word_embeddings=True, pad_token_id=101,
                                   rope_parameters=dict(rope_type="default", rope_theta=500.0,
                                                        partial_rotary_factor=1.0)),
+    # Decoders whose parts other families have, too.
+    "ministral": llama_like("ministral", 20, 2, 1, 33, head_dim=6, sliding_window=7),
+    "ministral_types": llama_like("ministral", 24, 4, 2, 21, head_dim=10, sliding_window=5, tie_word_embeddings=True,
+                                  pad_token_id=101, layer_types=["full_attention", "sliding_attention"] * 2),
+    "cwm": llama_like("cwm", 24, 3, 3, 21, head_dim=8, sliding_window=7, pad_token_id=None, **stretched(
+        "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)),
+    "seed_oss": llama_like("seed_oss", 20, 2, 1, 33, head_dim=6, attention_dropout=0.0, residual_dropout=0.0,
+                           pad_token_id=101),
+    "seed_oss_biases": llama_like("seed_oss", 24, 4, 2, 21, head_dim=10, attention_dropout=0.0, residual_dropout=0.0,
+                                  attention_bias=False, attention_out_bias=True, mlp_bias=True,
+                                  tie_word_embeddings=True),
+    "granite": llama_like("granite", 20, 2, 1, 33, embedding_multiplier=3.5, residual_multiplier=0.3,
+                          attention_multiplier=0.7, logits_scaling=1.7),
+    "granite_biases": llama_like("granite", 24, 4, 2, 21, attention_bias=True, mlp_bias=True, logits_scaling=0.5,
+                                 tie_word_embeddings=True, pad_token_id=101, rope_theta=500.0),
+    "glm": llama_like("glm", 20, 2, 1, 33, head_dim=8, pad_token_id=101),
+    "glm_turned": llama_like("glm", 24, 4, 2, 21, head_dim=6, attention_bias=False, tie_word_embeddings=True,
+                             pad_token_id=None, rope_parameters=dict(rope_type="default", rope_theta=500.0,
+                                                                     partial_rotary_factor=1.0)),
+    "glm4": llama_like("glm4", 20, 2, 1, 33, head_dim=8, pad_token_id=101),
+    "ernie4_5": llama_like("ernie4_5", 20, 2, 1, 33, head_dim=6),
+    "ernie4_5_biases": llama_like("ernie4_5", 24, 4, 2, 21, head_dim=10, use_bias=True, tie_word_embeddings=False,
+                                  pad_token_id=101),
+    "helium": llama_like("helium", 20, 2, 1, 33, head_dim=10, pad_token_id=101),
+    "helium_biases": llama_like("helium", 24, 4, 2, 21, head_dim=6, attention_bias=True, mlp_bias=True,
+                                pad_token_id=None),
+    "hunyuan": llama_like("hunyuan_v1_dense", 20, 2, 1, 33, head_dim=6, pad_token_id=101),
+    "hunyuan_biases": llama_like("hunyuan_v1_dense", 24, 4, 2, 21, head_dim=10, attention_bias=True, tie_word_embeddings=True),
+    "exaone4": llama_like("exaone4", 20, 2, 1, 33, sliding_window=7, sliding_window_pattern=3),
+    "exaone4_whole": llama_like("exaone4", 24, 4, 2, 21, sliding_window=None, tie_word_embeddings=True,
+                                pad_token_id=101, layer_types=["full_attention"] * 4),
+    "vaultgemma": llama_like("vaultgemma", 20, 2, 1, 33, head_dim=8, query_pre_attn_scalar=12, sliding_window=7,
+                             attn_logit_softcapping=1.5, final_logit_softcapping=2.0),
+    "arcee": llama_like("arcee", 20, 2, 1, 33, head_dim=6),
+    "arcee_biases": llama_like("arcee", 24, 4, 2, 21, attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
+                               pad_token_id=101),
+    "apertus": llama_like("apertus", 20, 2, 1, 33, pad_token_id=101, **stretched(
+        "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)),
+    "nanochat": llama_like("nanochat", 20, 2, 1, 33, final_logit_softcapping=2.0, pad_token_id=101),
+    "nanochat_biases": llama_like("nanochat", 24, 4, 2, 21, attention_bias=True, final_logit_softcapping=None,
+                                  pad_token_id=None, rope_theta=500.0),
+    "nemotron": llama_like("nemotron", 20, 2, 1, 33, head_dim=8),
+    "nemotron_biases": llama_like("nemotron", 24, 4, 2, 21, attention_bias=True, mlp_bias=True, pad_token_id=101,
+                                  tie_word_embeddings=True, partial_rotary_factor=1.0),
+    "persimmon": llama_like("persimmon", 24, 2, 2, 33),
+    "persimmon_plain": llama_like("persimmon", 24, 4, 4, 21, qk_layernorm=False, tie_word_embeddings=True,
+                                  partial_rotary_factor=0.4, pad_token_id=101),
+    "starcoder2": llama_like("starcoder2", 20, 2, 1, 33, sliding_window=7),
+    "starcoder2_plain": llama_like("starcoder2", 24, 4, 2, 21, use_bias=False, hidden_act="gelu",
+                                   tie_word_embeddings=False, pad_token_id=101),
+    "stablelm": llama_like("stablelm", 32, 2, 1, 33),
+    "stablelm_biases": llama_like("stablelm", 24, 4, 2, 21, use_qkv_bias=True, tie_word_embeddings=True,
+                                  partial_rotary_factor=1.0, pad_token_id=101),
+    "olmo": llama_like("olmo", 20, 2, 1, 33, clip_qkv=None),
+    "olmo_biases": llama_like("olmo", 24, 4, 2, 21, attention_bias=True, tie_word_embeddings=True, pad_token_id=101),
     "gpt2_exact": GPT2 | dict(activation_function="gelu"),
-    # More mixtures: with an expert for all tokens, times a sigmoid or not; with norms behind, with norms over all heads, with windows.
+    # More mixtures: with an expert for all tokens, times a sigmoid or not; with norms behind or over all heads.
     "qwen2_moe": llama_like("qwen2_moe", 20, 2, 1, 33, moe_intermediate_size=9, shared_expert_intermediate_size=13,
                             num_experts=7, num_experts_per_tok=3, pad_token_id=101, mlp_only_layers=[1]),
     "qwen2_moe_windows": llama_like("qwen2_moe", 24, 4, 2, 21, head_dim=10, moe_intermediate_size=11, num_experts=5,
@@ -226,6 +281,10 @@ def summary(gradients):
     return {kind: [math.sqrt(square), along] for kind, (square, along) in kinds.items()}
 
 
+def has_head_bias(variant):
+    return VARIANTS[variant]["model_type"] in ("gptj", "phi")
+
+
 class Judge:
     def __init__(self, compiler, folder, options=()):
         os.makedirs(folder, exist_ok=True)
@@ -242,7 +301,8 @@ class Judge:
                 json.dump(VARIANTS[variant] | dict(dtype="float64"), file, indent=1)
         program = os.path.join(self.folder, f"{variant}.{ranks}")
         ranked = ["-D", f"ranks={ranks}"] if ranks > 1 else []
-        ranked += ["-D", "slices=4"] if schedule.startswith("slimpipe") else []
+        if schedule.startswith("slimpipe"):  # it does not cut a head with a bias by the vocabulary
+            ranked += ["-D", "slices=4", "-D", f"vocabulary={str(not has_head_bias(variant)).lower()}"]
         harness.call([self.compiler, f"--from-hf={place}", f"--schedule=std/{schedule}", *ranked,
                       "-D", f"microbatches={ROWS}", "-D", f"data.sequence={SEQUENCE}", *self.options, *harness.RUNTIME,
                       "-o", program])

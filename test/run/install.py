@@ -36,7 +36,7 @@ def main():
     named = [path for path in files for word in (build, harness.ROOT, first) if mentions(path, word)]
     tally.check(not named or not release, f"{len(files)} installed files name neither sources nor build: {named}")
     for name in ("bin/pp", "bin/pp-compile", "bin/pp-translate", "bin/pp-tokenize", "bin/pp-run",
-                 "lib/pp/libpp-runtime.a",
+                 "bin/pp-check-hf", "lib/pp/libpp-runtime.a",
                  "share/pp/stdlib/1f1b.pipe", "share/man/man1/pp-compile.1", "share/man/man1/pp-run.1",
                  "share/pp/examples/quickstart.pipe", "share/doc/pp-compiler/LANGUAGE.md",
                  "share/doc/pp-compiler/README.md", "share/doc/pp-compiler/tutorial.md",
@@ -93,6 +93,7 @@ def completions():
     """What bash offers behind `pp-compile --emit=ti`, `pp-compile --ver` and `pp-run --ret`."""
     for words, expected in ((["pp-compile", "--emit", "=", "ti"], "timeline"), (["pp-compile", "--ver"], "--version"),
                             (["pp-run", "--ret"], "--retries"), (["pp-tokenize", "--eo"], "--eos"),
+                            (["pp-check-hf", "--ra"], "--random"),
                             (["pp", "dra"], "draw")):
         script = os.path.join(build, "share/bash-completion/completions", words[0])
         line = (f"source {script}; compopt() {{ :; }}; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; "
