@@ -17,6 +17,9 @@ GPT2 = dict(model_type="gpt2", n_embd=20, n_head=2, n_layer=LAYERS, n_positions=
             embd_pdrop=0.0, attn_pdrop=0.0)
 
 GPTJ = dict(model_type="gptj", n_embd=20, n_head=2, n_layer=LAYERS, n_positions=32, vocab_size=256, rotary_dim=6)
+NEO = dict(model_type="gpt_neo", hidden_size=20, num_heads=2, num_layers=LAYERS, vocab_size=256, window_size=5,
+           max_position_embeddings=32, attention_types=[[["global", "local"], 2]])
+BIGCODE = GPT2 | dict(model_type="gpt_bigcode", n_embd=24, n_head=4)
 FALCON = dict(model_type="falcon", hidden_size=20, num_attention_heads=2) | COMMON
 
 
@@ -251,6 +254,14 @@ VARIANTS = {
     "falcon_group_norm": FALCON | dict(num_kv_heads=2, new_decoder_architecture=True, num_ln_in_parallel_attn=1),
     "falcon_in_sequence": FALCON | dict(multi_query=False, parallel_attn=False, bias=True, ffn_hidden_size=33,
                                         tie_word_embeddings=False, layer_norm_epsilon=1e-4),
+    # Learned positions.
+    "gpt_neo": NEO,
+    "gpt_neo_exact": NEO | dict(intermediate_size=33, activation_function="gelu", tie_word_embeddings=False,
+                                window_size=3, attention_types=[[["local"], 3], [["global"], 1]],
+                                layer_norm_epsilon=1e-4),
+    "gpt_bigcode": BIGCODE,
+    "gpt_bigcode_heads": BIGCODE | dict(multi_query=False, n_inner=33, activation_function="gelu",
+                                        scale_attn_weights=False, tie_word_embeddings=False, layer_norm_epsilon=1e-4),
 }
 # Each variant runs on one rank and by one of these: on 4 ranks, or on 2 where each rank has two stages of the 4 layers.
 SCHEDULES = ("1f1b.pipe", "zb_v.pipe:zb_v", "weipipe.pipe:weipipe_interleave", "tawpipe.pipe", "slimpipe.pipe",
