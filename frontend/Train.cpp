@@ -165,7 +165,7 @@ private:
 
   LogicalResult checkOptions() {
     static const StringRef known[] = {"model",     "schedule", "data",   "mlp",  "optimizer", "precision",
-                                      "gradients", "cluster",  "freeze", "lora", "mesh"};
+                                      "gradients", "cluster",  "freeze", "lora", "mesh",      "names"};
     bool isKnown = true;
     for (const Option &option : train->options) {
       const Option *first = find(option.name.text);
@@ -349,6 +349,17 @@ private:
     return success(succeeded(given) && isBound);
   }
 
+  /// `names "language_model."`: what stands in front of the names of weights in checkpoints.
+  FailureOr<StringRef> readNames() {
+    const Option *written = find("names");
+    if (!written)
+      return StringRef();
+    if (written->value && written->value->kind == Expr::String)
+      return written->value->name;
+    return evaluator.fail(written->name.at, "expected a text after `names`, which stands in front of the names of "
+                                            "weights in checkpoints");
+  }
+
   /// After an error, with all that does not depend on what is wrong.
   ModelOutline bindModel() {
     if (!model) {
@@ -360,7 +371,9 @@ private:
     noteModelSizes();
     bool isExpanded = model->layerVariables.empty();
     if (known.model && succeeded(expandLayers(source, evaluator, *model, modelScope, expanded))) {
-      expandBlocks(source, evaluator, declared.blocks, modelScope, expanded);
+      FailureOr<StringRef> prefix = readNames();
+      known.model = succeeded(prefix);
+      expandBlocks(source, evaluator, declared.blocks, modelScope, prefix.value_or(""), expanded);
       model = &expanded.model;
       isExpanded = true;
     }
@@ -415,7 +428,8 @@ private:
     if (settings.choose(kind))
       return success();
     std::string all;
-    interleave(kOptimizers, [&](StringRef one) { all += ("`" + one + "(lr = .., ..)`").str(); }, [&] { all += ", "; });
+    interleave(
+        kOptimizers, [&](StringRef one) { all += ("`" + one + "(lr = .., ..)`").str(); }, [&] { all += ", "; });
     return evaluator.fail(at, "expected an optimizer; there are " + all + didYouMean(kind, kOptimizers));
   }
 

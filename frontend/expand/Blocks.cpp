@@ -31,8 +31,9 @@ struct Text {
 
 class BlockExpander {
 public:
-  BlockExpander(Source &source, Evaluator &evaluator, ArrayRef<const ModelBlock *> blocks, Scope &parameters)
-      : source(source), evaluator(evaluator), blocks(blocks), parameters(parameters) {}
+  BlockExpander(Source &source, Evaluator &evaluator, ArrayRef<const ModelBlock *> blocks, Scope &parameters,
+                StringRef prefix)
+      : source(source), evaluator(evaluator), blocks(blocks), parameters(parameters), prefix(prefix) {}
 
   void expand(ExpandedModel &expanded) {
     Text text;
@@ -176,6 +177,20 @@ private:
         return failure();
       made.checkpoint = *taken;
     }
+    if (made.checkpoint && !prefix.empty())
+      made.checkpoint = prefixed(made.checkpoint);
+    return made;
+  }
+
+  /// A name in checkpoints, "..", or transpose("..").
+  Expr *prefixed(const Expr *as) {
+    Expr *made = copyOf(as);
+    if (made->kind == Expr::String)
+      made->name = source.intern((prefix + made->name).str());
+    SmallVector<Expr *> operands;
+    for (const Expr *operand : as->operands)
+      operands.push_back(prefixed(operand));
+    made->operands = keep(ArrayRef<Expr *>(operands));
     return made;
   }
 
@@ -328,6 +343,11 @@ private:
     return all_of(expr->operands, [&](const Expr *operand) { return isKnown(operand); });
   }
 
+  bool namesTensor(const Expr *expr) {
+    return (expr->kind == Expr::Variable && tensors.contains(expr->name)) ||
+           any_of(expr->operands, [&](const Expr *operand) { return namesTensor(operand); });
+  }
+
   /// What an option stands for: a parameter of the model stays its name, so that errors can say who set it; a list is
   /// bound to a name of its own.
   FailureOr<Expr *> valueOf(Expr *expr, StringRef name) {
@@ -420,6 +440,10 @@ private:
   /// The branch of a conditional that is taken.
   FailureOr<Expr *> branch(const Expr *conditional) {
     const Expr *condition = conditional->operands[0];
+    if (namesTensor(condition))
+      return evaluator.fail(condition->at, "`" + condition->text +
+                                               "` is a tensor; `if` chooses when the model is compiled, and "
+                                               "where(c, x, y) for each element");
     FailureOr<Value> value = evaluator.evaluate(condition, parameters);
     if (failed(value))
       return failure();
@@ -495,6 +519,7 @@ private:
   Evaluator &evaluator;
   ArrayRef<const ModelBlock *> blocks;
   Scope &parameters;
+  StringRef prefix;                               ///< of names in checkpoints
   unsigned lists = 0;                             ///< that were bound
   StringMap<unsigned> counts;                     ///< calls of a block in the part
   StringSet<> tensors;                            ///< names of the part
@@ -504,7 +529,7 @@ private:
 } // namespace
 
 void pp::expandBlocks(Source &source, Evaluator &evaluator, ArrayRef<const ModelBlock *> blocks, Scope &parameters,
-                      ExpandedModel &expanded) {
-  BlockExpander(source, evaluator, blocks, parameters).expand(expanded);
+                      StringRef prefix, ExpandedModel &expanded) {
+  BlockExpander(source, evaluator, blocks, parameters, prefix).expand(expanded);
   evaluator.setCallers({});
 }

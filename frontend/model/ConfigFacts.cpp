@@ -37,6 +37,10 @@ void ConfigFacts::read(StringRef name, const Value &is, const std::optional<Valu
 
 void ConfigFacts::only(StringRef name, const Value &values) { fields[name] = json::Object{{"in", toJson(values)}}; }
 
+void ConfigFacts::inside(StringRef field, StringRef type, json::Object above) {
+  outer = json::Object{{"field", field}, {"type", type}, {"above", std::move(above)}};
+}
+
 void ConfigFacts::rope(const RopeDefaults &defaults) {
   ropes.push_back(json::Object{{"kind", defaults.kind},
                                {"base", defaults.base},
@@ -53,11 +57,14 @@ std::string ConfigFacts::text(const FolderConfig &config) const {
   for (StringRef name : names)
     if (const json::Value *value = config.get(name))
       said[name] = *value;
+  json::Object all{{"model_type", *config.get("model_type")},
+                   {"fields", json::Object(fields)},
+                   {"rope", json::Array(ropes)},
+                   {"keep", json::Array(kept)},
+                   {"said", std::move(said)}};
+  if (!outer.empty())
+    all["inside"] = json::Object(outer);
   std::string text;
-  raw_string_ostream(text) << json::Value(json::Object{{"model_type", *config.get("model_type")},
-                                                       {"fields", json::Object(fields)},
-                                                       {"rope", json::Array(ropes)},
-                                                       {"keep", json::Array(kept)},
-                                                       {"said", std::move(said)}});
+  raw_string_ostream(text) << json::Value(std::move(all));
   return text;
 }

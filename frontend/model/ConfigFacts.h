@@ -23,12 +23,15 @@ public:
             const std::optional<Value> &null);
   /// A field that has one of these values, or is not there.
   void only(llvm::StringRef name, const Value &values);
+  /// The fields are those of the object `field`, with the type `type` where it has none; `above` holds, with its
+  /// defaults, what the fields beside the object say in their place.
+  void inside(llvm::StringRef field, llvm::StringRef type, llvm::json::Object above);
   void rope(const RopeDefaults &defaults);
   void keep(const std::string &pattern) { kept.push_back(pattern); }
   [[nodiscard]] std::string text(const FolderConfig &config) const;
 
 private:
-  llvm::json::Object fields;
+  llvm::json::Object fields, outer;
   llvm::json::Array ropes, kept;
 };
 

@@ -28,8 +28,8 @@ public:
       : Evaluator(source, options.budget), request(request), options(options), config(source) {}
 
   FailureOr<std::string> run() {
-    if (failed(config.read()) || failed(readLibrary()) || failed(pickFamily()) || failed(readFields()) ||
-        failed(readDefinitions()))
+    if (failed(config.read()) || failed(readLibrary()) || failed(pickFamily()) || failed(unwrap()) ||
+        failed(readFields()) || failed(readDefinitions()))
       return failure();
     FailureOr<std::string> call = modelCall();
     if (failed(call) || failed(readKept()) || failed(checkOnly()) || failed(checkAllKnown()))
@@ -102,6 +102,46 @@ private:
     }
     rules.push_back(family);
     return success();
+  }
+
+  /// Of a family that wraps another one, checks the fields around it, and goes on with the fields and the family inside.
+  LogicalResult unwrap() {
+    if (family->inside.empty())
+      return success();
+    wrapper = family;
+    known.push_back(wrapper->inside);
+    known.push_back("model_type");
+    json::Object above, absent;
+    for (const Family *one : rules)
+      for (const Family::Field &field : one->fields) {
+        FailureOr<Value> value = evaluate(field.absent, scope);
+        if (failed(value))
+          return failure();
+        StringRef name = field.name.text;
+        known.push_back(name);
+        const json::Value *given = config.get(name);
+        absent[name] = *value->asBool();
+        above[name] = given && !given->getAsNull() ? *given : absent[name];
+      }
+    for (StringRef name : {"dtype", "torch_dtype"})
+      if (const json::Value *given = config.get(name))
+        above[name] = *given;
+    if (failed(checkOnly()) || failed(checkAllKnown()) || failed(config.enter(wrapper->inside)))
+      return failure();
+    for (auto &[name, value] : above)
+      config.set(name, value);
+    if (!config.get("model_type"))
+      config.set("model_type", wrapper->inner);
+    outer = std::exchange(rules, {});
+    known.clear();
+    family = nullptr;
+    facts = ConfigFacts();
+    facts.inside(wrapper->inside, wrapper->inner, std::move(absent));
+    if (failed(pickFamily()))
+      return failure();
+    return family->inside.empty() ? success()
+                                  : LogicalResult(refuse("model_type", "a family inside another one has none inside",
+                                                         wrapper->name.at, "said here"));
   }
 
   /// Whether a rule behind this one says something of the field, and so goes before it.
@@ -224,8 +264,11 @@ private:
     SmallVector<Name> kept;
     for (const Family *one : rules)
       append_range(kept, one->kept);
-    for (Name pattern : kept) {
-      std::string text;
+    const size_t own = kept.size();
+    for (const Family *one : outer)
+      append_range(kept, one->kept);
+    for (auto [number, pattern] : enumerate(kept)) {
+      std::string text(wrapper && number < own ? wrapper->prefix : "");
       for (StringRef rest = pattern.text; !rest.empty();) {
         auto [before, after] = rest.split('{');
         auto [name, behind] = after.split('}');
@@ -453,8 +496,10 @@ private:
        << "train " << family->name.text << "(precision = \"" << precision()
        << "\", gradients = if precision == \"f64\" then \"f64\" else \"f32\") {\n"
        << "  model " << call << "\n"
-       << "  schedule " << schedule << "\n"
-       << "  data microbatch = 1, sequence = " << sequence() << "\n"
+       << "  schedule " << schedule << "\n";
+    if (wrapper)
+      os << "  names \"" << wrapper->prefix << "\"\n";
+    os << "  data microbatch = 1, sequence = " << sequence() << "\n"
        << "  optimizer adamw(lr = 5e-5, beta2 = 0.999, weight_decay = 0, schedule = \"linear\", min_lr = 0, lag = 1)\n"
        << "  precision precision\n"
        << "  gradients gradients\n"
@@ -467,6 +512,8 @@ private:
   FolderConfig config;
   std::vector<const Family *> families;
   const Family *family = nullptr, *any = nullptr;
+  const Family *wrapper = nullptr;   ///< around the family, which stands in a field of the file
+  SmallVector<const Family *> outer; ///< its rules
   SmallVector<const Family *> rules; ///< a later one goes before an earlier one
   Scope scope{nullptr};
   ConfigFacts facts;

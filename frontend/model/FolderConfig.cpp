@@ -23,7 +23,20 @@ LogicalResult FolderConfig::read() {
   if (!parsed->getAsObject())
     return source.error(begin) << "expected an object of fields";
   fields = std::move(*parsed->getAsObject());
-  findKeys();
+  findKeys(text);
+  return success();
+}
+
+LogicalResult FolderConfig::enter(StringRef name) {
+  const json::Value *value = fields.get(name);
+  if (!value || !value->getAsObject())
+    return source.error(at(name)) << "expected an object for `" << name << "`, the model that is trained";
+  begin = at(name);
+  json::Object inner = *value->getAsObject();
+  fields = std::move(inner);
+  StringRef rest(begin.getPointer(), text.end() - begin.getPointer()); // the strings before the object have no braces
+  keys.clear();
+  findKeys(rest.drop_front(rest.find('{')));
   return success();
 }
 
@@ -33,12 +46,14 @@ SMLoc FolderConfig::at(StringRef name) const {
 }
 
 /// The strings of the outermost object that a colon follows.
-void FolderConfig::findKeys() {
+void FolderConfig::findKeys(StringRef text) {
   int64_t depth = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '"') {
       depth += text[i] == '{' || text[i] == '[';
       depth -= text[i] == '}' || text[i] == ']';
+      if (depth == 0 && text[i] == '}')
+        return;
       continue;
     }
     size_t end = i + 1;

@@ -16,6 +16,9 @@ public:
 
   /// Parses the file; refuses what is no object of fields, and a field that stands there twice.
   mlir::LogicalResult read();
+  /// From now on the fields are those of the object `name`; an error if it is none.
+  mlir::LogicalResult enter(llvm::StringRef name);
+  void set(llvm::StringRef name, llvm::json::Value value) { fields[name] = std::move(value); }
   const llvm::json::Value *get(llvm::StringRef name) const { return fields.get(name); }
   /// The place of the field, or the begin of the file if it has no such field.
   llvm::SMLoc at(llvm::StringRef name) const;
@@ -24,7 +27,7 @@ public:
   std::vector<Name> keys; ///< in the order of the file
 
 private:
-  void findKeys();
+  void findKeys(llvm::StringRef text);
 
   Source &source;
   llvm::StringRef text;

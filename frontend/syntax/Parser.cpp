@@ -305,11 +305,11 @@ private:
   /// One that is read, or several that lack the same.
   SmallVector<const Family *> families() {
     ArrayRef<Name> names = list<Name>([&] { return pattern(); });
-    if (names.size() == 1 && (at("{") || at("with")))
+    if (names.size() == 1 && (at("{") || at("with") || peek().text == "inside"))
       return {family(names.front())};
     SmallVector<const Family *> made;
     if (!takeName("lacks"))
-      failExpected(names.size() == 1 ? "`{`, `with` or `lacks`" : "`lacks`");
+      failExpected(names.size() == 1 ? "`{`, `with`, `inside` or `lacks`" : "`lacks`");
     StringRef what = expectString();
     for (Name name : names) {
       auto *node = make<Family>();
@@ -330,6 +330,14 @@ private:
     allowsNumbers = allowsLabels = allowsWords = true;
     auto *node = make<Family>();
     node->name = name;
+    if (takeName("inside")) {
+      node->inside = expectString();
+      if (!takeName("as"))
+        failExpected("`as`");
+      node->inner = expectString();
+      expect("at");
+      node->prefix = expectString();
+    }
     if (take("with"))
       node->commons = list<Name>([&] { return expectName(); });
     SmallVector<Name> labels;

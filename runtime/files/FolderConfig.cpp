@@ -72,6 +72,18 @@ Status compareField(const std::string &path, const std::string &name, const json
   return fits ? Status() : compare(path, name, given, allowed.size() == 1 ? allowed[0] : allowed);
 }
 
+/// The fields of the object that the program was made from, and in their place what the fields around it say.
+json innerOf(const json &config, const json &how) {
+  json inner = get(config, how.at("field"));
+  if (!inner.is_object())
+    inner = json::object();
+  if (!inner.contains("model_type"))
+    inner["model_type"] = how.at("type");
+  for (const auto &[name, absent] : how.at("above").items())
+    inner[name] = firstOf({get(config, name), absent});
+  return inner;
+}
+
 /// The first of these fields that is there and not null: its name and what it holds.
 std::pair<std::string, json> fieldOf(const json &config, std::initializer_list<const char *> names) {
   for (const char *name : names)
@@ -217,6 +229,8 @@ Status checkConfig(const std::string &facts, const std::string &folder) {
     json theirs;
     PP_TRY(parse(path, text, theirs));
     const json ours = json::parse(facts);
+    if (ours.contains("inside"))
+      theirs = innerOf(theirs, ours.at("inside"));
     PP_TRY(compare(path, "model_type", get(theirs, "model_type"), ours.at("model_type")));
     for (const auto &[name, field] : ours.at("fields").items())
       PP_TRY(compareField(path, name, theirs, field));

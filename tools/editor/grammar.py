@@ -13,7 +13,7 @@ import json, os, re, sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 GRAMMAR = os.path.join(HERE, "..", "..", "frontend", "grammar.ebnf")
-DECLARATIONS = ("import", "function", "schedule", "model", "train", "cluster", "family")
+DECLARATIONS = ("import", "function", "schedule", "model", "mblock", "train", "cluster", "family", "common")
 
 
 def read(path=GRAMMAR):
