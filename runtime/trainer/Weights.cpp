@@ -273,13 +273,15 @@ FilePlace placeOf(const std::string &name, const WeightFiles &files) {
 }
 
 bool isTokenTable(const std::string &name) {
-  for (const char *end : {"embed_tokens.weight", "wte.weight", "embed_in.weight"})
+  for (const char *end : {"embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight"})
     if (name == end || name.ends_with(std::string(".") + end))
       return true;
   return false;
 }
 
-bool isOutputLayer(const std::string &name) { return name == "lm_head.weight" || name == "embed_out.weight"; }
+bool isOutputLayer(const std::string &name) {
+  return name == "lm_head.weight" || name == "embed_out.weight" || name == "language_model.lm_head.weight";
+}
 
 /// Constants that published models store beside their weights.
 bool isBuffer(const std::string &name) {

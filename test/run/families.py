@@ -16,6 +16,12 @@ COMMON = dict(num_hidden_layers=LAYERS, vocab_size=256, max_position_embeddings=
 GPT2 = dict(model_type="gpt2", n_embd=20, n_head=2, n_layer=LAYERS, n_positions=32, vocab_size=256, resid_pdrop=0.0,
             embd_pdrop=0.0, attn_pdrop=0.0)
 
+GPTJ = dict(model_type="gptj", n_embd=20, n_head=2, n_layer=LAYERS, n_positions=32, vocab_size=256, rotary_dim=6)
+NEO = dict(model_type="gpt_neo", hidden_size=20, num_heads=2, num_layers=LAYERS, vocab_size=256, window_size=5,
+           max_position_embeddings=32, attention_types=[[["global", "local"], 2]])
+BIGCODE = GPT2 | dict(model_type="gpt_bigcode", n_embd=24, n_head=4)
+FALCON = dict(model_type="falcon", hidden_size=20, num_attention_heads=2) | COMMON
+
 
 def llama_like(kind, hidden, heads, kv_heads, ffn, **more):
     return dict(model_type=kind, hidden_size=hidden, num_attention_heads=heads, num_key_value_heads=kv_heads,
@@ -190,6 +196,73 @@ VARIANTS = {
     "olmo_biases": llama_like("olmo", 24, 4, 2, 21, attention_bias=True, tie_word_embeddings=True, pad_token_id=101,
                               clip_qkv=0.8),
     "gpt2_exact": GPT2 | dict(activation_function="gelu"),
+    # More mixtures: with an expert for all tokens, times a sigmoid or not; with norms behind or over all heads.
+    "qwen2_moe": llama_like("qwen2_moe", 20, 2, 1, 33, moe_intermediate_size=9, shared_expert_intermediate_size=13,
+                            num_experts=7, num_experts_per_tok=3, pad_token_id=101, mlp_only_layers=[1]),
+    "qwen2_moe_windows": llama_like("qwen2_moe", 24, 4, 2, 21, head_dim=10, moe_intermediate_size=11, num_experts=5,
+                                    shared_expert_intermediate_size=7, num_experts_per_tok=2, norm_topk_prob=True,
+                                    qkv_bias=False, use_sliding_window=True, sliding_window=5, max_window_layers=2,
+                                    tie_word_embeddings=True, rope_theta=500.0),
+    "flex_olmo": llama_like("flex_olmo", 20, 2, 1, 13, num_experts=6, num_experts_per_tok=4, pad_token_id=None),
+    "flex_olmo_biases": llama_like("flex_olmo", 24, 4, 2, 21, num_experts=5, num_experts_per_tok=2, attention_bias=True,
+                                   norm_topk_prob=True, pad_token_id=101, tie_word_embeddings=True, rope_theta=300.0),
+    "hunyuan_v1_moe": llama_like("hunyuan_v1_moe", 20, 2, 1, 13, head_dim=8, num_experts=5, moe_topk=2,
+                                 rope_theta=300.0, pad_token_id=101),
+    "hunyuan_v1_moe_biases": llama_like("hunyuan_v1_moe", 24, 4, 2, 21, head_dim=6, num_experts=4, moe_topk=3,
+                                        attention_bias=True, tie_word_embeddings=True, rms_norm_eps=1e-4),
+    "minimax_m2": llama_like("minimax_m2", 20, 2, 1, 13, head_dim=10, rotary_dim=6, num_local_experts=6,
+                             num_experts_per_tok=3, rope_theta=500.0),
+    "minimax_m2_tied": llama_like("minimax_m2", 24, 4, 2, 21, head_dim=8, num_local_experts=5, num_experts_per_tok=2,
+                                  tie_word_embeddings=True, pad_token_id=101, rms_norm_eps=1e-4, rotary_dim=4,
+                                  rope_parameters=dict(rope_type="default", rope_theta=500.0)),
+    "dots1": llama_like("dots1", 20, 2, 1, 33, moe_intermediate_size=9, n_routed_experts=6, num_experts_per_tok=3,
+                        routed_scaling_factor=2.5, n_group=3, topk_group=2, n_shared_experts=2, norm_topk_prob=True,
+                        first_k_dense_replace=1, rope_theta=300.0),
+    "dots1_windows": llama_like("dots1", 24, 4, 2, 21, head_dim=10, moe_intermediate_size=11, n_routed_experts=8,
+                                num_experts_per_tok=2, n_shared_experts=1, attention_bias=True, pad_token_id=101,
+                                tie_word_embeddings=True, sliding_window=5, max_window_layers=2),
+    "solar_open": llama_like("solar_open", 20, 2, 1, 33, head_dim=8, moe_intermediate_size=9, n_routed_experts=6,
+                             num_experts_per_tok=3, routed_scaling_factor=2.5, n_group=3, topk_group=2,
+                             n_shared_experts=2, norm_topk_prob=False, pad_token_id=101),
+    "solar_open_biases": llama_like("solar_open", 24, 4, 2, 21, head_dim=10, moe_intermediate_size=11,
+                                    n_routed_experts=5, num_experts_per_tok=2, attention_bias=True,
+                                    tie_word_embeddings=True, rope_theta=300.0),
+    "afmoe": llama_like("afmoe", 20, 2, 1, 33, head_dim=8, moe_intermediate_size=9, num_experts=6,
+                        num_experts_per_tok=3, num_shared_experts=1, route_scale=2.5, sliding_window=5,
+                        global_attn_every_n_layers=3, mup_enabled=True, rope_theta=300.0),
+    "afmoe_biases": llama_like("afmoe", 24, 4, 2, 21, head_dim=6, moe_intermediate_size=11, num_experts=5,
+                               num_experts_per_tok=2, num_dense_layers=2, sliding_window=7, attention_bias=True,
+                               layer_types=["full_attention", "sliding_attention"] * 2, tie_word_embeddings=True,
+                               pad_token_id=101, rms_norm_eps=1e-4),
+    # Both halves read one norm.
+    "phi": llama_like("phi", 24, 3, 1, 33, pad_token_id=101, rope_theta=300.0),
+    "phi_norms": llama_like("phi", 20, 2, 1, 21, qk_layernorm=True, hidden_act="gelu", tie_word_embeddings=True,
+                            layer_norm_eps=1e-4, partial_rotary_factor=0.8),
+    "gptj": GPTJ,
+    "gptj_tied": GPTJ | dict(n_inner=33, rotary_dim=2, activation_function="gelu", tie_word_embeddings=True,
+                             layer_norm_epsilon=1e-4),
+    "cohere": llama_like("cohere", 20, 2, 1, 33, logit_scale=0.3, pad_token_id=101),
+    "cohere_biases": llama_like("cohere", 24, 4, 2, 21, head_dim=10, logit_scale=2.0, attention_bias=True,
+                                tie_word_embeddings=False, layer_norm_eps=1e-4, rope_theta=300.0),
+    "cohere2": llama_like("cohere2", 20, 2, 1, 33, logit_scale=0.3, sliding_window=5, pad_token_id=101,
+                          sliding_window_pattern=3),
+    "cohere2_biases": llama_like("cohere2", 24, 4, 2, 21, logit_scale=2.0, sliding_window=7, attention_bias=True,
+                                 tie_word_embeddings=False, rope_theta=300.0,
+                                 layer_types=["full_attention", "sliding_attention"] * 2),
+    "falcon": FALCON,
+    "falcon_groups": FALCON | dict(hidden_size=24, num_attention_heads=6, num_kv_heads=2, bias=True,
+                                   new_decoder_architecture=True, activation="gelu_fast", rope_theta=300.0),
+    "falcon_group_norm": FALCON | dict(num_kv_heads=2, new_decoder_architecture=True, num_ln_in_parallel_attn=1),
+    "falcon_in_sequence": FALCON | dict(multi_query=False, parallel_attn=False, bias=True, ffn_hidden_size=33,
+                                        tie_word_embeddings=False, layer_norm_epsilon=1e-4),
+    # Learned positions.
+    "gpt_neo": NEO,
+    "gpt_neo_exact": NEO | dict(intermediate_size=33, activation_function="gelu", tie_word_embeddings=False,
+                                window_size=3, attention_types=[[["local"], 3], [["global"], 1]],
+                                layer_norm_epsilon=1e-4),
+    "gpt_bigcode": BIGCODE,
+    "gpt_bigcode_heads": BIGCODE | dict(multi_query=False, n_inner=33, activation_function="gelu",
+                                        scale_attn_weights=False, tie_word_embeddings=False, layer_norm_epsilon=1e-4),
 }
 # Each variant runs on one rank and by one of these: on 4 ranks, or on 2 where each rank has two stages of the 4 layers.
 SCHEDULES = ("1f1b.pipe", "zb_v.pipe:zb_v", "weipipe.pipe:weipipe_interleave", "tawpipe.pipe", "slimpipe.pipe",
@@ -207,7 +280,7 @@ def noise(name, count):
 
 def weight_of(name, shape):
     middle = 1.0 if re.search(r"(norm|ln_\w+)\.weight$", name) else 0.0
-    return shape, [middle + 0.3 * value for value in noise(name, math.prod(shape))]
+    return shape, [middle + 0.3 * value for value in noise(name.removeprefix("transformer."), math.prod(shape))]
 
 
 def summary(gradients):
@@ -219,6 +292,10 @@ def summary(gradients):
         entry[0] += math.fsum(value * value for value in values)
         entry[1] += math.fsum(value * along for value, along in zip(values, noise("along " + name, len(values))))
     return {kind: [math.sqrt(square), along] for kind, (square, along) in kinds.items()}
+
+
+def has_head_bias(variant):
+    return VARIANTS[variant]["model_type"] in ("gptj", "phi")
 
 
 class Judge:
@@ -237,7 +314,8 @@ class Judge:
                 json.dump(VARIANTS[variant] | dict(dtype="float64"), file, indent=1)
         program = os.path.join(self.folder, f"{variant}.{ranks}")
         ranked = ["-D", f"ranks={ranks}"] if ranks > 1 else []
-        ranked += ["-D", "slices=4"] if schedule.startswith("slimpipe") else []
+        if schedule.startswith("slimpipe"):  # it does not cut a head with a bias by the vocabulary
+            ranked += ["-D", "slices=4", "-D", f"vocabulary={str(not has_head_bias(variant)).lower()}"]
         harness.call([self.compiler, f"--from-hf={place}", f"--schedule=std/{schedule}", *ranked,
                       "-D", f"microbatches={ROWS}", "-D", f"data.sequence={SEQUENCE}", *self.options, *harness.RUNTIME,
                       "-o", program])

@@ -25,50 +25,61 @@ def parameters(model):
 def experts_of(model):
     """In files each expert has three matrices; in memory all of them are in two tensors, the gate above what it gates.
     """
-    names = {"mixtral": ("block_sparse_moe", "w1", "w3", "w2")}.get(
-        model.config.model_type, ("mlp", "gate_proj", "up_proj", "down_proj"))
-    fused = {}
+    names = MIXTRALS.get(model.config.model_type, ("mlp", "gate_proj", "up_proj", "down_proj"))
+    apart = {}
     for layer, block in enumerate(model.model.layers):
         if not hasattr(block.mlp, "experts"):
             continue
         experts, prefix = block.mlp.experts, f"model.layers.{layer}.{names[0]}"
-        fused[prefix + ".gate.weight"] = (block.mlp.gate.weight, ...)
         width = experts.gate_up_proj.shape[1] // 2
         for number in range(len(experts.gate_up_proj)):
             name = f"{prefix}.experts.{number}."
-            fused[name + names[1] + ".weight"] = (experts.gate_up_proj, (number, slice(None, width)))
-            fused[name + names[2] + ".weight"] = (experts.gate_up_proj, (number, slice(width, None)))
-            fused[name + names[3] + ".weight"] = (experts.down_proj, (number,))
-    return fused
+            apart[name + names[1] + ".weight"] = (experts.gate_up_proj, (number, slice(None, width)))
+            apart[name + names[2] + ".weight"] = (experts.gate_up_proj, (number, slice(width, None)))
+            apart[name + names[3] + ".weight"] = (experts.down_proj, (number,))
+    return apart
+
+
+MIXTRALS = {family: ("block_sparse_moe", "w1", "w3", "w2") for family in ("mixtral", "minimax_m2")}
+
+
+def in_files(model, name):
+    return name.replace(".mlp.", ".block_sparse_moe.") if model.config.model_type in MIXTRALS else name
+
+
+def is_bias(name):
+    """Of what routers add to scores before they choose."""
+    return name.endswith(("e_score_correction_bias", "mlp.expert_bias"))
 
 
 def tensors(model):
     """By the names in files: a parameter, and which part of it."""
-    if not hasattr(model, "model") or not any(hasattr(block.mlp, "experts") for block in model.model.layers):
-        return {name: (weight, ...) for name, weight in parameters(model).items()}
-    return {name: (weight, ...) for name, weight in parameters(model).items()
-            if ".experts." not in name and ".mlp.gate." not in name} | experts_of(model)
+    named = {in_files(model, name): (weight, ...) for name, weight in parameters(model).items() if not is_bias(name)}
+    if not any(name.endswith(".experts.gate_up_proj") for name in named):
+        return named
+    return {name: tensor for name, tensor in named.items() if ".experts." not in name} | experts_of(model)
 
 
 def biases(model):
-    """What routers add to scores before they choose; torch has no gradient of them."""
-    return {name: (values, ...) for name, values in model.named_buffers() if name.endswith("e_score_correction_bias")}
+    """torch has no gradient of them."""
+    return {in_files(model, name): (values, ...) for names in (model.named_buffers(), model.named_parameters())
+            for name, values in names if is_bias(name)}
 
 
 def watch_routers(model):
     """Fills in while the model runs, for each bias: how often its expert is chosen beyond the mean, as integers."""
-    loads = {}
+    loads, modules = {}, dict(model.named_modules())
 
-    def hook(name, router):
-        def count(_, given, made):
-            experts, top = router.num_experts, router.top_k
+    def hook(name, experts):
+        def count(router, given, made):
             counts = torch.bincount(made[2].flatten(), minlength=experts)
-            loads[name] = ((experts * counts - counts.sum()) // math.gcd(experts, top)).tolist()
+            loads[name] = ((experts * counts - counts.sum()) // math.gcd(experts, router.top_k)).tolist()
         return count
 
-    for name, module in model.named_modules():
-        if hasattr(module, "e_score_correction_bias"):
-            module.register_forward_hook(hook(name + ".e_score_correction_bias", module))
+    for name, (bias, _) in biases(model).items():
+        block = modules[name.replace(".block_sparse_moe.", ".mlp.").rpartition(".")[0].removesuffix(".gate")]
+        router = block.gate if hasattr(block, "gate") else block.router
+        router.register_forward_hook(hook(name, len(bias)))
     return loads
 
 
