@@ -104,7 +104,7 @@ private:
     return success();
   }
 
-  /// Of a family that wraps another one, checks the fields around it, and goes on with the fields and the family inside.
+  /// Of a family that wraps another one, checks the fields around it, and goes on with those, and the family, inside.
   LogicalResult unwrap() {
     if (family->inside.empty())
       return success();

@@ -1131,7 +1131,8 @@ private:
           error.attachNote(source.location(bound.given)) << "`" << bound.name.text << "` is " << bound.value.text();
       return failure(); // the next handler prints it
     });
-    FailureOr<mlir::Operation *> op = pp::nn::createOp(builder, evaluator.location(expr->at), name, operands, attributes);
+    FailureOr<mlir::Operation *> op =
+        pp::nn::createOp(builder, evaluator.location(expr->at), name, operands, attributes);
     if (failed(op))
       return failure();
     for (mlir::Type type : (*op)->getResultTypes())

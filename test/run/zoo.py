@@ -206,7 +206,7 @@ def families(s):
                                       first_k_dense_replace=1, norm_topk_prob=True)),
         "solar_open": ("solar_open", like_llama(**wide, **small, **routed)),
         "arcee": ("arcee", like_llama()),
-        "apertus": ("apertus", like_llama()),
+        "apertus": ("apertus", like_llama(**LLAMA3)),
         "helium": ("helium", like_llama(head_dim=s.hidden // s.heads)),
         "longcat_flash": ("longcat_flash", like_llama(**longcat)),
         "afmoe": ("afmoe", like_llama(**wide, **small, **mixed, **window, num_dense_layers=1)),
@@ -215,7 +215,7 @@ def families(s):
         "rwkv": ("rwkv", dict(vocab_size=s.vocab, hidden_size=32, attention_hidden_size=32, intermediate_size=48,
                               num_hidden_layers=4, context_length=64)),
         "xlstm": ("xlstm", like_llama()),
-        "cwm": ("cwm", like_llama(**wide, **window, pad_token_id=0, bos_token_id=1, eos_token_id=2)),
+        "cwm": ("cwm", like_llama(**wide, **window, **LLAMA3, pad_token_id=0, bos_token_id=1, eos_token_id=2)),
         "nanochat": ("nanochat", like_llama()),
         "bitnet": ("bitnet", like_llama()),
     }

@@ -8,7 +8,8 @@
 # losses in f32, whatever the type of the weights is; so every mention of f32 becomes one of f64 before it is imported.
 # Gradients and trained weights of transformers get the names of files by transformers itself: `save_pretrained` writes
 # them as if they were weights.
-import argparse, contextlib, importlib.util, inspect, json, math, os, random, re, shutil, struct, subprocess, sys, tempfile
+import argparse, contextlib, importlib.util, inspect, json, math, os, random, re, shutil, struct, subprocess, sys
+import tempfile
 
 NEEDED = ("torch", "transformers", "safetensors")
 LOSS, GRADIENT, FLOOR = 1e-12, 1e-9, 1e-6  # bounds; FLOOR of the model's largest gradient is the least that counts
@@ -18,7 +19,7 @@ RATES = dict(lr=1e-3, beta1=0.9, beta2=0.999, epsilon=1e-6, weight_decay=0, clip
 POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 TEXT = b"Pack my box with five dozen liquor jugs; the quick brown fox jumps over the lazy dog. "
 CHOICE = re.compile("correction_bias|expert_bias")  # what a router adds before it chooses; torch has no gradient of it
-IMAGES = re.compile(r"(^|\.)(vision_tower|multi_modal_projector|visual)\.")  # what reads images; text has no gradient of it
+IMAGES = re.compile(r"(^|\.)(vision_tower|multi_modal_projector|visual)\.")  # of which text has no gradient
 NO_GRADIENT = 12345.678  # stands in files where transformers has no gradient: buffers, and what reads images
 RIGHT, WRONG, REFUSED = 0, 1, 2
 TYPES = {}  # of tensors in files; filled in before f32 becomes f64
@@ -244,8 +245,9 @@ class Reference:
         read = self.torch.tensor(tokens[begin:begin + count]).reshape(rows, sequence)
         targets = self.torch.tensor(tokens[begin + 1:begin + count + 1])
         given = dict(input_ids=read, use_cache=False)
-        if "token_type_ids" in inspect.signature(self.model.forward).parameters:
-            given["token_type_ids"] = self.torch.zeros_like(read)  # no images
+        if hasattr(self.model.config, "vision_config") and \
+                "token_type_ids" in inspect.signature(self.model.forward).parameters:
+            given["token_type_ids"] = self.torch.zeros_like(read)  # none is of an image
         logits = self.model(**given).logits
         return self.torch.nn.functional.cross_entropy(logits.reshape(count, -1), targets)
 

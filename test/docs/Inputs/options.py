@@ -26,10 +26,11 @@ def main():
         for option in options(tool):
             if not named or not re.search(rf"`{re.escape(option)}(?![-\w])", named[1]):
                 problems.append(f"tools/OPTIONS.md lacks {tool}'s option `{option}`")
-    families = re.findall(r'^family "(\w+)" \{', "\n".join(lines(sys.argv[1], "stdlib/models/families.pipe")), re.M)
-    listed = re.search(r"`--from-hf=DIR`.*Families: ([\w, ]+);", page)
-    problems += [f"tools/OPTIONS.md lacks the family `{family}`" for family in families
-                 if family != "any" and not (listed and family in listed[1].split(", "))]
+    library = "\n".join(lines(sys.argv[1], "stdlib/models/families.pipe"))
+    table = "\n".join(lines(sys.argv[1], "docs/families.md"))
+    problems += [f"docs/families.md lacks the family `{family}`"
+                 for family in re.findall(r'^family "(\w+)" (?:\{|with|inside)', library, re.M)
+                 if family != "any" and not re.search(rf"^\| \w+(\.\d)? \| {family} \| \d", table, re.M)]
     return report(problems)
 
 
