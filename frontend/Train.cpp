@@ -372,8 +372,8 @@ private:
     bool isExpanded = model->layerVariables.empty();
     if (known.model && succeeded(expandLayers(source, evaluator, *model, modelScope, expanded))) {
       FailureOr<StringRef> prefix = readNames();
-      known.model = succeeded(prefix);
-      expandBlocks(source, evaluator, declared.blocks, modelScope, prefix.value_or(""), expanded);
+      known.model = succeeded(prefix) &&
+                    succeeded(expandBlocks(source, evaluator, declared.blocks, modelScope, *prefix, expanded));
       model = &expanded.model;
       isExpanded = true;
     }

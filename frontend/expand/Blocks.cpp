@@ -33,12 +33,16 @@ class BlockExpander {
 public:
   BlockExpander(Source &source, Evaluator &evaluator, ArrayRef<const ModelBlock *> blocks, Scope &parameters,
                 StringRef prefix)
-      : source(source), evaluator(evaluator), blocks(blocks), parameters(parameters), prefix(prefix) {}
+      : source(source), evaluator(evaluator), blocks(blocks), parameters(parameters), inFiles(prefix) {}
 
-  void expand(ExpandedModel &expanded) {
+  LogicalResult expand(ExpandedModel &expanded) {
     Text text;
-    for (WeightDeclaration &weight : expanded.weights)
-      weight = rewriteWeight(weight, weight.name, text).value_or(weight);
+    for (WeightDeclaration &weight : expanded.weights) {
+      FailureOr<WeightDeclaration> made = rewriteWeight(weight, weight.name, text);
+      if (failed(made))
+        return failure();
+      weight = *made;
+    }
     expanded.model.weights = expanded.weights;
     for (ModelPart &part : expanded.parts) {
       if (part.isWrong)
@@ -54,6 +58,7 @@ public:
       part.isWrong = failed(expandPart(part));
     }
     expanded.model.parts = expanded.parts;
+    return success();
   }
 
 private:
@@ -115,11 +120,9 @@ private:
       values.push_back(*made);
     }
     if (values.size() == 1 && definition.names.size() == 1 && isKnown(values.front())) {
-      FailureOr<Expr *> value = valueOf(values.front(), definition.names.front().text);
-      if (failed(value))
-        return failure();
-      text.names[definition.names.front().text] = *value;
-      return success();
+      Name name = definition.names.front();
+      FailureOr<Expr *> value = valueOf(values.front(), name.text);
+      return failed(value) ? failure() : put(text, name, *value);
     }
     SmallVector<Name> names;
     for (const Name &name : definition.names) {
@@ -147,9 +150,14 @@ private:
     tensors.insert(meant.text);
     if (!text.block)
       return success(); // the part's names stay, and ModelBuilder finds those that are given twice
-    if (!text.names.try_emplace(name.text, variable(meant.text, name.at, name.text)).second)
-      return evaluator.fail(name.at, "`" + name.text + "` is defined twice in block `" + text.block->name.text + "`");
-    return success();
+    return put(text, name, variable(meant.text, name.at, name.text));
+  }
+
+  LogicalResult put(Text &text, Name name, Expr *stands) {
+    if (text.names.try_emplace(name.text, stands).second)
+      return success();
+    return evaluator.fail(name.at, "`" + name.text + "` is defined twice" +
+                                       (text.block ? " in block `" + text.block->name.text + "`" : ""));
   }
 
   FailureOr<WeightDeclaration> rewriteWeight(const WeightDeclaration &weight, Name name, Text &text) {
@@ -177,7 +185,7 @@ private:
         return failure();
       made.checkpoint = *taken;
     }
-    if (made.checkpoint && !prefix.empty())
+    if (made.checkpoint && !inFiles.empty())
       made.checkpoint = prefixed(made.checkpoint);
     return made;
   }
@@ -186,7 +194,7 @@ private:
   Expr *prefixed(const Expr *as) {
     Expr *made = copyOf(as);
     if (made->kind == Expr::String)
-      made->name = source.intern((prefix + made->name).str());
+      made->name = source.intern((inFiles + made->name).str());
     SmallVector<Expr *> operands;
     for (const Expr *operand : as->operands)
       operands.push_back(prefixed(operand));
@@ -273,7 +281,8 @@ private:
       if (failed(value))
         return failure();
       if ((*value)->kind == Expr::Variable) {
-        text.names[parameter.text] = *value;
+        if (failed(put(text, parameter, *value)))
+          return failure();
         continue;
       }
       Name made = named(prefix, parameter);
@@ -308,9 +317,8 @@ private:
         return failCall(block, expr->at, "block `" + block->name.text + "` needs the option `" + name + "`");
       FailureOr<Expr *> made = given ? rewrite(given, around) : rewrite(option.value, text);
       FailureOr<Expr *> value = failed(made) ? made : valueOf(*made, name);
-      if (failed(value))
+      if (failed(value) || failed(put(text, option.name, *value)))
         return failure();
-      text.names[name] = *value;
     }
     return success();
   }
@@ -519,7 +527,7 @@ private:
   Evaluator &evaluator;
   ArrayRef<const ModelBlock *> blocks;
   Scope &parameters;
-  StringRef prefix;                               ///< of names in checkpoints
+  StringRef inFiles;                              ///< in front of names in checkpoints
   unsigned lists = 0;                             ///< that were bound
   StringMap<unsigned> counts;                     ///< calls of a block in the part
   StringSet<> tensors;                            ///< names of the part
@@ -528,8 +536,9 @@ private:
 };
 } // namespace
 
-void pp::expandBlocks(Source &source, Evaluator &evaluator, ArrayRef<const ModelBlock *> blocks, Scope &parameters,
-                      StringRef prefix, ExpandedModel &expanded) {
-  BlockExpander(source, evaluator, blocks, parameters, prefix).expand(expanded);
+LogicalResult pp::expandBlocks(Source &source, Evaluator &evaluator, ArrayRef<const ModelBlock *> blocks,
+                               Scope &parameters, StringRef prefix, ExpandedModel &expanded) {
+  LogicalResult made = BlockExpander(source, evaluator, blocks, parameters, prefix).expand(expanded);
   evaluator.setCallers({});
+  return made;
 }

@@ -24,10 +24,10 @@ mlir::LogicalResult expandLayers(Source &source, Evaluator &evaluator, const Mod
 void enterPart(const Model &model, const ModelPart &part, Scope &parameters);
 
 /// Puts the text of a block in the place of each call of it, and the value of a name in the place of `{NAME}` in
-/// strings; `prefix` comes in front of the names of weights in checkpoints. A part where this fails is marked wrong,
-/// and what is wrong is told.
-void expandBlocks(Source &source, Evaluator &evaluator, ArrayRef<const ModelBlock *> blocks, Scope &parameters,
-                  StringRef prefix, ExpandedModel &expanded);
+/// strings; `prefix` comes in front of the names of weights in checkpoints. A part where this fails is marked wrong;
+/// fails where a weight that parts share is wrong. What is wrong is told.
+mlir::LogicalResult expandBlocks(Source &source, Evaluator &evaluator, ArrayRef<const ModelBlock *> blocks,
+                                 Scope &parameters, StringRef prefix, ExpandedModel &expanded);
 
 } // namespace pp
 
