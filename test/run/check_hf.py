@@ -108,7 +108,7 @@ class Checker:
 
 def families_read():
     with open(os.path.join(harness.ROOT, "stdlib", "models", "families.pipe")) as file:
-        return set(re.findall(r'^family "(\w+)" \{', file.read(), re.M)) - {"any"}
+        return set(re.findall(r'^family "(\w+)" (?:\{|with|inside)', file.read(), re.M)) - {"any"}
 
 
 def last_line(text):

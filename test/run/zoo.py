@@ -43,7 +43,7 @@ SECOND = {
     "granite": dict(attention_bias=True, tie_word_embeddings=True),
     "stablelm": dict(use_qkv_bias=True),
     "starcoder2": dict(use_bias=False),
-    "cohere": dict(use_qk_norm=True),
+    "cohere": dict(attention_bias=True),
     "olmo": dict(clip_qkv=0.5),
     "seed_oss": dict(attention_bias=False),
     "falcon": dict(new_decoder_architecture=True, num_kv_heads=2, bias=True),
