@@ -58,6 +58,8 @@ def main():
         if "mpi?" in needs.split(",") and not has_mpi:
             command.append("--without-mpi")
         lines.append(f"add_test([=[{name}]=] " + " ".join(f"[=[{word}]=]" for word in command) + ")")
+        for flag in re.findall(r"cpu:(\w+)", needs):
+            command = ["sh", "-c", f'grep -qw {flag} /proc/cpuinfo || exit 77; exec "$@"', "sh", *command]
         # Long ones start first. 77: what the test needs is not on this machine.
         more = "" if environment == "-" else f" ENVIRONMENT [=[{environment}]=]"
         tier = ({"quick", "long"} & set(needs.split(",")) or {"default"}).pop()
