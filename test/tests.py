@@ -57,6 +57,8 @@ def main():
             environment = f"PP_TEST_RUNTIME=@libraries@/libpp-runtime-{runtime[1]}.a"
         if "mpi?" in needs.split(",") and not has_mpi:
             command.append("--without-mpi")
+        for flag in re.findall(r"cpu:(\w+)", needs):
+            command = ["sh", "-c", f'grep -qw {flag} /proc/cpuinfo || exit 77; exec "$@"', "sh", *command]
         lines.append(f"add_test([=[{name}]=] " + " ".join(f"[=[{word}]=]" for word in command) + ")")
         # Long ones start first. 77: what the test needs is not on this machine.
         more = "" if environment == "-" else f" ENVIRONMENT [=[{environment}]=]"

@@ -2,7 +2,7 @@
 """Judges `lora` by execution: schedules against one rank, finite differences, resumed runs, and the folders of peft."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: adapters.py PP_COMPILE FOLDER [--schedules NAME[/PARAMETER=VALUE..],..] [--without-mpi]
+# usage: adapters.py PP_COMPILE FOLDER [--schedules NAME[/PARAMETER=VALUE..]..] [--without-mpi]
 # B of a fresh adapter is 0, so A has no gradient yet: adapters are trained for three steps on one rank and saved, and
 # all else begins with that folder.
 import argparse, importlib.util, json, math, os, shutil, sys
@@ -300,7 +300,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("compiler")
     parser.add_argument("folder")
-    parser.add_argument("--schedules", default=",".join(SCHEDULES))
+    parser.add_argument("--schedules", nargs="+", default=SCHEDULES)
     parser.add_argument("--without-mpi", action="store_true")
     arguments = parser.parse_args()
     os.makedirs(arguments.folder, exist_ok=True)
@@ -320,7 +320,7 @@ def main():
         first = runner.train(runner.build(model, "single"), 1, "start", "--steps", "1", "--lr", "0")
         runner.first[model] = tensors_of(os.path.join(first[2], TENSORS))
     check_dropout(runner, tally, starts["llama"][0])
-    for number, schedule in enumerate(arguments.schedules.split(",")):
+    for number, schedule in enumerate(arguments.schedules):
         model = list(LORA)[number % 3 == 2 and "ring" not in schedule]
         transport = "threads" if arguments.without_mpi or number % 4 else "mpi"
         check_schedule(runner, tally, model, schedule, *starts[model], transport)

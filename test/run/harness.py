@@ -26,8 +26,16 @@ def write_text(folder):
     return path
 
 
+def quicker(command):
+    """What prints text is the same code in `pp`, which starts in a third of the time, for it loads no LLVM."""
+    forms = [word.removeprefix("--emit=") for word in command if word.startswith("--emit=")]
+    prints = forms[-1] not in ("exe", "obj", "llvm") if forms else "--prove" in command
+    pp = os.path.join(os.path.dirname(command[0]), "pp")
+    return [pp, *command[1:]] if prints and command[0].endswith("/pp-compile") and os.path.exists(pp) else command
+
+
 def call(command, expect=0, timeout=600, **more):
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=timeout,
+    done = subprocess.run(quicker(command), env=ENVIRONMENT, capture_output=True, text=True, timeout=timeout,
                           stdin=subprocess.DEVNULL, **more)
     if expect is not None and done.returncode != expect:
         raise RuntimeError(f"{' '.join(command)}\nended with {done.returncode}\n{done.stdout}{done.stderr}")

@@ -24,7 +24,7 @@
 # On slices a device keeps keys as they were exchanged, once: with "gather" those of all devices, whatever `again` says.
 # An all_reduce brings a device 2 (t - 1) / t of the value, a gather or a scatter half of that; an all_to_all
 # (C - 1) / C of what the device has.
-import json, random, subprocess, sys
+import json, random, sys
 import harness
 
 
@@ -171,7 +171,7 @@ def sliced(compiler, tally):
                       hidden=hidden, sequence=192, slices=slices, microbatch=1, precision="f32")
         mesh = {"mesh.context": context, "mesh.attention": attention, "mesh.again": again}
         given = [word for name, value in (values | mesh).items() for word in ("-D", f"{name}={value}")]
-        made = subprocess.run([compiler, harness.TRAIN, *given, "--emit=stats"], capture_output=True, text=True)
+        made = harness.call([compiler, harness.TRAIN, *given, "--emit=stats"])
         its = json.loads(made.stdout)["per_rank"][0]
         wide, narrow = rows * hidden * 4, rows * keys * 8 * 4
         moved = (2 * wide + 2 * narrow) * (context - 1) // context if own else 2 * narrow * (context - 1)
@@ -189,8 +189,7 @@ def planned(arguments, tally, make):
     for _ in range(arguments.cases):
         case = make(draw)
         given = [word for name, value in case.defines().items() for word in ("-D", f"{name}={value}")]
-        made = subprocess.run([arguments.compiler, harness.TRAIN, *given, "--emit=stats"], capture_output=True,
-                              text=True)
+        made = harness.call([arguments.compiler, harness.TRAIN, *given, "--emit=stats"], expect=None)
         said = " ".join(given[1::2])
         if made.returncode:
             tally.check(False, f"{said}: {made.stderr[-300:]}")

@@ -138,7 +138,7 @@ class Runner:
         connect the norm, channel 1 and channel 2; 3 to 11 are step 1, on both beginning with act(0, 0) and act(0, 1) as
         said by 1F1B's warm-up; 12 to 20 are what the graph captures, on rank 0 ending with dact(1, 3) and the norm."""
         # Without a step that evaluates, whose messages have the same texts.
-        pair, both = self.compile("1f1b", "--forward=false", ranks=2), self.compile("fsdp", ranks=2)
+        pair, both = self.compile("1f1b", "--forward=false", ranks=2, layers=2), self.compile("fsdp", ranks=2)
         copied = shutil.copy(pair, pair + ".copied")
         first = b'"kind":"receive","peer":0,"channel":1,"bytes":1024,"label":"act(0, %d)"'
         with open(copied, "rb") as file:
@@ -356,7 +356,7 @@ class Runner:
 
     def resources(self):
         """Few hardware queues, few multiprocessors, and a kernel that fails: what still trains, and what is said."""
-        pair, zb = self.compile("1f1b", "--forward=false", ranks=2), self.compile("zb_v", ranks=2)
+        pair, zb = self.compile("1f1b", "--forward=false", ranks=2, layers=2), self.compile("zb_v", ranks=2)
 
         def run(program, *options, **environment):
             copy = self.path(f"resources.{len(environment)}.{os.path.basename(program)}")
@@ -375,15 +375,15 @@ class Runner:
         # left of all. (A rank that waits for a message with all of them would compute nothing.) By copies only the sum
         # of the norm holds some.
         closed = dict(PP_FAKE_PEER="closed:-1:0")
-        for number, blocks, its, messages, words in (
-                ("11", None, ALONE, 2, None), ("10", None, ALONE, 2, "start it with NCCL_MAX_CTAS=3"),
-                ("10", "3", ALONE, 2, None), ("10", "4", ALONE, 2, "start it with NCCL_MAX_CTAS=3"),
+        limits = (("11", None, ALONE, 2, None), ("10", None, ALONE, 2, "start it with NCCL_MAX_CTAS=3"),
+                  ("10", "3", ALONE, 2, None), ("2", None, ALONE, 2, "take `--transport mpi`"),
+                  ("24", "10", ALONE, 2, "start it with NCCL_MAX_CTAS=9"), ("6", None, {}, 1, None),
+                  ("5", None, {}, 1, "start it with NCCL_MAX_CTAS=3"),
+                  ("10", None, closed, 2, "start it with NCCL_MAX_CTAS=3"))
+        more = (("10", "4", ALONE, 2, "start it with NCCL_MAX_CTAS=3"),
                 ("4", None, ALONE, 2, "start it with NCCL_MAX_CTAS=1"), ("4", "1", ALONE, 2, None),
-                ("2", None, ALONE, 2, "take `--transport mpi`"), ("24", "9", ALONE, 2, None),
-                ("24", "10", ALONE, 2, "start it with NCCL_MAX_CTAS=9"), ("10", None, {}, 1, None),
-                ("6", None, {}, 1, None), ("5", None, {}, 1, "start it with NCCL_MAX_CTAS=3"),
-                ("11", None, closed, 2, None),
-                ("10", None, closed, 2, "start it with NCCL_MAX_CTAS=3")):
+                ("24", "9", ALONE, 2, None), ("10", None, {}, 1, None), ("11", None, closed, 2, None))
+        for number, blocks, its, messages, words in limits + more * self.every:
             said = run(pair, PP_FAKE_SMS=number, **({"NCCL_MAX_CTAS": blocks} if blocks else {}), **its)
             at_once = "2 messages are" if messages == 2 else "1 message is"
             holds = f"hold {2 * int(blocks or 4)}" if messages == 2 else f"holds {int(blocks or 4)}"

@@ -20,7 +20,7 @@ def compile_with(program, schedule, size, *more):
                 "heads": 4, "ffn": 16, "sequence": 32, "slices": 16, "microbatch": 1,
                 "layout": "E" + "|".join(ranks * ["t" * (layers // ranks)]) + "L"}
     defines = [word for name, value in settings.items() for word in ("-D", f"{name}={value}")]
-    command = ["pp-compile", program, "--emit=actions", *defines, *more]
+    command = ["pp", program, "--emit=actions", *defines, *more]
     return subprocess.run(command, capture_output=True, text=True)
 
 
