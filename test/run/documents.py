@@ -321,7 +321,7 @@ TOGETHER = (dict(schedule="single"), dict(schedule="1f1b", model="gpt2"), dict(s
             {"schedule": "1f1b", "model.sliding_window": 3}, dict(schedule="1f1b_vocabulary", model="gpt2"),
             dict(schedule="ring_attention"),
             {"schedule": "weipipe_interleave", "model": "gemma", "model.windows": "[0, 5, 5, 0]",
-             "model.score_cap": 2, "model.logit_cap": 3, "model.head_norms": "true"},
+             "model.score_cap": 2, "model.logit_cap": 3, "model.qk": "rms"},
             {"schedule": "1f1b_vocabulary", "model": "gemma", "model.sliding_window": 3, "model.logit_cap": 2},
             {"schedule": "slimpipe", "slices": 4, "model": "olmo", "model.windows": "[0, 5, 5, 0]"})
 

@@ -71,7 +71,7 @@ CASES = {
     "gpt2": ("gpt2", {}),
     "windows": ("llama", {"model.windows": "[4, 2]"}),
     "gates": ("llama", {"model.z_loss": 0.05, "model.plus": 1, "model.activation": "gelu", "model.embed_scale": 3}),
-    "gemma": ("gemma", {"model.windows": "[4, 0]", "model.head_norms": "true", "model.score_cap": 2,
+    "gemma": ("gemma", {"model.windows": "[4, 0]", "model.qk": "rms", "model.score_cap": 2,
                         "model.logit_cap": 3, "model.z_loss": 0.3, "model.score_scale": 0.3,
                         "model.local_rope": "[1.5, 0.7, 0.1]"}),
     "olmo": ("olmo", {"model.windows": "[0, 3]"}),
