@@ -110,7 +110,7 @@ private:
     return sys::path::parent_path(name).str();
   }
 
-  /// Names of blocks are apart, for parts alone call them; those of the library are apart from those of users.
+  /// A block may have the name of a function or a schedule, and a user's block that of one of the library.
   template <typename T> std::string keyOf(const T *one) {
     bool isBlock = std::is_same_v<T, ModelBlock>;
     StringRef kind = !isBlock ? "" : source.isOfLibrary(one->name.at) ? "library " : "block ";

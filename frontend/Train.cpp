@@ -428,8 +428,7 @@ private:
     if (settings.choose(kind))
       return success();
     std::string all;
-    interleave(
-        kOptimizers, [&](StringRef one) { all += ("`" + one + "(lr = .., ..)`").str(); }, [&] { all += ", "; });
+    interleave(kOptimizers, [&](StringRef one) { all += ("`" + one + "(lr = .., ..)`").str(); }, [&] { all += ", "; });
     return evaluator.fail(at, "expected an optimizer; there are " + all + didYouMean(kind, kOptimizers));
   }
 

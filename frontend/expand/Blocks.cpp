@@ -269,7 +269,7 @@ private:
   LogicalResult bindValues(const ModelBlock *block, const Expr *expr, Text &around, Text &text, StringRef prefix) {
     SmallVector<Expr *> given;
     for (auto [i, operand] : enumerate(expr->operands))
-      if (labelOf(expr, i).text.empty())
+      if (expr->labels[i].text.empty())
         given.push_back(operand);
     if (given.size() != block->values.size())
       return failCall(block, expr->at,
@@ -298,7 +298,7 @@ private:
     for (const Parameter &option : block->parameters)
       text.options.push_back(option.name.text);
     for (size_t i = 0; i < expr->operands.size(); ++i)
-      if (Name label = labelOf(expr, i); !label.text.empty() && !is_contained(text.options, label.text))
+      if (Name label = expr->labels[i]; !label.text.empty() && !is_contained(text.options, label.text))
         return failCall(block, label.at,
                         "block `" + block->name.text + "` has no option `" + label.text + "`" +
                             didYouMean(label.text, text.options) +
@@ -307,10 +307,10 @@ private:
       StringRef name = option.name.text;
       Expr *given = nullptr;
       for (auto [i, operand] : enumerate(expr->operands)) {
-        if (labelOf(expr, i).text != name)
+        if (expr->labels[i].text != name)
           continue;
         if (given)
-          return failCall(block, labelOf(expr, i).at, "`" + name + "` is given twice");
+          return failCall(block, expr->labels[i].at, "`" + name + "` is given twice");
         given = operand;
       }
       if (!given && !option.value)
@@ -322,8 +322,6 @@ private:
     }
     return success();
   }
-
-  static Name labelOf(const Expr *call, size_t i) { return i < call->labels.size() ? call->labels[i] : Name(); }
 
   //===-- Expressions -------------------------------------------------------------------------------------------===//
 
@@ -452,13 +450,7 @@ private:
       return evaluator.fail(condition->at, "`" + condition->text +
                                                "` is a tensor; `if` chooses when the model is compiled, and "
                                                "where(c, x, y) for each element");
-    FailureOr<Value> value = evaluator.evaluate(condition, parameters);
-    if (failed(value))
-      return failure();
-    if (value->asBool())
-      return conditional->operands[*value->asBool() ? 1 : 2];
-    return evaluator.fail(condition->at,
-                          "expected true or false after `if`, got " + value->type() + " " + value->text());
+    return takenBranch(evaluator, conditional, parameters);
   }
 
   FailureOr<Expr *> rewriteName(Expr *expr, Text &text) {
@@ -535,6 +527,21 @@ private:
   SmallVector<ModelBody::Definition> definitions; ///< of the part
 };
 } // namespace
+
+FailureOr<bool> pp::holds(Evaluator &evaluator, const Expr *condition, Scope &parameters, StringRef word) {
+  FailureOr<Value> value = evaluator.evaluate(condition, parameters);
+  if (failed(value))
+    return failure();
+  if (value->asBool())
+    return *value->asBool();
+  return evaluator.fail(condition->at,
+                        "expected true or false after `" + word + "`, got " + value->type() + " " + value->text());
+}
+
+FailureOr<Expr *> pp::takenBranch(Evaluator &evaluator, const Expr *conditional, Scope &parameters) {
+  FailureOr<bool> is = holds(evaluator, conditional->operands[0], parameters, "if");
+  return failed(is) ? FailureOr<Expr *>() : conditional->operands[*is ? 1 : 2];
+}
 
 LogicalResult pp::expandBlocks(Source &source, Evaluator &evaluator, ArrayRef<const ModelBlock *> blocks,
                                Scope &parameters, StringRef prefix, ExpandedModel &expanded) {

@@ -23,6 +23,11 @@ mlir::LogicalResult expandLayers(Source &source, Evaluator &evaluator, const Mod
                                  ExpandedModel &expanded);
 void enterPart(const Model &model, const ModelPart &part, Scope &parameters);
 
+/// Whether a condition behind `word` holds; an error if it is not true or false.
+mlir::FailureOr<bool> holds(Evaluator &evaluator, const Expr *condition, Scope &parameters, StringRef word);
+/// The branch of a conditional that is taken.
+mlir::FailureOr<Expr *> takenBranch(Evaluator &evaluator, const Expr *conditional, Scope &parameters);
+
 /// Puts the text of a block in the place of each call of it, and the value of a name in the place of `{NAME}` in
 /// strings; `prefix` comes in front of the names of weights in checkpoints. A part where this fails is marked wrong;
 /// fails where a weight that parts share is wrong. What is wrong is told.

@@ -114,10 +114,12 @@ private:
     json::Object above, absent;
     for (const Family *one : rules)
       for (const Family::Field &field : one->fields) {
-        FailureOr<Value> value = evaluate(field.absent, scope);
-        if (failed(value))
+        std::optional<Value> value;
+        if (failed(evaluateIfThere(field.absent, value)))
           return failure();
         StringRef name = field.name.text;
+        if (!value || !value->asBool())
+          return fail(field.name.at, "a field beside the model inside is true or false where the file has none");
         known.push_back(name);
         const json::Value *given = config.get(name);
         absent[name] = *value->asBool();

@@ -52,21 +52,9 @@ FailureOr<bool> ModelWeights::reads(const ModelPart &part, StringRef name) {
   return false;
 }
 
-FailureOr<bool> ModelWeights::holds(const Expr *condition, StringRef word) {
-  FailureOr<Value> value = evaluator.evaluate(condition, parameters);
-  if (failed(value))
-    return failure();
-  if (value->asBool())
-    return *value->asBool();
-  return evaluator.fail(condition->at,
-                        "expected true or false after `" + word + "`, got " + value->type() + " " + value->text());
-}
-
 FailureOr<const Expr *> ModelWeights::branch(const Expr *conditional) {
-  FailureOr<bool> is = holds(conditional->operands[0], "if");
-  if (failed(is))
-    return failure();
-  return conditional->operands[*is ? 1 : 2];
+  FailureOr<Expr *> taken = takenBranch(evaluator, conditional, parameters);
+  return failed(taken) ? FailureOr<const Expr *>() : *taken;
 }
 
 LogicalResult ModelWeights::findShared() {
@@ -89,7 +77,7 @@ FailureOr<SmallVector<ModelWeight>> ModelWeights::of(const ModelPart &part) {
   absent.clear();
   auto add = [&](ModelWeight weight) -> LogicalResult {
     const Expr *condition = weight.declared->condition;
-    FailureOr<bool> isThere = condition ? holds(condition, "if") : FailureOr<bool>(true);
+    FailureOr<bool> isThere = condition ? holds(evaluator, condition, parameters, "if") : FailureOr<bool>(true);
     if (failed(isThere))
       return failure();
     if (*isThere)

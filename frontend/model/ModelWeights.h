@@ -39,7 +39,6 @@ public:
 private:
   mlir::FailureOr<bool> reads(const Expr *expr, StringRef name);
   mlir::FailureOr<bool> reads(const ModelPart &part, StringRef name);
-  mlir::FailureOr<bool> holds(const Expr *condition, StringRef word);
   mlir::FailureOr<std::pair<StringRef, double>> initOf(const WeightDeclaration &weight);
   mlir::LogicalResult checkName(const ModelWeight &weight, StringRef name);
 

@@ -300,13 +300,13 @@ struct Family {
     Name name;
     Expr *values;
   };
-  Name name;       ///< the `model_type`; "any": what holds for all families; of `common NAME`: that name
-  bool isCommon = false;   ///< what families that name it behind `with` have, where they say nothing else
+  Name name;             ///< the `model_type`; "any": what holds for all families; of `common NAME`: that name
+  bool isCommon = false; ///< what families that name it behind `with` have, where they say nothing else
   ArrayRef<Name> commons;
   StringRef inside; ///< of `inside FIELD as TYPE at PREFIX`: the field with the model that is trained, ..
   StringRef inner;  ///< .. its model_type where it has none ..
   StringRef prefix; ///< .. and what stands in front of the names of its tensors
-  StringRef lacks; ///< what is missing; the family is refused, and has nothing else
+  StringRef lacks;  ///< what is missing; the family is refused, and has nothing else
   ArrayRef<Field> fields;
   ArrayRef<Only> only;
   ArrayRef<Name> notes; ///< patterns of fields that change nothing

@@ -363,11 +363,7 @@ private:
       else if (take("model"))
         node->call = postfix();
       else if (takeName("arguments"))
-        do {
-          labels.push_back(expectWord());
-          expect("=");
-          arguments.push_back(expression());
-        } while (take(","));
+        labelled(labels, arguments);
       else
         failExpected("`read`, `only`, `note`, `keep`, `let`, `require`, `arguments` or `model`");
     });
@@ -470,11 +466,7 @@ private:
     if (peek(1).is("=")) {
       SmallVector<Name> labels;
       SmallVector<Expr *> values;
-      do {
-        labels.push_back(expectWord());
-        expect("=");
-        values.push_back(expression());
-      } while (take(","));
+      labelled(labels, values);
       made.labels = keep(ArrayRef<Name>(labels));
       made.values = keep(ArrayRef<Expr *>(values));
     } else if (made.name.text == "freeze") {
@@ -487,6 +479,15 @@ private:
       made.value = postfix();
     }
     return made;
+  }
+
+  /// `a = 1, b = 2`.
+  void labelled(SmallVector<Name> &labels, SmallVector<Expr *> &values) {
+    do {
+      labels.push_back(expectWord());
+      expect("=");
+      values.push_back(expression());
+    } while (take(","));
   }
 
   /// `"a", "b"`.
