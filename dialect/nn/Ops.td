@@ -212,8 +212,8 @@ def EmbeddingOp : Nn_ForwardOp<"embedding", ["varying"], [
 def PositionsOp : Nn_ForwardOp<"positions", ["flags", "varying"], [
   Nn_Factors<Nn_PositionsFactors>]> {
   let summary = "row `offset + t` of a table at position t; the tokens give only the shape";
-  let signature = "positions(tokens, table)";
-  let formula = "x[b, t] = table[t]";
+  let signature = "positions(tokens, table, offset = 0)";
+  let formula = "x[b, t] = table[offset + t]";
   let note = "learned positions; the tokens give only the shape";
   let arguments = (ins Nn_Integers:$tokens, Nn_Tensor:$table, Nn_Offset:$offset, Nn_Zigzag:$zigzag);
   let results = (outs Nn_Tensor:$x);

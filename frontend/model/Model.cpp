@@ -1102,6 +1102,10 @@ private:
     if (shape.documents && (name == "attention" || name == "rope"))
       operands.push_back(added[0]);
     if (shape.documents && name == "positions") { // rows of the table by the place in the document
+      auto offset = dyn_cast_or_null<mlir::IntegerAttr>(mlir::NamedAttrList(given).get("offset"));
+      if (offset && offset.getInt() > 0)
+        return evaluator.fail(expr->at, "`positions` with an `offset` is not for `documents = true`, where rows of the "
+                                        "table are places in documents");
       int64_t rows = cast<RankedTensorType>(operands[1].getType()).getDimSize(0);
       if (rows < shape.sequence)
         return evaluator.fail(expr->at, "`positions` expects a table of at least " + Twine(shape.sequence) +

@@ -55,6 +55,7 @@ static constexpr OpAttribute kAttributes[] = {{"embedding", "pad", OpAttribute::
                                               {"attention", "softcap", OpAttribute::Limit, false},
                                               {"attention", "dropout", OpAttribute::Limit, false},
                                               {"gelu", "exact", OpAttribute::Flag, false},
+                                              {"positions", "offset", OpAttribute::Natural, false},
                                               {"split", "parts", OpAttribute::Runs, true},
                                               {"split", "periods", OpAttribute::Count, false},
                                               {"rmsnorm", "plus", OpAttribute::Natural, false},

@@ -71,10 +71,11 @@ private:
     return made;
   }
 
-  /// The name and the parameters, which a training program and a cluster may lack.
+  /// The name and the parameters, which a training program and a cluster may lack; theirs may be a reserved word, as the
+  /// name of the family `opt` is.
   void head(Declaration &into, bool roles, bool isOptional) {
     unsigned before = mishaps;
-    into.name = expectName();
+    into.name = isOptional ? expectWord() : expectName();
     if (!isOptional || at("("))
       into.parameters = parameters(roles);
     into.isHeadWrong = mishaps != before;

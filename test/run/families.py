@@ -19,6 +19,9 @@ GPT2 = dict(model_type="gpt2", n_embd=20, n_head=2, n_layer=LAYERS, n_positions=
 GPTJ = dict(model_type="gptj", n_embd=20, n_head=2, n_layer=LAYERS, n_positions=32, vocab_size=256, rotary_dim=6)
 NEO = dict(model_type="gpt_neo", hidden_size=20, num_heads=2, num_layers=LAYERS, vocab_size=256, window_size=5,
            max_position_embeddings=32, attention_types=[[["global", "local"], 2]])
+OPT = dict(model_type="opt", hidden_size=20, word_embed_proj_dim=20, num_attention_heads=2, num_hidden_layers=LAYERS,
+           vocab_size=256, ffn_dim=33, max_position_embeddings=128, dropout=0.0, pad_token_id=1, bos_token_id=None,
+           eos_token_id=None)
 BIGCODE = GPT2 | dict(model_type="gpt_bigcode", n_embd=24, n_head=4)
 FALCON = dict(model_type="falcon", hidden_size=20, num_attention_heads=2) | COMMON
 
@@ -261,6 +264,8 @@ VARIANTS = {
     "gpt_neo_exact": NEO | dict(intermediate_size=33, activation_function="gelu", tie_word_embeddings=False,
                                 window_size=3, attention_types=[[["local"], 3], [["global"], 1]],
                                 layer_norm_epsilon=1e-4),
+    "opt": OPT,
+    "opt_untied": OPT | dict(tie_word_embeddings=False, enable_bias=False, activation_function="gelu", ffn_dim=30),
     "gpt_bigcode": BIGCODE,
     "gpt_bigcode_heads": BIGCODE | dict(multi_query=False, n_inner=33, activation_function="gelu",
                                         scale_attn_weights=False, tie_word_embeddings=False, layer_norm_epsilon=1e-4),
