@@ -1,0 +1,127 @@
+"""Trains folders of some 100 MB in bf16 for ten steps: under zb_v on four ranks, and on tensor 2 x data 2."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: at_size.py PP_COMPILE FOLDER [NAME..]     names of zoo.py, or `all`; without any, one of each file of models
+# The models are those of the zoo with twice the layers and longer rows; their weights are pp's own at the start. Both
+# programs read the same text, so that their losses differ by rounding alone. The planned bytes of each rank are the used
+# ones, the saved folder has the tensors of the one that was read, and where there is torch, the first loss is that of
+# transformers.
+import json, math, os, re, shutil, struct, sys
+import check_hf, harness, zoo
+
+FACTORS = dict.fromkeys((
+    "hidden_size", "n_embd", "intermediate_size", "n_inner", "ffn_dim", "num_attention_heads", "n_head", "num_heads",
+    "num_key_value_heads", "num_kv_heads", "moe_intermediate_size", "shared_expert_intermediate_size",
+    "shared_intermediate_size", "word_embed_proj_dim", "dim_model_base", "q_lora_rank", "kv_lora_rank"), 16)
+FACTORS |= dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers"), 2)
+VOCABULARY, SEQUENCE, SEQUENCES, STEPS = 64010, 16, 8, 10
+LEAST, MOST = 80 << 20, 250 << 20  # bytes of a folder's weights
+ROUNDING = 2e-2  # of a loss in bf16, relative
+ONE_OF_EACH_FILE = ("llama", "gemma3_text", "olmo2", "phi3", "gpt2", "gpt_neox", "gpt_neo", "opt", "falcon", "cohere2",
+                    "mixtral", "qwen3_moe", "olmoe", "glm4_moe", "qwen2_moe", "afmoe")
+WAYS = {"zb_v on 4 ranks": ("zb_v.pipe:zb_v", 4, ["ranks=4", f"microbatches={SEQUENCES}"]),
+        "tensor 2 x data 2": ("single.pipe", 4, [f"microbatches={SEQUENCES // 2}", "mesh.tensor=2", "mesh.data=2"])}
+
+
+def grown(fields):
+    """The fields of a larger model; a list with an entry for each layer is said twice."""
+    larger = {}
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            value = grown(value)
+        elif isinstance(value, list) and len(value) == zoo.LAYERS:
+            value = value * 2
+        elif name in FACTORS and isinstance(value, int):
+            value = value * FACTORS[name]
+        larger[name] = VOCABULARY if name == "vocab_size" else value
+    return larger
+
+
+def header(path):
+    with open(path, "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        tensors = json.loads(file.read(length))
+    return {name: (entry["dtype"], entry["shape"]) for name, entry in tensors.items() if name != "__metadata__"}
+
+
+class Sizes:
+    def __init__(self, compiler, folder):
+        self.compiler, self.folder, self.text = compiler, folder, harness.write_text(folder)
+
+    def compile(self, place, name, schedule, defines):
+        program = os.path.join(self.folder, name)
+        words = [word for define in (*defines, "data.microbatch=1", f"data.sequence={SEQUENCE}", "optimizer.warmup=0",
+                                     "optimizer.lr=1e-4") for word in ("-D", define)]
+        harness.call([self.compiler, f"--from-hf={place}", f"--schedule=std/{schedule}", *words, "-o", program])
+        return program
+
+    def make(self, name):
+        """A folder with weights."""
+        kind, fields = zoo.sizes(name)[1]
+        place = os.path.join(self.folder, name)
+        shutil.rmtree(place, ignore_errors=True)
+        os.makedirs(place)
+        with open(os.path.join(place, "config.json"), "w") as file:
+            json.dump({"model_type": kind} | grown(fields) | {"dtype": "bfloat16"}, file)
+        program = self.compile(place, "one", "single.pipe", ["microbatches=1"])
+        saved = os.path.join(self.folder, "saved")
+        harness.call([program, "--in-process", "--init", "--data", self.text, "--steps", "1", "--lr", "0", "--save",
+                      saved])
+        os.rename(os.path.join(saved, "model.safetensors"), os.path.join(place, "model.safetensors"))
+        return place
+
+    def train(self, place, way):
+        """The losses; what was promised holds."""
+        schedule, ranks, defines = WAYS[way]
+        program, log, saved = self.compile(place, "many", schedule, defines), place + ".log", place + ".saved"
+        shutil.rmtree(saved, ignore_errors=True)
+        said = harness.call([*harness.launch(program, ranks, "mpi"), "--data", self.text, "--steps", str(STEPS), "--log",
+                             log, "--save", saved], timeout=1800).stdout
+        rows = [line.split()[:3] for line in said.splitlines() if re.match(r" *\d+ +\d+ +\d+ ", line)]
+        assert len(rows) == ranks and all(planned == used for _, planned, used in rows), f"planned is not used: {rows}"
+        weights = "model.safetensors"
+        assert header(os.path.join(saved, weights)) == header(os.path.join(place, weights)), "other tensors are saved"
+        with open(os.path.join(saved, "config.json")) as ours, open(os.path.join(place, "config.json")) as theirs:
+            assert ours.read() == theirs.read(), "another config.json is saved"
+        losses = [line["loss"] for line in harness.read_log(log)]
+        assert len(losses) == STEPS and all(map(math.isfinite, losses)) and losses[-1] < losses[0], f"losses: {losses}"
+        shutil.rmtree(saved)
+        return losses
+
+    def theirs(self, place):
+        """transformers' loss of the first step."""
+        torch, _ = check_hf.tool().make_f64()
+        reference = check_hf.tool().Reference(place)
+        with open(self.text, "rb") as file:
+            tokens = list(file.read(SEQUENCES * SEQUENCE + 1))
+        with torch.no_grad():
+            return reference.loss(tokens, SEQUENCES, SEQUENCE, 0).item()
+
+    def check(self, name):
+        place = self.make(name)
+        size = os.path.getsize(os.path.join(place, "model.safetensors"))
+        assert LEAST < size < MOST, f"the weights have {size} bytes"
+        losses = {way: self.train(place, way) for way in WAYS}
+        if check_hf.HAS_TORCH:
+            losses["transformers"] = [self.theirs(place)]
+        first = losses["zb_v on 4 ranks"]
+        for way, others in losses.items():
+            far = harness.drift(others, first[:len(others)])
+            assert far < ROUNDING, f"{way}: losses {others} are {far:.1e} from {first}"
+            print(f"     {name}: {size >> 20} MiB, {way}: {' '.join(f'{loss:.4f}' for loss in others)}", flush=True)
+        shutil.rmtree(place)
+
+
+def main():
+    compiler, folder, *names = sys.argv[1:]
+    os.makedirs(folder, exist_ok=True)
+    sizes, tally, read = Sizes(compiler, folder), harness.Tally(), check_hf.families_read()
+    if names == ["all"]:
+        names = [name for name in zoo.NAMES if zoo.sizes(name)[0][0] in read]
+    for name in names or ONE_OF_EACH_FILE:
+        tally.attempt(name, sizes.check, name)
+    return tally.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
