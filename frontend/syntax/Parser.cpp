@@ -71,8 +71,8 @@ private:
     return made;
   }
 
-  /// The name and the parameters, which a training program and a cluster may lack; theirs may be a reserved word, as the
-  /// name of the family `opt` is.
+  /// The name and the parameters, which a training program and a cluster may lack; their name may be a reserved word,
+  /// as that of the family `opt` is.
   void head(Declaration &into, bool roles, bool isOptional) {
     unsigned before = mishaps;
     into.name = isOptional ? expectWord() : expectName();

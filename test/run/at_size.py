@@ -3,8 +3,8 @@
 #
 # usage: at_size.py PP_COMPILE FOLDER [NAME..]     names of zoo.py, or `all`; without any, one of each file of models
 # The models are those of the zoo with twice the layers and longer rows; their weights are pp's own at the start. Both
-# programs read the same text, so that their losses differ by rounding alone. The planned bytes of each rank are the used
-# ones, the saved folder has the tensors of the one that was read, and where there is torch, the first loss is that of
+# programs read the same text, so that their losses differ by rounding alone. The planned bytes of each rank are those
+# used, the saved folder has the tensors of the one that was read, and where there is torch, the first loss is that of
 # transformers.
 import json, math, os, re, shutil, struct, sys
 import check_hf, harness, zoo
@@ -75,8 +75,8 @@ class Sizes:
         schedule, ranks, defines = WAYS[way]
         program, log, saved = self.compile(place, "many", schedule, defines), place + ".log", place + ".saved"
         shutil.rmtree(saved, ignore_errors=True)
-        said = harness.call([*harness.launch(program, ranks, "mpi"), "--data", self.text, "--steps", str(STEPS), "--log",
-                             log, "--save", saved], timeout=1800).stdout
+        words = ["--data", self.text, "--steps", str(STEPS), "--log", log, "--save", saved]
+        said = harness.call([*harness.launch(program, ranks, "mpi"), *words], timeout=1800).stdout
         rows = [line.split()[:3] for line in said.splitlines() if re.match(r" *\d+ +\d+ +\d+ ", line)]
         assert len(rows) == ranks and all(planned == used for _, planned, used in rows), f"planned is not used: {rows}"
         weights = "model.safetensors"
@@ -84,7 +84,8 @@ class Sizes:
         with open(os.path.join(saved, "config.json")) as ours, open(os.path.join(place, "config.json")) as theirs:
             assert ours.read() == theirs.read(), "another config.json is saved"
         losses = [line["loss"] for line in harness.read_log(log)]
-        assert len(losses) == STEPS and all(map(math.isfinite, losses)) and losses[-1] < losses[0], f"losses: {losses}"
+        assert len(losses) == STEPS and all(map(math.isfinite, losses)), f"losses: {losses}"
+        assert losses[-1] < losses[0], f"nothing is learned: {losses}"
         shutil.rmtree(saved)
         return losses
 
