@@ -285,6 +285,8 @@ FormedOr ModelFormulas::reduce(const Expr *expr, Formed x, int64_t heads) {
 FormedOr ModelFormulas::byHeads(const Expr *expr, Formed x, int64_t heads) {
   const nn::Formula::Term term = formula.at(x.value);
   bool isWeight = term.axes == Along::width, every = expr->name == "every_head";
+  if (every && term.op == Element::leaf && term.axes == 0)
+    return evaluator.fail(expr->at, "`" + x.text + "` is one number, which every head has without `every_head`");
   if (term.op != Element::leaf || !(isWeight || (!every && isFull(x))))
     return evaluator.fail(expr->at, "`" + expr->name + "` expects a weight of one dimension" +
                                         (every ? "" : " or a tensor") + ", got `" + x.text + "`");
