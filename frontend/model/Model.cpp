@@ -439,6 +439,9 @@ private:
   LogicalResult checkNoLoss(const Expr *expr, mlir::Value value) {
     if (!losses.isLoss(value))
       return success();
+    if (expr->kind == Expr::Call && functionOf(expr))
+      return evaluator.fail(expr->at, "a loss that a function gives is named before it is used: `let loss = " +
+                                          expr->text + "`");
     return evaluator.fail(expr->at, "`" + expr->text +
                                         "` is a loss; it can only be multiplied by a number, added to a " +
                                         "loss, or returned");
