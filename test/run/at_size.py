@@ -9,11 +9,6 @@
 import json, math, os, re, shutil, struct, sys
 import check_hf, harness, zoo
 
-FACTORS = dict.fromkeys((
-    "hidden_size", "n_embd", "intermediate_size", "n_inner", "ffn_dim", "num_attention_heads", "n_head", "num_heads",
-    "num_key_value_heads", "num_kv_heads", "moe_intermediate_size", "shared_expert_intermediate_size",
-    "shared_intermediate_size", "word_embed_proj_dim", "dim_model_base", "q_lora_rank", "kv_lora_rank"), 16)
-FACTORS |= dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers"), 2)
 VOCABULARY, SEQUENCE, SEQUENCES, STEPS = 64010, 16, 8, 10
 LEAST, MOST = 80 << 20, 250 << 20  # bytes of a folder's weights
 ROUNDING = 2e-2  # of a loss in bf16, relative
@@ -21,20 +16,6 @@ ONE_OF_EACH_FILE = ("llama", "gemma3_text", "olmo2", "phi3", "gpt2", "gpt_neox",
                     "mixtral", "qwen3_moe", "olmoe", "glm4_moe", "qwen2_moe", "afmoe")
 WAYS = {"zb_v on 4 ranks": ("zb_v.pipe:zb_v", 4, ["ranks=4", f"microbatches={SEQUENCES}"]),
         "tensor 2 x data 2": ("single.pipe", 4, [f"microbatches={SEQUENCES // 2}", "mesh.tensor=2", "mesh.data=2"])}
-
-
-def grown(fields):
-    """The fields of a larger model; a list with an entry for each layer is said twice."""
-    larger = {}
-    for name, value in fields.items():
-        if isinstance(value, dict):
-            value = grown(value)
-        elif isinstance(value, list) and len(value) == zoo.LAYERS:
-            value = value * 2
-        elif name in FACTORS and isinstance(value, int):
-            value = value * FACTORS[name]
-        larger[name] = VOCABULARY if name == "vocab_size" else value
-    return larger
 
 
 def header(path):
@@ -62,7 +43,7 @@ class Sizes:
         shutil.rmtree(place, ignore_errors=True)
         os.makedirs(place)
         with open(os.path.join(place, "config.json"), "w") as file:
-            json.dump({"model_type": kind} | grown(fields) | {"dtype": "bfloat16"}, file)
+            json.dump({"model_type": kind} | zoo.grown(fields, 16, 2, VOCABULARY) | {"dtype": "bfloat16"}, file)
         program = self.compile(place, "one", "single.pipe", ["microbatches=1"])
         saved = os.path.join(self.folder, "saved")
         harness.call([program, "--in-process", "--init", "--data", self.text, "--steps", "1", "--lr", "0", "--save",

@@ -3,6 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: check_hf.py PP_COMPILE FOLDER [NAME..]     a NAME of zoo.py, `verdicts` or `refusals`
+#        check_hf.py PP_COMPILE FOLDER --ways [NAME..]
+# --ways: the second size by other schedules and on meshes, where it may be refused with one of four reasons.
 # The folders have random weights. Each is made in two sizes; the config.json of the first one has all fields, as
 # transformers writes it, that of the second one only those that zoo.py names. Without torch the script ends with 77.
 import contextlib, importlib.util, io, json, os, re, shutil, stat, sys
@@ -48,6 +50,18 @@ sys.path.insert(0, {run!r})
 import harness
 here, real, TENSOR = os.path.dirname(sys.argv[0]), sys.argv[0] + ".real", {tensor!r}
 {what}"""
+# Schedules, then meshes of two; all of twice the widths and heads, so that two devices divide them.
+WAYS = {
+    "zb_v": ("zb_v.pipe:zb_v", "microbatches=4"), "weipipe": ("weipipe.pipe:weipipe_interleave",),
+    "slimpipe": ("slimpipe.pipe", "slices=4"), "fsdp": ("fsdp.pipe",), "tawpipe": ("tawpipe.pipe",),
+    "helixpipe": ("helixpipe.pipe", "microbatches=4"), "dualpipe_v": ("dualpipev.pipe", "microbatches=4"),
+    "tensor": ("1f1b.pipe", "mesh.tensor=2"), "sequence": ("1f1b.pipe", "mesh.tensor=2", "mesh.sequence=true"),
+    "context": ("1f1b.pipe", "mesh.context=2"), "data": ("1f1b.pipe", "mesh.data=2", "mesh.zero=1"),
+    "expert": ("1f1b.pipe", "mesh.data=2", "mesh.expert=2")}
+# docs/meshes.md: uneven runs of columns, and experts that are none; docs/schedules.md: a table with a bias in SlimPipe.
+MAY_REFUSE = {"expert": "the model has no experts|does not divide",
+              "tensor": "`split` in part `qkv` has no rule", "sequence": "`split` in part `qkv` has no rule",
+              "slimpipe": "nothing in it can be cut by the vocabulary"}
 
 
 def tool():
@@ -119,6 +133,17 @@ def check_family(tally, checker, name):
     for place in checker.sizes(name):
         code, out, errors = checker.check(place)
         tally.check(code == 0, f"{os.path.basename(place):20} {last_line(out) if code < 2 else errors.strip()}")
+
+
+def check_ways(tally, checker, name):
+    kind, fields = zoo.sizes(name)[1]
+    place = checker.write(f"{name}.twice", kind, zoo.grown(fields, 2, vocabulary=422))
+    for way, (schedule, *defines) in WAYS.items():
+        code, out, errors = checker.check(place, f"--schedule=std/{schedule}", *(word for define in defines
+                                                                                for word in ("-D", define)))
+        may = code == 2 and way in MAY_REFUSE and re.search(MAY_REFUSE[way], errors)
+        said = last_line(out) if code < 2 else "refused: " + may[0] if may else errors.strip()
+        tally.check(code == 0 or may, f"{name:16} {way:10} {said}")
 
 
 def check_verdicts(tally, checker):
@@ -209,18 +234,22 @@ def check_refusals(tally, checker):
 
 def main():
     compiler, folder, *chosen = sys.argv[1:]
+    ways = chosen[:1] == ["--ways"]
+    chosen = chosen[ways:]
     if not HAS_TORCH:
         print("no torch or no transformers: nothing is judged")
         return 77
     os.makedirs(folder, exist_ok=True)
     checker, tally, read = Checker(compiler, folder), harness.Tally(), families_read()
     kinds = {name: zoo.sizes(name)[0][0] for name in zoo.NAMES}
-    if not chosen:
+    if not chosen and not ways:
         tally.check(read <= set(kinds.values()), f"the zoo has all {len(read)} families that are read; "
                     f"it lacks {sorted(read - set(kinds.values()))}")
     for name, kind in kinds.items():
         if name in chosen or not chosen and kind in read:
-            check_family(tally, checker, name)
+            (check_ways if ways else check_family)(tally, checker, name)
+    if ways:
+        return tally.close()
     if not chosen or "verdicts" in chosen:
         check_verdicts(tally, checker)
         check_weights(tally, checker)

@@ -53,6 +53,27 @@ SECOND = {
     "qwen2_moe": dict(norm_topk_prob=True, tie_word_embeddings=True),
 }
 
+WIDTHS = {"hidden_size", "n_embd", "intermediate_size", "n_inner", "ffn_dim", "num_attention_heads", "n_head",
+          "num_heads", "num_key_value_heads", "num_kv_heads", "moe_intermediate_size",
+          "shared_expert_intermediate_size", "shared_intermediate_size", "word_embed_proj_dim", "dim_model_base",
+          "q_lora_rank", "kv_lora_rank"}
+
+
+def grown(fields, wider, deeper=1, vocabulary=None):
+    """The fields of a model with so many times the widths, heads and layers; heads keep their width."""
+    larger = {}
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            value = grown(value, wider, deeper, vocabulary)
+        elif isinstance(value, list) and len(value) == LAYERS:
+            value = value * deeper
+        elif isinstance(value, int) and name in ("num_hidden_layers", "n_layer", "num_layers"):
+            value = value * deeper
+        elif isinstance(value, int) and name in WIDTHS:
+            value = value * wider
+        larger[name] = vocabulary if name == "vocab_size" and vocabulary else value
+    return larger
+
 
 def families(s):
     """name -> (model_type, fields) of one size."""
