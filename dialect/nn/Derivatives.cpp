@@ -182,27 +182,38 @@ LogicalResult pp::nn::SplitOp::differentiate(Gradients &gradients) {
   int64_t total = cast<RankedTensorType>(getX().getType()).getShape().back();
   int64_t start = 0;
   Value placed;
-  if (llvm::none_of(getColumns(), [&](Value value) { return gradients.get(value); }))
-    return success();
-  for (auto [i, width] : llvm::enumerate(runWidths())) {
-    Value gradient = gradients.get(getColumns()[i]);
-    if (!gradient)
-      return emitError("result ") << i << " of `split` is read by nothing; its gradient would be missing";
-    placed = gradients.builder.create<PlaceColumnsOp>(getLoc(), gradient, placed, start, total, getPeriods());
+  bool lacks = !llvm::all_of(getColumns(), [&](Value value) { return gradients.get(value); }); // what nothing reads
+  for (auto [column, width] : llvm::zip(getColumns(), runWidths())) {
+    if (Value gradient = gradients.get(column))
+      placed = gradients.builder.create<PlaceColumnsOp>(getLoc(), gradient, placed, start, total, getPeriods(),
+                                                        /*shared=*/false, /*zeros=*/lacks && !placed);
     start += width;
   }
-  gradients.add(getLoc(), getX(), placed);
+  if (placed)
+    gradients.add(getLoc(), getX(), placed);
   return success();
 }
 
 LogicalResult ConcatOp::differentiate(Gradients &gradients) {
   Value dz = gradients.get(getZ());
-  int64_t start = 0;
-  for (Value part : dz ? getOperands() : OperandRange(getOperands().take_front(0))) {
-    int64_t width = cast<RankedTensorType>(part.getType()).getShape().back();
-    gradients.add(getLoc(), part, gradients.builder.create<SliceColumnsOp>(getLoc(), dz, start, width, /*periods=*/1));
-    start += width;
-  }
+  if (!dz)
+    return success();
+  OpBuilder &builder = gradients.builder;
+  auto periods = static_cast<int64_t>(getPeriods());
+  int64_t x = cast<RankedTensorType>(getX().getType()).getShape().back() / periods;
+  int64_t y = cast<RankedTensorType>(dz.getType()).getShape().back() / periods - x;
+  gradients.add(getLoc(), getX(), builder.create<SliceColumnsOp>(getLoc(), dz, 0, x, periods));
+  gradients.add(getLoc(), getY(),
+                getShared() ? builder.create<SumColumnsOp>(getLoc(), dz, x, y, periods).getY()
+                            : builder.create<SliceColumnsOp>(getLoc(), dz, x, y, periods).getY());
+  return success();
+}
+
+LogicalResult PadOp::differentiate(Gradients &gradients) {
+  auto periods = static_cast<int64_t>(getPeriods());
+  int64_t width = cast<RankedTensorType>(getX().getType()).getShape().back() / periods;
+  if (Value dz = gradients.get(getZ()))
+    gradients.add(getLoc(), getX(), gradients.builder.create<SliceColumnsOp>(getLoc(), dz, 0, width, periods));
   return success();
 }
 

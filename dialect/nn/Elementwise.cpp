@@ -163,6 +163,13 @@ SmallVector<Varying> DropoutOp::varying() { return TwoRuns(*this, getX()).varyin
 SmallVector<double> DropoutOp::params() { return {getRate().convertToDouble()}; }
 double DropoutOp::flops() { return 15.0 * elementsOf(getX()); }
 
+static LogicalResult checkPeriods(Check check, StringRef name, Value x, int64_t periods) {
+  if (periods >= 1 && widthOf(x) % periods == 0)
+    return success();
+  return emitOptionalError(check.loc, "`", check.op, "` expects ", name, "'s width to be a multiple of ", periods,
+                           " periods, got ", widthOf(x));
+}
+
 INFER(pp::nn::SplitOp) {
   Check check{"split", loc};
   if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())))
@@ -170,8 +177,8 @@ INFER(pp::nn::SplitOp) {
   int64_t periods = a.getPeriods(), width = widthOf(a.getX());
   if (a.getParts().has_value() == a.getWidths().has_value())
     return emitOptionalError(loc, "`split` expects a number of parts, or widths");
-  if (periods < 1 || width % periods != 0)
-    return emitOptionalError(loc, "`split` expects x's width to be a multiple of ", periods, " periods, got ", width);
+  if (failed(checkPeriods(check, "x", a.getX(), periods)))
+    return failure();
   if (a.getParts()) {
     int64_t parts = *a.getParts();
     if (parts <= 0 || width / periods % parts != 0)
@@ -205,7 +212,23 @@ INFER(ConcatOp) {
   auto x = tensorOf(a.getX()), y = tensorOf(a.getY());
   if (x.getShape().drop_back() != y.getShape().drop_back() || x.getElementType() != y.getElementType())
     return emitOptionalError(loc, "`concat` expects the same rows in x and y, got ", x, " and ", y);
-  types.push_back(withWidth(a.getX(), widthOf(a.getX()) + widthOf(a.getY())));
+  int64_t periods = a.getPeriods(), times = a.getShared() ? periods : 1;
+  if (failed(checkPeriods(check, "x", a.getX(), periods)) ||
+      (!a.getShared() && failed(checkPeriods(check, "y", a.getY(), periods))))
+    return failure();
+  types.push_back(withWidth(a.getX(), widthOf(a.getX()) + times * widthOf(a.getY())));
+  return success();
+}
+
+INFER(PadOp) {
+  Check check{"pad", loc};
+  int64_t columns = a.getColumns(), periods = a.getPeriods();
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())) ||
+      failed(checkPeriods(check, "x", a.getX(), periods)))
+    return failure();
+  if (columns < 1)
+    return emitOptionalError(loc, "`pad` expects at least 1 column, got ", columns);
+  types.push_back(withWidth(a.getX(), widthOf(a.getX()) + periods * columns));
   return success();
 }
 
@@ -279,6 +302,15 @@ INFER(SliceColumnsOp) {
   return success();
 }
 
+INFER(SumColumnsOp) {
+  Check check{"sum_columns", loc};
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())) ||
+      failed(checkColumns(check, a.getStart(), a.getWidth(), widthOf(a.getX()), a.getPeriods())))
+    return failure();
+  types.push_back(withWidth(a.getX(), a.getWidth()));
+  return success();
+}
+
 INFER(SliceElementsOp) {
   Check check{"slice_elements", loc};
   if (failed(check.operands(a, 1, 1)))
@@ -295,12 +327,12 @@ INFER(PlaceColumnsOp) {
   Check check{"place_columns", loc};
   if (failed(check.operands(a, 1, 2)))
     return failure();
-  int64_t periods = a.getPeriods(), width = widthOf(a.getX());
-  if (periods < 1 || width % periods != 0)
-    return emitOptionalError(loc, "`place_columns` expects a width that is a multiple of ", periods, " periods, got ",
-                             width);
-  if (failed(checkColumns(check, a.getStart(), width / periods, a.getTotal(), periods)))
+  int64_t periods = a.getPeriods(), runs = a.getShared() ? 1 : periods;
+  if (failed(checkPeriods(check, "x", a.getX(), runs)) ||
+      failed(checkColumns(check, a.getStart(), widthOf(a.getX()) / runs, a.getTotal(), periods)))
     return failure();
+  if (a.getZeros() && a.getAcc())
+    return emitOptionalError(loc, "`place_columns` has `zeros` or `acc`, not both");
   types.push_back(withWidth(a.getX(), a.getTotal()));
   return check.into(a.getAcc(), types[0]);
 }
@@ -403,6 +435,13 @@ Dims SliceColumnsOp::dims() {
           static_cast<int64_t>(getWidth())};
 }
 double SliceColumnsOp::flops() { return 0; }
+StringRef SumColumnsOp::kernelName() { return "sum_heads"; }
+Dims SumColumnsOp::dims() {
+  auto periods = static_cast<int64_t>(getPeriods());
+  return {rowsOf(getX()), static_cast<int64_t>(getWidth()), periods, widthOf(getX()) / periods,
+          static_cast<int64_t>(getStart())};
+}
+double SumColumnsOp::flops() { return elementsOf(getY()) * static_cast<double>(getPeriods()); }
 StringRef SliceElementsOp::kernelName() { return "slice_columns"; } // of one long row
 Dims SliceElementsOp::dims() {
   return {1, elementsOf(getX()), static_cast<int64_t>(getStart()), static_cast<int64_t>(getCount())};
@@ -410,9 +449,11 @@ Dims SliceElementsOp::dims() {
 double SliceElementsOp::flops() { return 0; }
 Dims PlaceColumnsOp::dims() {
   auto periods = static_cast<int64_t>(getPeriods());
+  int64_t times = getShared() ? periods : 1;
   return {rowsOf(getX()) * periods, static_cast<int64_t>(getTotal()) / periods, static_cast<int64_t>(getStart()),
-          widthOf(getX()) / periods};
+          widthOf(getX()) / (periods / times), times};
 }
+Flags PlaceColumnsOp::flags() { return flagsOf({{"zeros", getZeros()}}); }
 double PlaceColumnsOp::flops() { return 0; }
 
 Dims CopyOp::dims() { return {elementsOf(getX())}; }

@@ -166,7 +166,11 @@ template <typename Op> static Dims dimsOfCopies(Op op, Value few) {
 }
 Dims RepeatHeadsOp::dims() { return dimsOfCopies(*this, getX()); }
 double RepeatHeadsOp::flops() { return 0; }
-Dims SumHeadsOp::dims() { return dimsOfCopies(*this, getY()); }
+Dims SumHeadsOp::dims() {
+  Dims dims = dimsOfCopies(*this, getY());
+  dims.append({dims[1], 0});
+  return dims;
+}
 double SumHeadsOp::flops() { return elementsOf(getX()); }
 
 INFER(TakePieceOp) {
@@ -193,7 +197,7 @@ Dims TakePieceOp::dims() { return {1, widthOf(getX()), 0, widthOf(getY())}; }
 double TakePieceOp::flops() { return 0; }
 SmallVector<Varying> TakePieceOp::varying() { return {{2, getAxes(), widthOf(getY())}}; }
 StringRef PlacePieceOp::kernelName() { return "place_columns"; }
-Dims PlacePieceOp::dims() { return {1, widthOf(getY()), 0, widthOf(getX())}; }
+Dims PlacePieceOp::dims() { return {1, widthOf(getY()), 0, widthOf(getX()), 1}; }
 double PlacePieceOp::flops() { return 0; }
 SmallVector<Varying> PlacePieceOp::varying() { return {{2, getAxes(), widthOf(getX())}}; }
 

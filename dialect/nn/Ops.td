@@ -359,14 +359,31 @@ def SplitOp : Nn_Op<"split", [
 
 def ConcatOp : Nn_Op<"concat", [
   DeclareOpInterfaceMethods<Nn_Differentiable>,
-  Nn_Factors<"x: b s c!, y: b s d! -> z: b s e! ; linear">]> {
-  let summary = "the columns of x, and behind them those of y";
-  let signature = "concat(x, y)";
+  Nn_Factors<"x: b s c!, y: b s d! -> z: b s e! ; linear", [
+    Nn_When<"getPeriods() > 1 && getShared()", "x: b s (p a!), y: b s d! -> z: b s (p e!) ; linear">,
+    Nn_When<"getPeriods() > 1", "x: b s (p a!), y: b s (p d!) -> z: b s (p e!) ; linear">]>]> {
+  let summary = "the columns of x, and behind them those of y, in each of `periods` runs; `shared`: y is one run";
+  let signature = "concat(x, y, periods = 1, shared = false)";
   let formula = "z = [x, y]";
-  let note = "columns side by side";
-  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$y);
+  let note = "columns side by side; with `periods`, behind each of so many equal runs of columns of x stands its part "
+             "of y, and with `shared = true` all of y";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$y, Nn_Once:$periods, Nn_Flag:$shared);
   let results = (outs Nn_Tensor:$z);
   let assemblyFormat = "$x `,` $y attr-dict `:` functional-type(operands, results)";
+}
+
+def PadOp : Nn_Op<"pad", [
+  DeclareOpInterfaceMethods<Nn_Differentiable>,
+  Nn_Factors<"x: b s c! -> z: b s e! ; linear", [
+    Nn_When<"getPeriods() > 1", "x: b s (p a!) -> z: b s (p e!) ; linear">]>]> {
+  let summary = "the columns of x, and `columns` zeros behind each of `periods` equal runs of them";
+  let signature = "pad(x, columns = .., periods = 1)";
+  let formula = "z = [x, 0]";
+  let note = "`columns` zeros behind the columns of x, or behind each of `periods` equal runs of them; also written "
+             "`pad(x, 3)`";
+  let arguments = (ins Nn_Tensor:$x, I64Attr:$columns, Nn_Once:$periods);
+  let results = (outs Nn_Tensor:$z);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
 def SplitRowsOp : Nn_Op<"split_rows", [
@@ -516,6 +533,15 @@ def SliceColumnsOp : Nn_KernelOp<"slice_columns", [], [
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
+def SumColumnsOp : Nn_KernelOp<"sum_columns", ["kernelName"], [
+  Nn_Factors<"x: b s c! -> y: b s d! ; linear", [
+    Nn_When<"getPeriods() > 1", "x: b s (p a!) -> y: b s d! ; linear">]>]> {
+  let summary = "the sum over `periods` equal runs of columns of x of their columns [start, start + width)";
+  let arguments = (ins Nn_Tensor:$x, I64Attr:$start, I64Attr:$width, Nn_Once:$periods);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+}
+
 def SliceElementsOp : Nn_KernelOp<"slice_elements", ["kernelName"]> {
   let summary = "elements [start, start + count) of x in row-major order, as a tensor of one dimension";
   let arguments = (ins Nn_Tensor:$x, I64Attr:$start, I64Attr:$count);
@@ -523,13 +549,15 @@ def SliceElementsOp : Nn_KernelOp<"slice_elements", ["kernelName"]> {
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
-def PlaceColumnsOp : Nn_AccOp<"place_columns", [], [
+def PlaceColumnsOp : Nn_AccOp<"place_columns", ["flags"], [
   Nn_Factors<"x: b s d!, acc: b s c! -> y=acc: b s c! ; linear", [
+    Nn_When<"getPeriods() > 1 && getShared()", "x: b s d!, acc: b s (p a!) -> y=acc: b s (p a!) ; linear">,
     Nn_When<"getPeriods() > 1", "x: b s (p d!), acc: b s (p a!) -> y=acc: b s (p a!) ; linear">,
     Nn_When<"areEqualRuns(getY(), getX(), getStart())", "x: b s c, acc: b s (* c) -> y=acc: b s (* c) ; linear">]>]> {
-  let summary = "a tensor `total` wide with x from column `start` on, in each of `periods` equal runs its share of x; "
-                "the rest is that of `acc`, undefined without it";
-  let arguments = (ins Nn_Tensor:$x, Optional<Nn_Tensor>:$acc, I64Attr:$start, I64Attr:$total, Nn_Once:$periods);
+  let summary = "a tensor `total` wide with x from column `start` on, in each of `periods` equal runs its share of x, "
+                "or all of it if `shared`; the rest is that of `acc`; without it 0 if `zeros`, else undefined";
+  let arguments = (ins Nn_Tensor:$x, Optional<Nn_Tensor>:$acc, I64Attr:$start, I64Attr:$total, Nn_Once:$periods,
+                       Nn_Flag:$shared, Nn_Flag:$zeros);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }

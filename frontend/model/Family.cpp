@@ -424,6 +424,9 @@ private:
       FailureOr<std::string> value = failure();
       if (argument->kind == Expr::Call && argument->name == "rope_table") {
         value = ropeTable(argument);
+      } else if (argument->kind == Expr::Call && argument->name == "rope_temperature" && argument->operands.empty()) {
+        if (FailureOr<double> factor = ropeTemperature(source, config); succeeded(factor))
+          value = Value(*factor).text();
       } else if (FailureOr<Value> evaluated = evaluate(argument, scope); succeeded(evaluated)) {
         value = spelt(*evaluated);
       }

@@ -35,6 +35,7 @@ static const ModelOp kOps[] = {{"embedding", "tokens, table"},
                                {"dropout", "x"},
                                {"split", "x"},
                                {"concat", "x, y"},
+                               {"pad", "x"},
                                {"cross_entropy", "z, targets"}};
 
 static constexpr OpAttribute kAttributes[] = {{"embedding", "pad", OpAttribute::Token, false},
@@ -58,6 +59,10 @@ static constexpr OpAttribute kAttributes[] = {{"embedding", "pad", OpAttribute::
                                               {"positions", "offset", OpAttribute::Natural, false},
                                               {"split", "parts", OpAttribute::Runs, true},
                                               {"split", "periods", OpAttribute::Count, false},
+                                              {"concat", "periods", OpAttribute::Count, false},
+                                              {"concat", "shared", OpAttribute::Flag, false},
+                                              {"pad", "columns", OpAttribute::Count, true},
+                                              {"pad", "periods", OpAttribute::Count, false},
                                               {"rmsnorm", "plus", OpAttribute::Natural, false},
                                               {"scale", "factor", OpAttribute::Factor, true},
                                               {"glu", "activation", OpAttribute::Text, false},
@@ -212,6 +217,7 @@ Name ModelOptions::labelOf(const Expr *call, size_t i) {
   Name label = call->labels[i];
   StringRef second = StringSwitch<StringRef>(call->name)
                          .Case("split", "parts")
+                         .Case("pad", "columns")
                          .Case("scale", "factor")
                          .Case("dropout", "rate")
                          .Default("");

@@ -50,7 +50,22 @@ public:
     return head + *rest + ")";
   }
 
+  /// What multiplies the scores of latent attention, m(mscale_all_dim)^2.
+  FailureOr<double> temperature() {
+    if (failed(readGiven()))
+      return failure();
+    FailureOr<double> scaleAll = number("mscale_all_dim", 0);
+    if (failed(scaleAll) || *scaleAll == 0)
+      return failed(scaleAll) ? scaleAll : FailureOr<double>(1);
+    FailureOr<double> factor = number("factor");
+    if (failed(factor))
+      return failure();
+    double grown = grownBy(*scaleAll, *factor);
+    return grown * grown;
+  }
+
 private:
+  static double grownBy(double by, double factor) { return factor <= 1 ? 1 : 0.1 * by * std::log(factor) + 1; }
   /// The object of this name; null where there is none or nothing in it.
   FailureOr<const json::Object *> object(StringRef name) {
     const json::Value *value = config.get(name);
@@ -209,8 +224,8 @@ private:
                       scaleAll = number("mscale_all_dim", 0);
     if (failed(factor) || failed(scale) || failed(scaleAll))
       return failure();
-    auto grown = [&](double by) { return *factor <= 1 ? 1 : 0.1 * by * std::log(*factor) + 1; };
-    double attention = *scale && *scaleAll ? grown(*scale) / grown(*scaleAll) : grown(1);
+    double attention =
+        *scale && *scaleAll ? grownBy(*scale, *factor) / grownBy(*scaleAll, *factor) : grownBy(1, *factor);
     FailureOr<std::string> text =
         texts({factor, old, number("beta_fast", 32), number("beta_slow", 1), number("attention_factor", attention)});
     return failed(text) || isWhole ? text : FailureOr<std::string>(*text + ", false");
@@ -250,4 +265,9 @@ private:
 FailureOr<std::string> pp::ropeCall(Source &source, const FolderConfig &config, const RopeDefaults &defaults,
                                     int64_t sequence) {
   return RopeFields(source, config, defaults).call(sequence);
+}
+
+FailureOr<double> pp::ropeTemperature(Source &source, const FolderConfig &config) {
+  RopeDefaults defaults;
+  return RopeFields(source, config, defaults).temperature();
 }

@@ -29,6 +29,9 @@ struct RopeDefaults {
 mlir::FailureOr<std::string> ropeCall(Source &source, const FolderConfig &config, const RopeDefaults &defaults,
                                       int64_t sequence);
 
+/// What multiplies the scores of latent attention beside 1 / sqrt(d).
+mlir::FailureOr<double> ropeTemperature(Source &source, const FolderConfig &config);
+
 } // namespace pp
 
 #endif // PP_FRONTEND_ROPEFIELDS_H

@@ -329,24 +329,31 @@ void PieceGraph::lowerSplits() {
   }
 }
 
-// Places the operands of a concatenation side by side, one op for each.
+// Places the operands of a concatenation side by side, one op for each, and x in front of zeros.
 void PieceGraph::lowerConcats() {
-  for (auto concat : llvm::make_early_inc_range(scratch.block().getOps<nn::ConcatOp>())) {
-    OpBuilder builder(concat);
-    int64_t total = cast<RankedTensorType>(concat.getZ().getType()).getShape().back(), start = 0;
-    Value placed, joined = concat.getZ();
-    for (Value part : concat.getOperands()) {
-      placed = builder.create<nn::PlaceColumnsOp>(concat.getLoc(), part, placed, start, total, /*periods=*/1);
-      inherit(concat, placed.getDefiningOp());
-      start += cast<RankedTensorType>(part.getType()).getShape().back();
-    }
+  auto replace = [&](Operation *op, Value placed) {
+    Value joined = op->getResult(0);
     joined.replaceAllUsesWith(placed);
     for (SmallVector<Value> *values : {&actOut, &keys, &skipsOut})
       std::replace(values->begin(), values->end(), joined, placed);
     if (!kv.empty())
       std::replace(kv.back().begin(), kv.back().end(), joined, placed);
-    erase(concat);
+    erase(op);
+  };
+  auto widthOf = [](Value value) { return cast<RankedTensorType>(value.getType()).getShape().back(); };
+  auto place = [&](auto op, Value part, Value into, int64_t start, bool shared, bool zeros) -> Value {
+    auto placed = OpBuilder(op).create<nn::PlaceColumnsOp>(op.getLoc(), part, into, start, widthOf(op.getZ()),
+                                                           op.getPeriods(), shared, zeros);
+    inherit(op, placed);
+    return placed;
+  };
+  for (auto concat : llvm::make_early_inc_range(scratch.block().getOps<nn::ConcatOp>())) {
+    Value x = place(concat, concat.getX(), {}, 0, /*shared=*/false, /*zeros=*/false);
+    int64_t start = widthOf(concat.getX()) / static_cast<int64_t>(concat.getPeriods());
+    replace(concat, place(concat, concat.getY(), x, start, concat.getShared(), /*zeros=*/false));
   }
+  for (auto pad : llvm::make_early_inc_range(scratch.block().getOps<nn::PadOp>()))
+    replace(pad, place(pad, pad.getX(), {}, 0, /*shared=*/false, /*zeros=*/true));
 }
 
 void PieceGraph::erase(Operation *op) {

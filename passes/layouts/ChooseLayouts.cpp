@@ -78,7 +78,7 @@ static int64_t runsOfColumns(Operation *op) {
   return llvm::TypeSwitch<Operation *, int64_t>(op)
       .Case<nn::RmsnormOp, nn::RopeOp, nn::RepeatHeadsOp>(
           [](auto heads) { return static_cast<int64_t>(heads.getHeads()); })
-      .Case([](nn::SplitOp split) { return static_cast<int64_t>(split.getPeriods()); })
+      .Case<nn::SplitOp, nn::ConcatOp, nn::PadOp>([](auto runs) { return static_cast<int64_t>(runs.getPeriods()); })
       .Default([](Operation *) { return int64_t(0); });
 }
 
@@ -314,7 +314,8 @@ std::optional<SmallVector<DeviceLayout>> Chooser::results(Operation *op, ArrayRe
     return SmallVector<DeviceLayout>{DeviceLayout::of(LayoutKind::partial)};
   int64_t runs = runsOfColumns(op), pieces = devices / (chosen.empty() ? 1 : chosen[0].copies);
   bool isCut = runs > 0 && chosen[0].kind == LayoutKind::shard && chosen[0].runs == 1;
-  if (isCut && (runs % pieces != 0 || (isa<nn::SplitOp>(op) && runs == pieces)))
+  bool hasPeriods = isa<nn::SplitOp, nn::ConcatOp, nn::PadOp>(op);
+  if (isCut && (runs % pieces != 0 || (hasPeriods && runs == pieces)))
     return std::nullopt; // it reads columns of other devices; and of one period nobody could tell that it is one
   return nn::inferLayouts(op, chosen, Axis::tensor);
 }
@@ -423,7 +424,7 @@ LogicalResult Chooser::refuse(Operation *op, const State &state) const {
   }
   if (isa<nn::RmsnormOp>(op))
     error << "; of columns that are cut each device norms whole heads";
-  if (isa<nn::SplitOp>(op))
+  if (isa<nn::SplitOp, nn::ConcatOp, nn::PadOp>(op))
     error << "; of columns that are cut each device has a piece of each of equal runs, or two or more whole periods";
   return error;
 }

@@ -255,6 +255,8 @@ void PartSplitter::adaptAttributes(Operation *op, const LayoutChoice::Step &step
     else if (split.getWidths())
       attributes.set("widths", OpBuilder(op).getDenseI64ArrayAttr(SmallVector<int64_t>(
                                    split.getNumResults(), share(split.runWidths().front(), *cut))));
+  } else if (isa<nn::ConcatOp, nn::PadOp>(op)) {
+    divide("periods", *cut);
   } else if (auto embedding = dyn_cast<nn::EmbeddingOp>(op)) {
     OpBuilder numbers(op);
     auto table = cast<BlockArgument>(embedding.getTable());

@@ -256,9 +256,12 @@ template <class E> pp_status_t slice_columns(const PreparedOp &op, void *const *
 template <class E> pp_status_t place_columns(const PreparedOp &op, void *const *arguments) {
   const E *x = in<E>(arguments[0]);
   E *y = out<E>(arguments[1]);
-  int64_t total = op.dims[1], start = op.dims[2], width = op.dims[3];
-  for (int64_t t = 0; t < op.dims[0]; ++t)
-    memcpy(y + t * total + start, x + t * width, size_t(width) * sizeof(E));
+  int64_t total = op.dims[1], start = op.dims[2], width = op.dims[3], times = op.dims[4];
+  for (int64_t t = 0; t < op.dims[0]; ++t) {
+    if (op.has(Zeros))
+      memset(y + t * total, 0, size_t(total) * sizeof(E));
+    memcpy(y + t * total + start, x + t / times * width, size_t(width) * sizeof(E));
+  }
   return PP_OK;
 }
 
@@ -273,15 +276,15 @@ template <class E> pp_status_t repeat_heads(const PreparedOp &op, void *const *a
 }
 
 template <class E> pp_status_t sum_heads(const PreparedOp &op, void *const *arguments) {
-  int64_t width = op.dims[1], times = op.dims[2];
+  int64_t width = op.dims[1], times = op.dims[2], total = op.dims[3];
   for (int64_t t = 0; t < op.dims[0]; ++t) {
-    const E *x = in<E>(arguments[0]) + t * times * width;
+    const E *x = in<E>(arguments[0]) + t * times * total + op.dims[4];
     E *y = out<E>(arguments[1]) + t * width;
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
       Acc<E> sum = Acc<E>(get(x, i));
       for (int64_t k = 1; k < times; ++k)
-        sum += Acc<E>(get(x, k * width + i));
+        sum += Acc<E>(get(x, k * total + i));
       put(y, i, sum);
     }
   }

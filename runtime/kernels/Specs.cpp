@@ -153,8 +153,14 @@ std::string checkDims(const PreparedOp &op) {
   case Kernel::token_mean:
   case Kernel::token_mean_bwd:
     return d[0] % d[1] ? std::to_string(d[0]) + " tokens are no rows of " + std::to_string(d[1]) : "";
+  case Kernel::sum_heads:
+    return d[4] + d[1] > d[3] ? "columns " + std::to_string(d[4]) + " to " + std::to_string(d[4] + d[1] - 1) +
+                                    " do not fit a width of " + std::to_string(d[3])
+                              : "";
   case Kernel::slice_columns:
   case Kernel::place_columns:
+    if (op.kernel == Kernel::place_columns && d[0] % d[4])
+      return std::to_string(d[0]) + " rows are no multiple of " + std::to_string(d[4]);
     return d[2] + d[3] > d[1] ? "columns " + std::to_string(d[2]) + " to " + std::to_string(d[2] + d[3] - 1) +
                                     " do not fit a width of " + std::to_string(d[1])
                               : "";

@@ -274,11 +274,28 @@ template <class E> pp_status_t slice_columns(const PreparedOp &op, void *const *
   return map(op, Columns<E>{from, out<E>(arguments[1]), width, total, width}, op.dims[0] * width,
              aligned(from, arguments[1]) && (total | width) % packOf<E> == 0);
 }
+/// A row of x goes to columns of `times` rows of y; with `zeros` the other columns are written, too.
+template <class E> struct PlacedColumns {
+  using Element = E;
+  const E *x;
+  E *y;
+  int64_t start, width, total, times;
+  bool zeros;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    int64_t written = zeros ? total : width, row = quotient(i, written), column = i - row * written;
+    int64_t from = zeros ? column - start : column;
+    Pack<Acc<E>, W> a{};
+    if (from >= 0 && from < width)
+      a = load<W>(x + quotient(row, times) * width + from);
+    store<W>(y + row * total + start + from, a);
+  }
+};
 template <class E> pp_status_t place_columns(const PreparedOp &op, void *const *arguments) {
-  int64_t total = op.dims[1], width = op.dims[3];
-  E *to = out<E>(arguments[1]) + op.dims[2];
-  return map(op, Columns<E>{in<E>(arguments[0]), to, width, width, total}, op.dims[0] * width,
-             aligned(to, arguments[0]) && (total | width) % packOf<E> == 0);
+  int64_t total = op.dims[1], start = op.dims[2], width = op.dims[3];
+  bool zeros = op.has(Zeros);
+  return map(op, PlacedColumns<E>{in<E>(arguments[0]), out<E>(arguments[1]), start, width, total, op.dims[4], zeros},
+             op.dims[0] * (zeros ? total : width),
+             aligned(arguments[0], arguments[1]) && (total | width | start) % packOf<E> == 0);
 }
 
 /// Element i of y[T,n,d] is that of x[T,d].
@@ -302,13 +319,13 @@ template <class E> struct SumOfCopies {
   using Element = E;
   const E *x;
   E *y;
-  int64_t width, times;
+  int64_t width, times, total;
   template <int W> PP_DEVICE void at(int64_t i) const {
     int64_t head = quotient(i, width);
-    const E *first = x + head * times * width + (i - head * width);
+    const E *first = x + head * times * total + (i - head * width);
     auto sum = load<W>(first);
     for (int64_t k = 1; k < times; ++k) {
-      auto next = load<W>(first + k * width);
+      auto next = load<W>(first + k * total);
       for (int j = 0; j < W; ++j)
         sum.v[j] += next.v[j];
     }
@@ -316,9 +333,10 @@ template <class E> struct SumOfCopies {
   }
 };
 template <class E> pp_status_t sum_heads(const PreparedOp &op, void *const *arguments) {
-  int64_t width = op.dims[1], times = op.dims[2];
-  return map(op, SumOfCopies<E>{in<E>(arguments[0]), out<E>(arguments[1]), width, times}, op.dims[0] * width,
-             aligned(arguments[0], arguments[1]) && width % packOf<E> == 0);
+  int64_t width = op.dims[1], times = op.dims[2], total = op.dims[3];
+  const E *from = in<E>(arguments[0]) + op.dims[4];
+  return map(op, SumOfCopies<E>{from, out<E>(arguments[1]), width, times, total}, op.dims[0] * width,
+             aligned(from, arguments[1]) && (total | width) % packOf<E> == 0);
 }
 
 template <class E> pp_status_t copy(const PreparedOp &op, void *const *arguments) {

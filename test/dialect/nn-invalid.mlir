@@ -119,6 +119,60 @@ func.func @splits_periods(%x: tensor<2x8x16xf32>) {
 
 // -----
 
+func.func @joins_periods(%x: tensor<2x8x16xf32>, %y: tensor<2x8x3xf32>) {
+  // expected-error@+2 {{`concat` expects y's width to be a multiple of 4 periods, got 3}}
+  // expected-error@+1 {{op failed to infer returned types}}
+  %a = nn.concat %x, %y {periods = 4 : i64} : (tensor<2x8x16xf32>, tensor<2x8x3xf32>) -> tensor<2x8x19xf32>
+  return
+}
+
+// -----
+
+func.func @joins_shared(%x: tensor<2x8x16xf32>, %y: tensor<2x8x3xf32>) {
+  // expected-error@+2 {{`concat` expects x's width to be a multiple of 3 periods, got 16}}
+  // expected-error@+1 {{op failed to infer returned types}}
+  %a = nn.concat %x, %y {periods = 3 : i64, shared = true} : (tensor<2x8x16xf32>, tensor<2x8x3xf32>) -> tensor<2x8x25xf32>
+  return
+}
+
+// -----
+
+func.func @pads_periods(%x: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`pad` expects x's width to be a multiple of 3 periods, got 16}}
+  // expected-error@+1 {{op failed to infer returned types}}
+  %a = nn.pad %x {columns = 1 : i64, periods = 3 : i64} : (tensor<2x8x16xf32>) -> tensor<2x8x19xf32>
+  return
+}
+
+// -----
+
+func.func @pads_nothing(%x: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`pad` expects at least 1 column, got 0}}
+  // expected-error@+1 {{op failed to infer returned types}}
+  %a = nn.pad %x {columns = 0 : i64} : (tensor<2x8x16xf32>) -> tensor<2x8x16xf32>
+  return
+}
+
+// -----
+
+func.func @sums_beyond_a_period(%x: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`sum_columns` expects columns of periods of a tensor 16 wide, got 3 to 5}}
+  // expected-error@+1 {{op failed to infer returned types}}
+  %a = nn.sum_columns %x {periods = 4 : i64, start = 3 : i64, width = 2 : i64} : (tensor<2x8x16xf32>) -> tensor<2x8x2xf32>
+  return
+}
+
+// -----
+
+func.func @places_zeros(%x: tensor<2x8x8xf32>, %y: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`place_columns` has `zeros` or `acc`, not both}}
+  // expected-error@+1 {{op failed to infer returned types}}
+  %a = nn.place_columns %x into %y {start = 0 : i64, total = 16 : i64, zeros = true} : (tensor<2x8x8xf32>, tensor<2x8x16xf32>) -> tensor<2x8x16xf32>
+  return
+}
+
+// -----
+
 func.func @slices_beyond_a_period(%x: tensor<2x8x16xf32>) {
   // expected-error@+2 {{`slice_columns` expects columns of periods of a tensor 16 wide, got 3 to 5}}
   // expected-error@+1 {{op failed to infer returned types}}

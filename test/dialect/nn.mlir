@@ -168,6 +168,17 @@ func.func @memory(%x: tensor<2x8x16xf64>, %w: tensor<16x16xbf16>, %dw: tensor<16
   %px = nn.place_columns %p {periods = 4 : i64, start = 1 : i64, total = 16 : i64} : (tensor<2x8x8xf64>) -> tensor<2x8x16xf64>
   // CHECK: nn.split %{{.*}} {periods = 2 : i64, widths = array<i64: 5, 3>} : (tensor<2x8x16xf64>) -> (tensor<2x8x10xf64>, tensor<2x8x6xf64>)
   %uneven:2 = nn.split %x {periods = 2 : i64, widths = array<i64: 5, 3>} : (tensor<2x8x16xf64>) -> (tensor<2x8x10xf64>, tensor<2x8x6xf64>)
+  // Behind each run of 5 columns its 3 of the other, or 2 that all runs have, or zeros.
+  // CHECK: nn.concat %{{.*}}, %{{.*}} {periods = 2 : i64} : (tensor<2x8x10xf64>, tensor<2x8x6xf64>) -> tensor<2x8x16xf64>
+  %both = nn.concat %uneven#0, %uneven#1 {periods = 2 : i64} : (tensor<2x8x10xf64>, tensor<2x8x6xf64>) -> tensor<2x8x16xf64>
+  // CHECK: %[[SUM:.*]] = nn.sum_columns %{{.*}} {periods = 4 : i64, start = 1 : i64, width = 2 : i64} : (tensor<2x8x16xf64>) -> tensor<2x8x2xf64>
+  %sum = nn.sum_columns %x {periods = 4 : i64, start = 1 : i64, width = 2 : i64} : (tensor<2x8x16xf64>) -> tensor<2x8x2xf64>
+  // CHECK: nn.concat %{{.*}}, %[[SUM]] {periods = 2 : i64, shared = true} : (tensor<2x8x10xf64>, tensor<2x8x2xf64>) -> tensor<2x8x14xf64>
+  %shared = nn.concat %uneven#0, %sum {periods = 2 : i64, shared = true} : (tensor<2x8x10xf64>, tensor<2x8x2xf64>) -> tensor<2x8x14xf64>
+  // CHECK: nn.pad %{{.*}} {columns = 3 : i64, periods = 2 : i64} : (tensor<2x8x10xf64>) -> tensor<2x8x16xf64>
+  %padded = nn.pad %uneven#0 {columns = 3 : i64, periods = 2 : i64} : (tensor<2x8x10xf64>) -> tensor<2x8x16xf64>
+  // CHECK: nn.place_columns %[[SUM]] {periods = 2 : i64, shared = true, start = 1 : i64, total = 8 : i64, zeros = true}
+  %many = nn.place_columns %sum {periods = 2 : i64, shared = true, start = 1 : i64, total = 8 : i64, zeros = true} : (tensor<2x8x2xf64>) -> tensor<2x8x8xf64>
   // A table of two pairs turns the first four columns of each head, whose width may be odd then.
   // CHECK: nn.rope %{{.*}} {heads = 2 : i64, table = array<f64: 1.000000e+00, 1.000000e+00, 5.000000e-01>}
   %t = nn.rope %uneven#0 {heads = 2 : i64, table = array<f64: 1.0, 1.0, 0.5>} : (tensor<2x8x10xf64>) -> tensor<2x8x10xf64>

@@ -97,18 +97,6 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 
 // -----
 
-func.func private @a(%x: tensor<1x8x16xf32>) -> tensor<1x8x8xf32> {
-  // expected-error@+1 {{result 1 of `split` is read by nothing; its gradient would be missing}}
-  %u, %v = nn.split %x {parts = 2 : i64} : (tensor<1x8x16xf32>) -> (tensor<1x8x8xf32>, tensor<1x8x8xf32>)
-  return %u : tensor<1x8x8xf32>
-}
-pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
-  pipeline.piece @s0 <stage 0> parts [["a", 0]]
-  pipeline.unit <B stage 0 mb 0> on [0]
-}
-
-// -----
-
 func.func private @a(%x: tensor<1x8xi32>, %y: tensor<1x8x16xf32>, %w: tensor<4x16xf32> {nn.weight = #nn.weight<"w">}) -> tensor<1x8x16xf32> {
   %e = nn.embedding %x, %w : (tensor<1x8xi32>, tensor<4x16xf32>) -> tensor<1x8x16xf32>
   return %e : tensor<1x8x16xf32>

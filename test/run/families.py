@@ -31,6 +31,14 @@ def llama_like(kind, hidden, heads, kv_heads, ffn, **more):
                 intermediate_size=ffn) | COMMON | more
 
 
+def latent_like(kind, hidden, heads, ffn, q_rank, rank, nope, turned, value, **more):
+    return llama_like(kind, hidden, heads, heads, ffn, q_lora_rank=q_rank, kv_lora_rank=rank, qk_nope_head_dim=nope,
+                      qk_rope_head_dim=turned, v_head_dim=value, **more)
+
+
+MIXED = dict(moe_intermediate_size=9, n_routed_experts=6, num_experts_per_tok=3, n_shared_experts=1)
+
+
 def neox(hidden, heads, ffn, **more):
     return dict(model_type="gpt_neox", hidden_size=hidden, num_attention_heads=heads, intermediate_size=ffn,
                 classifier_dropout=0.1) | COMMON | more
@@ -142,6 +150,23 @@ VARIANTS = {
                                   attention_bias=True, use_qk_norm=True, tie_word_embeddings=True, pad_token_id=101,
                                   rope_parameters=dict(rope_type="default", rope_theta=500.0,
                                                        partial_rotary_factor=1.0)),
+    # Latent attention: values narrower and wider than keys, or as wide; queries with a latent or none; factors of yarn.
+    "deepseek_v3": latent_like("deepseek_v3", 20, 3, 33, 7, 5, 6, 4, 9, **MIXED, n_group=3, topk_group=2,
+                               first_k_dense_replace=1, rope_parameters=dict(
+                                   rope_type="yarn", rope_theta=500.0, factor=4.0, mscale=0.7, mscale_all_dim=1.2,
+                                   original_max_position_embeddings=16)),
+    "deepseek_v3_half": latent_like("deepseek_v3", 24, 2, 21, None, 9, 5, 6, 11, **MIXED, n_group=1, topk_group=1,
+                                    first_k_dense_replace=0, rope_interleave=False, attention_bias=True,
+                                    tie_word_embeddings=True, pad_token_id=101, norm_topk_prob=False),
+    "glm4_moe_lite": latent_like("glm4_moe_lite", 20, 3, 33, 7, 5, 6, 4, 13, **MIXED),
+    "deepseek_v2": latent_like("deepseek_v2", 24, 3, 21, None, 8, 6, 4, 7, **MIXED, first_k_dense_replace=2,
+                               mlp_bias=True, routed_scaling_factor=1.5, rope_parameters=dict(
+                                   rope_type="yarn", rope_theta=500.0, factor=4.0, mscale=0.7, mscale_all_dim=0.7,
+                                   original_max_position_embeddings=16)),
+    "minicpm3": latent_like("minicpm3", 24, 3, 33, 7, 5, 6, 4, None, scale_emb=2.5, scale_depth=0.9,
+                            dim_model_base=10),
+    "minicpm3_plain": latent_like("minicpm3", 24, 2, 21, None, 9, 5, 6, 11, attention_bias=True, mlp_bias=True,
+                                  tie_word_embeddings=False, pad_token_id=101, scale_depth=None, dim_model_base=None),
     # Decoders whose parts other families have, too.
     "ministral": llama_like("ministral", 20, 2, 1, 33, head_dim=6, sliding_window=7),
     "ministral_types": llama_like("ministral", 24, 4, 2, 21, head_dim=10, sliding_window=5, tie_word_embeddings=True,

@@ -85,6 +85,11 @@ CASES = {
                         "microbatch": 2}),
     "glm4_moe": ("glm4_moe", {"experts": 6, "top": 3, "balance": 2, "model.groups": 3, "model.top_groups": 2,
                               "model.qk_norm": "true", "model.scale": 2.5}),
+    # A key that all heads share, and values narrower or wider than keys.
+    "latent": ("latent", {"experts": 6, "top": 3, "balance": 2, "model.q_latent": 7, "model.latent": 5,
+                          "model.value": 3, "model.temperature": 1.3}),
+    "latent_wide": ("latent", {"experts": 6, "top": 3, "layers": 1, "model.q_latent": 0, "model.value": 11,
+                               "model.style": "half", "model.bias": "true"}),
     # On two devices, each with half of the experts, some choices are dropped: no run on one device has these gradients.
     "capacity": ("mixtral", {"layers": 1, "experts": 6, "top": 3, "balance": 2, "z": 0.3, "mesh.data": 2,
                              "mesh.expert": 2, "model.capacity": 1}),

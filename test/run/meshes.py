@@ -134,6 +134,8 @@ WHOLE = (("1f1b", "head", dict(tensor=2), {}), ("zb_v", "qkv", dict(tensor=2), {
          ("1f1b/model=gpt2", "embed, head", dict(tensor=2, data=2, zero=1), {}),
          ("1f1b/model=gpt2", "embed, head", dict(tensor=2, sequence="true"), {}),
          ("1f1b/model=gpt2", "attn", HEADS | dict(tensor=2), {"model.attention_rate": 0.2}),
+         ("zb_v/model=latent", "pre", dict(tensor=2, data=2, expert=2, sequence="true"),
+          dict(ranks=2, experts=6, top=3, z=0)),
          ("1f1b/kv_heads=4", "attn", HEADS | dict(tensor=2, sequence="true"), {"model.sinks": "true"}))
 ALL_WHOLE = WHOLE + tuple(
     (schedule, part, mesh, {}) for schedule in ("1f1b", "zb_v", "weipipe_interleave")

@@ -25,6 +25,11 @@ NO_TOKENS = dict(pad_token_id=None, bos_token_id=None, eos_token_id=None)
 HALF = dict(partial_rotary_factor=0.5)
 LLAMA3 = dict(rope_parameters=dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0,
                                    high_freq_factor=4.0, original_max_position_embeddings=16))
+def yarn(mscale, mscale_all_dim):
+    return dict(rope_parameters=dict(rope_type="yarn", rope_theta=500.0, factor=4.0, mscale=mscale,
+                                     mscale_all_dim=mscale_all_dim, original_max_position_embeddings=16))
+
+
 # What the second size has beside other widths.
 SECOND = {
     "llama": dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True, pad_token_id=101),
@@ -51,6 +56,13 @@ SECOND = {
     "hunyuan_v1_moe": dict(attention_bias=True),
     "arcee": dict(attention_bias=True, mlp_bias=True),
     "qwen2_moe": dict(norm_topk_prob=True, tie_word_embeddings=True),
+    "deepseek_v2": dict(q_lora_rank=None, mlp_bias=True, v_head_dim=10, first_k_dense_replace=2, **yarn(0.7, 0.7)),
+    "deepseek_v3": dict(q_lora_rank=None, num_attention_heads=3, num_key_value_heads=3, rope_interleave=False,
+                        attention_bias=True, norm_topk_prob=False, **yarn(0.6, 1.1)),
+    "glm4_moe_lite": dict(v_head_dim=15, mlp_layer_types=["dense", "sparse", "dense", "sparse"], n_group=1,
+                          tie_word_embeddings=True, **yarn(0.0, 0.8)),
+    "minicpm3": dict(v_head_dim=None, attention_bias=True, mlp_bias=True, scale_emb=1.5, scale_depth=0.9,
+                     dim_model_base=24, tie_word_embeddings=False, **yarn(1.0, 0.5)),
 }
 
 WIDTHS = {"hidden_size", "n_embd", "intermediate_size", "n_inner", "ffn_dim", "num_attention_heads", "n_head",
@@ -99,7 +111,8 @@ def families(s):
     widths = dict(qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=s.head)
     latent = dict(num_key_value_heads=s.heads, q_lora_rank=12, kv_lora_rank=16, **widths)
     deepseek = latent | small | dict(n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1,
-                                     first_k_dense_replace=1, n_group=2, topk_group=1)
+                                     n_group=2, topk_group=1)
+    first = dict(first_k_dense_replace=1)
     longcat = latent | dict(n_routed_experts=6, num_layers=2, ffn_hidden_size=s.ffn, expert_ffn_hidden_size=s.expert,
                             zero_expert_num=2, moe_topk=2)
     indexed = dict(index_n_heads=2, index_head_dim=8, index_topk=8)
@@ -187,17 +200,17 @@ def families(s):
             **local, **mamba, shared_intermediate_size=s.expert, layer_types=["mamba", "mamba", "attention", "mamba"])),
         "cohere": ("cohere", like_llama(logit_scale=0.0625)),
         "cohere2": ("cohere2", like_llama(logit_scale=0.0625, **window)),
-        "deepseek_v2": ("deepseek_v2", like_llama(**deepseek, topk_method="group_limited_greedy")),
-        "deepseek_v3": ("deepseek_v3", like_llama(**deepseek)),
-        "deepseek_v32": ("deepseek_v32", like_llama(**deepseek, **indexed)),
+        "deepseek_v2": ("deepseek_v2", like_llama(**deepseek, **first, topk_method="greedy")),
+        "deepseek_v3": ("deepseek_v3", like_llama(**deepseek, **first)),
+        "deepseek_v32": ("deepseek_v32", like_llama(**deepseek, **first, **indexed)),
         "deepseek_v4": ("deepseek_v4", like_llama()),
-        "kimi_linear": ("kimi_linear", like_llama(**deepseek)),
+        "kimi_linear": ("kimi_linear", like_llama(**deepseek, **first)),
         "minicpm3": ("minicpm3", like_llama(**latent)),
         "glm": ("glm", like_llama(**wide, **HALF)),
         "glm4": ("glm4", like_llama(**wide, **HALF)),
         "glm4_moe": ("glm4_moe", like_llama(**wide, **small, **routed, **HALF)),
         "glm4_moe_lite": ("glm4_moe_lite", like_llama(**deepseek)),
-        "glm_moe_dsa": ("glm_moe_dsa", like_llama(**deepseek, **indexed)),
+        "glm_moe_dsa": ("glm_moe_dsa", like_llama(**deepseek, **first, **indexed)),
         "minimax": ("minimax", like_llama(**wide, **local, block_size=8, **turns("linear", "full", "linear", "full"))),
         "minimax_m2": ("minimax_m2", like_llama(**wide, **local, rotary_dim=4)),
         "mimo_v2_flash": ("mimo_v2_flash", like_llama(**wide, **routed, **small)),

@@ -340,9 +340,37 @@ TEST(KernelsElementwise, CopiesOfHeads) {
         Array y(type, many.size()), z(type, few.size());
         OneOp("repeat_heads", type, dims)(pp_repeat_heads, Array(type, few), y);
         expectEqual(y.get(), copies, "copies");
-        OneOp("sum_heads", type, dims)(pp_sum_heads, Array(type, many), z);
+        OneOp("sum_heads", type, {dims[0], dims[1], dims[2], dims[1], 0})(pp_sum_heads, Array(type, many), z);
         expectEqual(z.get(), rounded(type, sums), "sum");
       }
+}
+
+/// A run of columns of each of several periods: one row for all of them beside other columns or zeros, and their sum.
+TEST(KernelsElementwise, ColumnsOfPeriods) {
+  for (Type type : allTypes)
+    for (size_t width : {1, 7, 16})
+      for (size_t start : {0, 3, 16})
+        for (size_t periods : {1, 3}) {
+          size_t rows = 5, total = start + width + (start == 3 ? 2 : 16);
+          std::vector<int64_t> dims = {int64_t(rows * periods), int64_t(total), int64_t(start), int64_t(width),
+                                       int64_t(periods)};
+          Values shared = rounded(type, random(rows * width, 1)), x = rounded(type, random(rows * periods * total, 2));
+          Values placed = x, zeros(x.size()), sums(shared.size());
+          for (size_t t = 0; t < rows * periods; ++t)
+            for (size_t j = 0; j < width; ++j) {
+              size_t at = t * total + start + j, source = t / periods * width + j;
+              placed[at] = zeros[at] = shared[source];
+              sums[source] = t % periods == 0 ? x[at] : rounded(accOf(type), {sums[source] + x[at]})[0];
+            }
+          Array y(type, x), fresh(type, x), z(type, shared.size());
+          OneOp("place_columns", type, dims)(pp_place_columns, Array(type, shared), y);
+          expectEqual(y.get(), placed, "placed");
+          OneOp("place_columns", type, dims, {}, {"zeros"})(pp_place_columns, Array(type, shared), fresh);
+          expectEqual(fresh.get(), zeros, "with zeros");
+          dims = {int64_t(rows), int64_t(width), int64_t(periods), int64_t(total), int64_t(start)};
+          OneOp("sum_heads", type, dims)(pp_sum_heads, Array(type, x), z);
+          expectEqual(z.get(), rounded(type, sums), "sum");
+        }
 }
 
 TEST(KernelsElementwise, ColumnsCopyZero) {
@@ -356,6 +384,7 @@ TEST(KernelsElementwise, ColumnsCopyZero) {
         placed[i * total + start + j] = part[i * width + j] = x[i * total + start + j];
     OneOp("slice_columns", type, dims)(pp_slice_columns, Array(type, x), y);
     expectEqual(y.get(), part, "slice");
+    dims.push_back(1);
     OneOp("place_columns", type, dims)(pp_place_columns, y, whole);
     expectEqual(whole.get(), placed, "place");
 

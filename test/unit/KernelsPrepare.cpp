@@ -69,6 +69,10 @@ TEST(KernelsPrepare, NamesTheOpAndWhatIsWrong) {
             "op 1 `positions`: positions 9 to 16 do not fit a context of 16");
   EXPECT_EQ(refusal({"slice_columns", Type::F32, {1, 8, 4, 5}, {}, {}}),
             "op 1 `slice_columns`: columns 4 to 8 do not fit a width of 8");
+  EXPECT_EQ(refusal({"sum_heads", Type::F32, {1, 5, 2, 8, 4}, {}, {}}),
+            "op 1 `sum_heads`: columns 4 to 8 do not fit a width of 8");
+  EXPECT_EQ(refusal({"place_columns", Type::F32, {4, 8, 0, 5, 3}, {}, {}}),
+            "op 1 `place_columns`: 4 rows are no multiple of 3");
 }
 
 /// Scratch does not grow with a product: a vocabulary of 128256 and 4096 tokens take what is planned for any product,

@@ -235,6 +235,15 @@ Tensors split(const Tensor &x) {
   return {columns(x, 0, width), columns(x, width, width), columns(x, 2 * width, width)};
 }
 
+/// Each run of kHead columns of x, and behind it what `next` says of its row, number and column.
+Tensor joined(const Tensor &x, int64_t more, const std::function<double(int64_t, int64_t, int64_t)> &next) {
+  int64_t wide = kHead + more;
+  return filled(withWidth(x.shape, x.width() / kHead * wide), [&](int64_t r, int64_t c) {
+    int64_t run = c / wide, column = c % wide;
+    return column < kHead ? x.at(r, run * kHead + column) : next(r, run, column - kHead);
+  });
+}
+
 /// An op, the shapes of its operands and results, and what it computes.
 struct Case {
   std::string name, operands, attributes;
@@ -337,6 +346,34 @@ std::vector<Case> cases() {
            return c < g[0].width() ? g[0].at(r, c) : g[1].at(r, c - g[0].width());
          });
        })},
+      {"concat", "%0, %1", "{periods = 24 : i64}", {x, half}, {{kBatch, kLength, 72}}, all([](Given g) {
+         return joined(g[0], 1, [&](int64_t r, int64_t run, int64_t) { return g[1].at(r, run); });
+       })},
+      {"concat",
+       "%0, %1",
+       "{periods = 24 : i64, shared = true}",
+       {x, {kBatch, kLength, 3}},
+       {{kBatch, kLength, 120}},
+       all([](Given g) {
+         return joined(g[0], 3, [&](int64_t r, int64_t, int64_t column) { return g[1].at(r, column); });
+       })},
+      {"pad", "%0", "{columns = 3 : i64, periods = 24 : i64}", {x}, {{kBatch, kLength, 120}}, all([](Given g) {
+         return joined(g[0], 3, [](int64_t, int64_t, int64_t) { return 0; });
+       })},
+      {"sum_columns",
+       "%0",
+       "{start = 1 : i64, width = 1 : i64, periods = 24 : i64}",
+       {x},
+       {{kBatch, kLength, 1}},
+       all([](Given g) {
+         return filled(withWidth(g[0].shape, 1), [&](int64_t r, int64_t) {
+           double sum = 0;
+           for (int64_t c = 1; c < g[0].width(); c += kHead)
+             sum += g[0].at(r, c);
+           return sum;
+         });
+       }),
+       false},
   };
   for (int64_t own : {1, 2}) { // the op of one device: what layouts it may have depends on its heads of keys
     const Shape q = {kBatch, kLength, 8}, k = {kBatch, kLength, own * kHead};
