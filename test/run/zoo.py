@@ -51,6 +51,9 @@ SECOND = {
     "hunyuan_v1_moe": dict(attention_bias=True),
     "arcee": dict(attention_bias=True, mlp_bias=True),
     "qwen2_moe": dict(norm_topk_prob=True, tie_word_embeddings=True),
+    "ernie4_5_moe": dict(use_bias=True, tie_word_embeddings=False, moe_layer_interval=2, moe_layer_start_index=0),
+    "granitemoe": dict(attention_bias=True, tie_word_embeddings=True),
+    "granitemoeshared": dict(residual_multiplier=0.22, attention_multiplier=0.1, logits_scaling=8.0),
 }
 
 
