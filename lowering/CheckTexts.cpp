@@ -700,7 +700,7 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
       if (isState)
         expected["kind"] = part.str();
       else
-        expected["transposed"] = weight.getDeclared().getTransposed();
+        expected["stored"] = nn::stringifyStored(weight.getDeclared().getStored()).str();
       if (kind == BindingKind::weight) {
         nn::WeightAttr declared = weight.getDeclared();
         expected["init"] = {{"kind", nn::stringifyInit(declared.getInit()).str()},

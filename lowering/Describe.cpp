@@ -307,7 +307,7 @@ static void addCut(nn::CutAttr cut, int64_t devices, ArrayRef<int64_t> whole, in
 static Json weightJson(WeightAttr weight, int64_t offset, bool save) {
   Json json = tensorJson(weight, weight.getType(), offset);
   nn::WeightAttr declared = weight.getDeclared();
-  json["transposed"] = declared.getTransposed();
+  json["stored"] = nn::stringifyStored(declared.getStored()).str();
   json["init"] = {{"kind", nn::stringifyInit(declared.getInit()).str()},
                   {"deviation", declared.getDeviation().getValueAsDouble()}};
   json["save"] = save && !weight.getTied();
@@ -577,7 +577,7 @@ static LogicalResult addGrads(Bound bound, Json &list) {
     if (weight.getTied()) // its share is summed on the owner; what stays here is no whole gradient
       continue;
     Json json = tensorJson(weight, type, bound.offset());
-    json["transposed"] = weight.getDeclared().getTransposed();
+    json["stored"] = nn::stringifyStored(weight.getDeclared().getStored()).str();
     json = bound.describe(std::move(json), weight, range);
     if (bound.isFlat(range))
       bound.addFlat(range, type.getElementTypeBitWidth() / 8, bound.offset(), bound.sumsShards, json);

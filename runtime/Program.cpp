@@ -86,10 +86,23 @@ void readView(const json &entry, const Place &place, TensorSpec &tensor) {
                      last + 1));
 }
 
+Stored storedAs(const std::string &name, const TensorSpec &tensor) {
+  const size_t count = tensor.shape.size();
+  if (name == "plain")
+    return Stored::Plain;
+  if (name == "transposed" && (count == 2 || count == 3))
+    return Stored::Transposed;
+  if (name == "row" && count == 1)
+    return Stored::Row;
+  if (name == "alternate" && count > 0 && tensor.shape.back() % 2 == 0)
+    return Stored::Alternate;
+  throw Unfit(text("`", tensor.name, "` with ", tensor.shape.size(), " dimensions is stored as `", name, "`"));
+}
+
 void readTensor(const json &entry, const Place &place, TensorSpec &tensor) {
   tensor.name = entry.at("name").get<std::string>();
   tensor.shape = entry.at("shape").get<std::vector<int64_t>>();
-  tensor.transposed = entry.value("transposed", false);
+  tensor.stored = storedAs(entry.value("stored", std::string("plain")), tensor);
   tensor.type = elementType(entry.value("type", std::string("f32")));
   tensor.offset = numberAt(entry.at("offset"), place);
   for (int64_t extent : tensor.shape)
@@ -114,8 +127,6 @@ void readTensor(const json &entry, const Place &place, TensorSpec &tensor) {
   } else if (tensor.count > 0 && (tensor.begin < 0 || tensor.place(tensor.count - 1) >= tensor.wholeElements()))
     throw Unfit(text("`", tensor.name, "` has ", tensor.wholeElements(), " elements, and its shard ends at ",
                      tensor.place(tensor.count - 1) + 1));
-  if (tensor.transposed && tensor.shape.size() != 2)
-    throw Unfit(text("`", tensor.name, "` is transposed but has ", tensor.shape.size(), " dimensions, not 2"));
 }
 
 WeightSpec readWeight(const json &entry, const Place &place) {
@@ -671,6 +682,15 @@ std::vector<TensorSpec::Range> TensorSpec::ranges() const {
     i += count;
   }
   return found;
+}
+
+TensorSpec::Turned TensorSpec::turned() const {
+  const int64_t all = wholeElements(), columns = shape.empty() ? 1 : shape.back();
+  if (stored == Stored::Transposed) {
+    const int64_t rows = shape[shape.size() - 2];
+    return {all / (rows * columns), rows, columns};
+  }
+  return stored == Stored::Alternate ? Turned{all / columns, 2, columns / 2} : Turned{1, 1, all};
 }
 
 int64_t TensorSpec::wholeElements() const {

@@ -42,22 +42,22 @@
 //                 {"kind": "all_to_all", "group": [0], "axes": ["expert"], "to": "sections" (equal ones), ...},
 //                 {"kind": "all_gather", "group": [0], "axes": ["tensor"], "neighbours": 2 (absent: all of the line),
 //                  "inside": true, ...}],
-//    "weights":  [{"name": "model.norm.weight", "shape": [128], "transposed": false, "type": "f32", "offset": 0,
+//    "weights":  [{"name": "model.norm.weight", "shape": [128], "stored": "plain", "type": "f32", "offset": 0,
 //                  "init": {"kind": "normal" | "zero" | "one", "deviation": 0.02}, "save": true, "tied": false}],
 //    "state":    [{"name": "model.norm.weight", "kind": "m" | "v" | "u" | "master" | "previous", "shape": [128],
 //                  "type": "f32", "offset": 512}],
-//    "grads":    [{"name": "model.norm.weight", "shape": [128], "transposed": false, "type": "f32", "offset": 1024}],
+//    "grads":    [{"name": "model.norm.weight", "shape": [128], "stored": "plain", "type": "f32", "offset": 1024}],
 //    "inputs":   [{"kind": "tokens" | "targets" | "source" | "starts" | "positions" | "rows" | "column",
 //                  "microbatch": 0, "offset": 4096, "first": 64, "length": 32, "column": 1 (its number, of columns)}],
 //    "losses":   [{"microbatch": 0, "offset": 8192, "type": "f32"}],
 //    "norm":     {"offset": 8256},
 //    "forward":  {"units": 24, "messages": 10, "inputs": [..], "losses": [..]}}
 // Offsets are bytes in the rank's arena. A weight stands once for every place that must hold it when a step begins;
-// over all ranks exactly one place of each name has save = true. `shape` is ours ([in, out]); `transposed` says that a
-// checkpoint stores [out, in]. `tied`: a copy of a weight that another place owns, same name, same value. State lies on
-// the weight's owner; for 16 bits `master` holds the f32 master. `previous` is the weight as it was one update before
-// the step begins, `previous2` two updates, and so on, where units read those. Grads are complete after the step, and
-// lie on the owner: those of the last update.
+// over all ranks exactly one place of each name has save = true. `shape` is ours ([in, out]); `stored` says how a
+// checkpoint has it, `transposed`: [out, in]. `tied`: a copy of a weight that another place owns, same name, same
+// value. State lies on the weight's owner; for 16 bits `master` holds the f32 master. `previous` is the weight as it
+// was one update before the step begins, `previous2` two updates, and so on, where units read those. Grads are complete
+// after the step, and lie on the owner: those of the last update.
 // Inputs are i32[batch, length], tokens first to first + length of each sequence (absent: all that a device reads), as
 // the trainer writes them before each step; columns [batch, length, width] of i32, f32, or f64 in f64. A loss is one
 // scalar already scaled: the sum over an update's microbatches (and ranks) is the mean over them. `norm` is one f64,
@@ -196,11 +196,15 @@ std::string_view jointName(const MessageSpec &message);
 /// The unit as errors name it: `0F3` and its line.
 [[nodiscard]] std::string describe(const UnitSpec &unit);
 
+/// How a checkpoint has an array: [out, in] or [experts, out, in] for our [in, out]; [1, n] for our [n]; or with the
+/// columns of our two halves in turn.
+enum class Stored : uint8_t { Plain, Transposed, Row, Alternate };
+
 /// A named array in the arena: a weight, a part of the optimizer's state, or a gradient.
 struct TensorSpec {
   std::string name;
   std::vector<int64_t> shape; ///< ours: [in, out]
-  bool transposed = false;    ///< a checkpoint stores [out, in]
+  Stored stored = Stored::Plain;
   Type type = Type::F32;
   int64_t offset = 0;
   int64_t begin = 0, count = -1; ///< what of it lies here; -1: all
@@ -218,6 +222,11 @@ struct TensorSpec {
   bool ofExpert = false;  ///< and so has each along `expert`, but those with the same experts have the same
   [[nodiscard]] int64_t wholeElements() const;
   [[nodiscard]] int64_t elements() const;
+  /// Matrices, one behind the other, whose rows are columns in a checkpoint; one of a single row where nothing turns.
+  struct Turned {
+    int64_t count, rows, columns;
+  };
+  [[nodiscard]] Turned turned() const;
   [[nodiscard]] int64_t bytes() const { return elements() * static_cast<int64_t>(elementBytes(type)); }
   /// Which element of the whole tensor the i-th one here is; -1: padding.
   [[nodiscard]] int64_t place(int64_t i) const;

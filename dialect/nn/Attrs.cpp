@@ -149,7 +149,9 @@ void WeightAttr::print(AsmPrinter &printer) const {
     printer << " ";
     printer.printAttributeWithoutType(getDeviation());
   }
-  printer << (getTransposed() ? " transposed" : "") << (getShared() ? " shared" : "");
+  if (getStored() != Stored::plain)
+    printer << " " << stringifyStored(getStored());
+  printer << (getShared() ? " shared" : "");
   if (getCut()) {
     printer << " cut ";
     getCut().print(printer);
@@ -183,7 +185,10 @@ Attribute WeightAttr::parse(AsmParser &parser, Type) {
   bool hasDeviation = init == Init::uniform || succeeded(parser.parseOptionalKeyword("normal"));
   if (hasDeviation && parser.parseFloat(deviation))
     return {};
-  bool transposed = succeeded(parser.parseOptionalKeyword("transposed"));
+  Stored stored = Stored::plain;
+  for (Stored other : {Stored::transposed, Stored::row, Stored::alternate})
+    if (succeeded(parser.parseOptionalKeyword(stringifyStored(other))))
+      stored = other;
   bool shared = succeeded(parser.parseOptionalKeyword("shared"));
   CutAttr cut;
   if (succeeded(parser.parseOptionalKeyword("cut"))) {
@@ -204,12 +209,11 @@ Attribute WeightAttr::parse(AsmParser &parser, Type) {
     return {};
   auto emitError = [&] { return parser.emitError(loc); };
   return getChecked(emitError, context, StringAttr::get(context, name), StringAttr::get(context, as), init,
-                    FloatAttr::get(Float64Type::get(context), deviation), transposed, shared, cut, steer, terms,
-                    experts);
+                    FloatAttr::get(Float64Type::get(context), deviation), stored, shared, cut, steer, terms, experts);
 }
 
 LogicalResult WeightAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitError, StringAttr name, StringAttr,
-                                 Init init, FloatAttr deviation, bool, bool, CutAttr cut, FloatAttr steer, bool terms,
+                                 Init init, FloatAttr deviation, Stored, bool, CutAttr cut, FloatAttr steer, bool terms,
                                  int64_t experts) {
   if (name.empty())
     return emitError() << "expected a weight with a name";
@@ -228,19 +232,19 @@ LogicalResult WeightAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitEr
 }
 
 WeightAttr WeightAttr::withCut(CutAttr cut) const {
-  return get(getContext(), getName(), getAs(), getInit(), getDeviation(), getTransposed(), getShared(), cut, getSteer(),
+  return get(getContext(), getName(), getAs(), getInit(), getDeviation(), getStored(), getShared(), cut, getSteer(),
              getTerms(), getExperts());
 }
 WeightAttr WeightAttr::withTerms() const {
-  return get(getContext(), getName(), getAs(), getInit(), getDeviation(), getTransposed(), getShared(), getCut(),
+  return get(getContext(), getName(), getAs(), getInit(), getDeviation(), getStored(), getShared(), getCut(),
              getSteer(), /*terms=*/true, getExperts());
 }
 WeightAttr WeightAttr::withSteer(FloatAttr rate) const {
-  return get(getContext(), getName(), getAs(), getInit(), getDeviation(), getTransposed(), getShared(), getCut(), rate,
+  return get(getContext(), getName(), getAs(), getInit(), getDeviation(), getStored(), getShared(), getCut(), rate,
              getTerms(), getExperts());
 }
 WeightAttr WeightAttr::withExperts(int64_t devices) const {
-  return get(getContext(), getName(), getAs(), getInit(), getDeviation(), getTransposed(), getShared(), getCut(),
+  return get(getContext(), getName(), getAs(), getInit(), getDeviation(), getStored(), getShared(), getCut(),
              getSteer(), getTerms(), devices);
 }
 

@@ -37,6 +37,12 @@ def Nn_Init : I32EnumAttr<"Init", "how a weight begins", [
   let cppNamespace = "::pp::nn";
 }
 
+def Nn_Stored : I32EnumAttr<"Stored", "how checkpoints store a weight", [
+  I32EnumAttrCase<"plain", 0>, I32EnumAttrCase<"transposed", 1>, I32EnumAttrCase<"row", 2>,
+  I32EnumAttrCase<"alternate", 3>]> {
+  let cppNamespace = "::pp::nn";
+}
+
 def Nn_Axis : I32EnumAttr<"Axis", "along what the devices of a program lie; those of one rank not along `pipeline`", [
   I32EnumAttrCase<"tensor", 0>, I32EnumAttrCase<"context", 1>, I32EnumAttrCase<"data", 2>,
   I32EnumAttrCase<"pipeline", 3>, I32EnumAttrCase<"expert", 4>, I32EnumAttrCase<"copies", 5>]> {
@@ -104,7 +110,9 @@ def Nn_WeightAttr : AttrDef<Nn_Dialect, "Weight"> {
     `name` is the model's; `as` that of checkpoints, with `{l}` for the layer and `{k}` for its number among the layers
     of its kind; if it is empty the name is made of part, layer and `name`. `deviation` is that of `normal`,
     and the bound of `uniform`.
-    `transposed`: the checkpoint stores [out, in] where we hold [in, out]. `shared`: all parts that declare it have one.
+    `stored`: `transposed` where the checkpoint has [out, in], or [experts, out, in], and we [in, out]; `row` where it
+    has [1, n] and we [n]; `alternate` where columns of our halves take turns in it. `shared`: all parts that declare
+    it have one.
     `cut`: a device has a piece of it, and the tensors that hold it have the piece's shape. `steer`: it is a bias of
     routers, which no gradient changes, but a rate by the sign of how often its expert was chosen. `terms`: each device
     along `tensor` has all of it and a term of its gradient, and they are summed once a step. `experts`: the first
@@ -113,12 +121,13 @@ def Nn_WeightAttr : AttrDef<Nn_Dialect, "Weight"> {
     shared>`.
   }];
   let parameters = (ins "::mlir::StringAttr":$name, "::mlir::StringAttr":$as, "::pp::nn::Init":$init,
-                        "::mlir::FloatAttr":$deviation, "bool":$transposed, "bool":$shared,
+                        "::mlir::FloatAttr":$deviation, "::pp::nn::Stored":$stored, "bool":$shared,
                         OptionalParameter<"::pp::nn::CutAttr">:$cut, OptionalParameter<"::mlir::FloatAttr">:$steer,
                         "bool":$terms, DefaultValuedParameter<"int64_t", "1">:$experts);
   let builders = [AttrBuilder<(ins "::mlir::StringAttr":$name, "::mlir::StringAttr":$as, "::pp::nn::Init":$init,
-                                   "::mlir::FloatAttr":$deviation, "bool":$transposed, "bool":$shared), [{
-    return $_get($_ctxt, name, as, init, deviation, transposed, shared, CutAttr(), ::mlir::FloatAttr(),
+                                   "::mlir::FloatAttr":$deviation, "::pp::nn::Stored":$stored,
+                                   "bool":$shared), [{
+    return $_get($_ctxt, name, as, init, deviation, stored, shared, CutAttr(), ::mlir::FloatAttr(),
                  /*terms=*/false, /*experts=*/1);
   }]>];
   let hasCustomAssemblyFormat = 1;

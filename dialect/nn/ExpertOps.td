@@ -20,21 +20,24 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
   let summary = "which experts take each token, with which weight, and where its rows are among all";
   let signature = "experts(x, wr, w_gate, w_up, w_down[, bias], top = .., renormalise = false, scale = 1.0, "
                   "balance = 0.0, over = \"sequence\", z = 0.0, score = \"softmax\", groups = 1, top_groups = 1, "
-                  "rate = 0.0, capacity = 0.0)";
+                  "rate = 0.0, capacity = 0.0, group_by = \"pair\", least = 0.0)";
   let formula = "y = sum over the top experts e, those of largest p, of w_e (swiglu(x w_gate_e, x w_up_e)) w_down_e, "
                 "p = softmax(x wr), w = scale p or, with renormalise, scale p / (sum of the chosen p)";
-  let note = "a mixture of experts; wr is [in, experts], the others [experts, in, out]; `balance` and `z` add two "
+  let note = "a mixture of experts; wr is [in, experts], the others [experts, in, out]; w_gate and w_up may be one, "
+             "whose columns are those of w_gate, then those of w_up; `balance` and `z` add two "
              "losses to what is trained, balance experts / top sum over e of (share of choices) (mean of p), over each "
              "sequence or \"microbatch\", and z mean(log(sum(e^logits))^2), each a mean over a step's tokens; with "
              "`score` \"sigmoid\" p is that of each logit; experts are chosen by p + bias, among the `top_groups` of "
-             "`groups` runs of experts whose two largest are together the largest; after each step `bias` grows by "
-             "`rate` for an expert with fewer choices than the mean, and falls for one with more; with `capacity` "
+             "`groups` runs of experts whose two largest are together the largest, or with `group_by` \"largest\" "
+             "whose largest is; a sum of p is at least `least`; after each step `bias` grows by `rate` for an expert "
+             "with fewer choices than the mean, and falls for one with more; with `capacity` "
              "f devices with experts of their own take f times the mean of choices at most, and drop the rest";
   let description = [{
     p is the softmax of the logits, or with `score = "sigmoid"` the sigmoid of each, whose lse is 0. `sel` are the `top`
     experts of largest p, of equal ones the lower first; `w` are their p, divided by their sum with `renormalise`, times
-    `scale`. `bias` is added to p where experts are chosen, and nowhere else. With `groups` above 1, only experts in the
-    `top_groups` runs of experts with the largest sums of their two largest are chosen. The rows of all choices are
+    `scale`; a sum below `least` counts as that. `bias` is added to p where experts are chosen, and nowhere else. With
+    `groups` above 1, only experts in the `top_groups` runs of experts with the largest sums of their two largest, or
+    with `group_by = "largest"` with the largest p + bias, are chosen. The rows of all choices are
     ordered by expert, then by token: choice j of a token has row `places`, and the expert e has the `counts[e]` rows
     behind those of the experts before it. `lse` is the log of the sum of e^logits. `balance`, `over` and `z` say which
     losses the derivative adds. With `shared`, a group of tokens of the balance is spread over the devices along these
@@ -51,7 +54,7 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
                        DefaultValuedStrAttr<StrAttr, "sequence">:$over, Nn_Number:$z,
                        DefaultValuedStrAttr<StrAttr, "softmax">:$score, Nn_Once:$groups, Nn_Once:$top_groups,
                        OptionalAttr<Nn_AxesAttr>:$shared, OptionalAttr<Nn_SectionsAttr>:$sections,
-                       Nn_Number:$capacity);
+                       Nn_Number:$capacity, DefaultValuedStrAttr<StrAttr, "pair">:$group_by, Nn_Number:$least);
   let results = (outs Nn_Tensor:$w, Nn_Integers:$sel, Nn_Tensor:$p, Nn_Tensor:$lse, Nn_Integers:$places,
                       Nn_Integers:$counts);
   let assemblyFormat = "$logits (`bias` $bias^)? (`rows` $rows^)? attr-dict `:` functional-type(operands, results)";
@@ -100,7 +103,7 @@ def RouteBwdOp : Nn_KernelOp<"route_bwd", ["params", "flags", "pointers"], [
   }];
   let arguments = (ins Nn_Tensor:$dw, Nn_Tensor:$w, Nn_Integers:$sel, Nn_Tensor:$p, Optional<Nn_Tensor>:$lse,
                        Optional<Nn_Tensor>:$often, Nn_Flag:$renormalise, Nn_One:$scale, Nn_Number:$balance,
-                       I64Attr:$group, Nn_Number:$z, Nn_Flag:$sigmoid);
+                       I64Attr:$group, Nn_Number:$z, Nn_Flag:$sigmoid, Nn_Number:$least);
   let results = (outs Nn_Tensor:$dlogits);
   let assemblyFormat = "$dw `,` $w `,` $sel `,` $p (`lse` $lse^)? (`often` $often^)? attr-dict `:` "
                        "functional-type(operands, results)";

@@ -91,7 +91,7 @@ Flags RouterDwOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}
 
 //===-- Choices -------------------------------------------------------------------------------------------------===//
 
-/// Sigmoids, a bias of each expert, and groups of experts of which each has at least two.
+/// Sigmoids, a bias of each expert, and groups of experts, of which each has at least the number that its value needs.
 template <typename Adaptor> static LogicalResult checkScores(std::optional<Location> loc, Adaptor a, int64_t experts) {
   auto groups = static_cast<int64_t>(a.getGroups()), best = static_cast<int64_t>(a.getTopGroups());
   auto top = static_cast<int64_t>(a.getTop());
@@ -100,8 +100,15 @@ template <typename Adaptor> static LogicalResult checkScores(std::optional<Locat
   if (a.getScore() == "sigmoid" && !a.getZ().isZero())
     return emitOptionalError(loc, "`z` is a loss of routers with `score = \"softmax\"`, got ",
                              a.getZ().convertToDouble(), " with \"sigmoid\"");
-  if (groups < 1 || experts % groups || (groups > 1 && experts / groups < 2))
-    return emitOptionalError(loc, "`groups` must divide ", experts, " experts in groups of at least 2, got ", groups);
+  if (a.getGroupBy() != "pair" && a.getGroupBy() != "largest")
+    return emitOptionalError(loc, "`group_by` is \"pair\" or \"largest\", got \"", a.getGroupBy(), "\"");
+  if (!a.getLeast().isZero() && !a.getRenormalise())
+    return emitOptionalError(loc, "`least` is of the sum by which `renormalise = true` divides, got ",
+                             a.getLeast().convertToDouble(), " without it");
+  if (int64_t least = a.getGroupBy() == "largest" ? 1 : 2;
+      groups < 1 || experts % groups || (groups > 1 && experts / groups < least))
+    return emitOptionalError(loc, "`groups` must divide ", experts, " experts in groups of at least ", least, ", got ",
+                             groups);
   if (best < 1 || best > groups || top > best * (experts / groups))
     return emitOptionalError(loc, "`top_groups` must be 1 to ", groups, " groups with at least ", top,
                              " experts together, got ", best);
@@ -175,11 +182,18 @@ SmallVector<double> RouteOp::params() {
   double reported = getShared() ? 0 : getBalance().convertToDouble();    // else by the derivative, which has all counts
   double capacity = getSections() ? getCapacity().convertToDouble() : 0; // one device has room for all
   SmallVector<double> params = {getScale().convertToDouble(), reported, getZ().convertToDouble(), capacity};
-  if (getGroups() != 1)
+  double least = getLeast().convertToDouble();
+  if (getGroups() != 1 || least != 0)
     params.append({static_cast<double>(getGroups()), static_cast<double>(getTopGroups())});
+  if (least != 0)
+    params.push_back(least);
   return params;
 }
-Flags RouteOp::flags() { return flagsOf({{"renormalise", getRenormalise()}, {"sigmoid", getScore() == "sigmoid"}}); }
+Flags RouteOp::flags() {
+  return flagsOf({{"renormalise", getRenormalise()},
+                  {"sigmoid", getScore() == "sigmoid"},
+                  {"largest", getGroups() != 1 && getGroupBy() == "largest"}});
+}
 Type RouteOp::elementType() { return tensorOf(getBias() ? getBias() : getLogits()).getElementType(); }
 SmallVector<Value> RouteOp::pointers() {
   return {getLogits(), getBias(), getRows(), getW(), getSel(), getP(), getLse(), getPlaces(), getCounts()};
@@ -201,7 +215,7 @@ LogicalResult RouteOp::differentiate(Gradients &gradients) {
   }
   auto backward = gradients.builder.create<RouteBwdOp>(
       getLoc(), dw, getW(), getSel(), getP(), getZ().isZero() ? Value() : getLse(), often, getRenormalise(), getScale(),
-      getBalance(), group, getZ(), getScore() == "sigmoid");
+      getBalance(), group, getZ(), getScore() == "sigmoid", getLeast());
   if (Value bias = getBias())
     gradients.set(bias, gradients.builder.create<ExpertLoadOp>(getLoc(), getCounts(), gradients.get(bias), getTop(),
                                                                tensorOf(getLogits()).getElementType()));
@@ -262,7 +276,10 @@ INFER(RouteBwdOp) {
 
 Dims RouteBwdOp::dims() { return {rowsOf(getP()), widthOf(getP()), widthOf(getW()), static_cast<int64_t>(getGroup())}; }
 SmallVector<double> RouteBwdOp::params() {
-  return {getScale().convertToDouble(), getBalance().convertToDouble(), getZ().convertToDouble()};
+  SmallVector<double> params = {getScale().convertToDouble(), getBalance().convertToDouble(), getZ().convertToDouble()};
+  if (!getLeast().isZero())
+    params.push_back(getLeast().convertToDouble());
+  return params;
 }
 Flags RouteBwdOp::flags() { return flagsOf({{"renormalise", getRenormalise()}, {"sigmoid", getSigmoid()}}); }
 SmallVector<Value> RouteBwdOp::pointers() {

@@ -15,19 +15,31 @@ static std::string shapeText(ArrayRef<int64_t> shape) {
   return "[" + text + "]";
 }
 
-/// Checks the shapes for h columns of x and n experts of width f: wr [h, n], w_gate and w_up [n, h, f], w_down [n, f,
-/// h].
+/// Whether one weight has the columns of w_gate, and behind them those of w_up: then w_down is the fourth value.
+static bool isPacked(mlir::ValueRange operands) {
+  return operands.size() == 4 || (operands.size() == 5 && cast<RankedTensorType>(operands[4].getType()).getRank() != 3);
+}
+
+/// Checks the shapes for h columns of x and n experts of width f: wr [h, n], w_gate and w_up [n, h, f], or one weight
+/// [n, h, 2 f], and w_down [n, f, h].
 static LogicalResult checkShapes(mlir::ValueRange operands, function_ref<LogicalResult(const Twine &)> fail) {
-  static constexpr StringRef names[] = {"x", "wr", "w_gate", "w_up", "w_down"};
+  const bool packed = isPacked(operands);
+  static constexpr StringRef each[] = {"x", "wr", "w_gate", "w_up", "w_down"},
+                             both[] = {"x", "wr", "w_gate and w_up", "w_down"};
+  const ArrayRef<StringRef> names = packed ? ArrayRef<StringRef>(both) : ArrayRef<StringRef>(each);
   auto shapeOf = [&](size_t i) { return cast<RankedTensorType>(operands[i].getType()).getShape(); };
   if (shapeOf(0).size() != 3)
     return fail("`experts` expects x with 3 dimensions, got " + shapeText(shapeOf(0)));
   if (shapeOf(1).size() != 2 || shapeOf(2).size() != 3)
-    return fail("`experts` expects wr as [in, experts] and w_gate as [experts, in, out], got " + shapeText(shapeOf(1)) +
-                " and " + shapeText(shapeOf(2)));
-  int64_t h = shapeOf(0).back(), n = shapeOf(1).back(), f = shapeOf(2).back();
-  const SmallVector<int64_t> expected[] = {{}, {h, n}, {n, h, f}, {n, h, f}, {n, f, h}};
-  for (size_t i = 1; i < std::size(expected); ++i)
+    return fail("`experts` expects wr as [in, experts] and " + names[2] + " as [experts, in, out], got " +
+                shapeText(shapeOf(1)) + " and " + shapeText(shapeOf(2)));
+  int64_t h = shapeOf(0).back(), n = shapeOf(1).back(), columns = shapeOf(2).back(), f = packed ? columns / 2 : columns;
+  if (packed && columns % 2 != 0)
+    return fail("`experts` expects an even number of columns of w_gate and w_up, got " + Twine(columns));
+  SmallVector<SmallVector<int64_t>> expected = {{}, {h, n}, {n, h, columns}, {n, h, columns}, {n, f, h}};
+  if (packed)
+    expected.erase(expected.begin() + 3);
+  for (size_t i = 1; i < expected.size(); ++i)
     if (shapeOf(i) != ArrayRef(expected[i]))
       return fail("`experts` expects " + names[i] + " as " + shapeText(expected[i]) + ", got " + shapeText(shapeOf(i)));
   return success();
@@ -35,13 +47,13 @@ static LogicalResult checkShapes(mlir::ValueRange operands, function_ref<Logical
 
 /// The bias is a weight that nothing else reads; its `rate` is of the weight, for it is the update that reads it. The
 /// other options are the router's.
-static LogicalResult steer(mlir::ValueRange operands, SmallVectorImpl<mlir::NamedAttribute> &options,
+static LogicalResult steer(mlir::Value bias, SmallVectorImpl<mlir::NamedAttribute> &options,
                            function_ref<LogicalResult(const Twine &)> fail) {
   auto isRate = [](mlir::NamedAttribute option) { return option.getName() == "rate"; };
   auto *rate = find_if(options, isRate);
-  if (operands.size() < 6)
+  if (!bias)
     return rate == options.end() ? success() : fail("`rate` is of a router's bias; `experts` has none here");
-  auto argument = dyn_cast<mlir::BlockArgument>(operands[5]);
+  auto argument = dyn_cast<mlir::BlockArgument>(bias);
   auto function =
       argument ? dyn_cast<mlir::FunctionOpInterface>(argument.getOwner()->getParentOp()) : mlir::FunctionOpInterface();
   auto weight =
@@ -61,7 +73,12 @@ FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, mlir::Value 
                                          ArrayRef<mlir::NamedAttribute> options, CreateOp create,
                                          function_ref<LogicalResult(const Twine &)> fail) {
   SmallVector<mlir::NamedAttribute> routed(options);
-  if (failed(checkShapes(operands, fail)) || failed(steer(operands, routed, fail)))
+  if (failed(checkShapes(operands, fail)))
+    return failure();
+  const bool packed = isPacked(operands);
+  const size_t matrices = packed ? 4 : 5; // and what stands before them
+  mlir::Value bias = operands.size() > matrices ? operands[matrices] : mlir::Value();
+  if (failed(steer(bias, routed, fail)))
     return failure();
   bool fails = false;
   auto made = [&](StringRef name, mlir::ValueRange takes, ArrayRef<mlir::NamedAttribute> given = {}) {
@@ -71,12 +88,13 @@ FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, mlir::Value 
   };
   mlir::Value x = operands[0];
   SmallVector<mlir::Value> scored = {made("router", {x, operands[1]})};
-  append_range(scored, operands.drop_front(5));
+  if (bias)
+    scored.push_back(bias);
   if (rows)
     scored.push_back(rows);
   mlir::Builder builder(x.getContext());
   routed.push_back(builder.getNamedAttr(nn::RouteOp::getOperandSegmentSizeAttr(),
-                                        builder.getDenseI32ArrayAttr({1, operands.size() > 5 ? 1 : 0, rows ? 1 : 0})));
+                                        builder.getDenseI32ArrayAttr({1, bias ? 1 : 0, rows ? 1 : 0})));
   mlir::Value weights = made("route", scored, routed);
   if (fails)
     return failure();
@@ -84,8 +102,11 @@ FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, mlir::Value 
   mlir::Value places = route.getPlaces(), counts = route.getCounts();
   mlir::Value chosen = made("dispatch", {x, places});
   mlir::Value gate = made("expert_linear", {chosen, operands[2], counts});
-  mlir::Value up = made("expert_linear", {chosen, operands[3], counts});
+  mlir::Value up = packed ? gate : made("expert_linear", {chosen, operands[3], counts});
+  if (mlir::Value first =
+          packed ? made("split", {gate}, builder.getNamedAttr("parts", builder.getI64IntegerAttr(2))) : mlir::Value())
+    gate = first, up = first.getDefiningOp<nn::SplitOp>().getColumns()[1];
   mlir::Value scaled = made("scale_rows", {made("swiglu", {gate, up}), weights, places});
-  mlir::Value y = made("combine", {made("expert_linear", {scaled, operands[4], counts}), places});
+  mlir::Value y = made("combine", {made("expert_linear", {scaled, operands[matrices - 1], counts}), places});
   return fails ? FailureOr<mlir::Value>(failure()) : FailureOr<mlir::Value>(y);
 }

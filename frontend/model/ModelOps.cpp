@@ -30,7 +30,7 @@ static const ModelOp kOps[] = {{"embedding", "tokens, table"},
                                {"gelu", "x"},
                                {"swiglu", "p, q"},
                                {"glu", "p, q"},
-                               {"experts", "x, wr, w_gate, w_up, w_down, bias", 1},
+                               {"experts", "x, wr, w_gate, w_up, w_down, bias", 2},
                                {"scale", "x"},
                                {"dropout", "x"},
                                {"split", "x"},
@@ -82,7 +82,9 @@ static constexpr OpAttribute kAttributes[] = {{"embedding", "pad", OpAttribute::
                                               {"experts", "groups", OpAttribute::Count, false},
                                               {"experts", "top_groups", OpAttribute::Count, false},
                                               {"experts", "rate", OpAttribute::Limit, false},
-                                              {"experts", "capacity", OpAttribute::Limit, false}};
+                                              {"experts", "capacity", OpAttribute::Limit, false},
+                                              {"experts", "group_by", OpAttribute::Text, false},
+                                              {"experts", "least", OpAttribute::Limit, false}};
 
 const ModelOp *pp::findModelOp(StringRef name) {
   const ModelOp *op = find_if(kOps, [&](const ModelOp &one) { return one.name == name; });
@@ -277,9 +279,10 @@ LogicalResult ModelOptions::checkCount(const Expr *call, const ModelOp &op, size
   size_t most = op.mostOperands();
   if (operands + op.optional >= most && operands <= most)
     return success();
-  return evaluator.fail(call->at, "`" + op.name + "` takes " + (op.optional ? Twine(most - op.optional) + " or " : "") +
-                                      Twine(most) + (most == 1 ? " value" : " values") + ", got " + Twine(operands) +
-                                      ": `" + signature(op) + "`");
+  return evaluator.fail(
+      call->at, "`" + op.name + "` takes " +
+                    (op.optional ? Twine(most - op.optional) + (op.optional > 1 ? " to " : " or ") : "") + Twine(most) +
+                    (most == 1 ? " value" : " values") + ", got " + Twine(operands) + ": `" + signature(op) + "`");
 }
 
 LogicalResult ModelOptions::checkComplete(const Expr *call, ArrayRef<mlir::NamedAttribute> given) {

@@ -3,6 +3,7 @@
 #include "frontend/model/ModelWeights.h"
 #include "frontend/evaluate/CommandLine.h"
 #include "frontend/expand/Expand.h"
+#include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/MathExtras.h"
 #include <cmath>
 
@@ -182,6 +183,22 @@ std::string ModelWeights::numbered(std::string name) const {
   return name;
 }
 
+/// Whether files can have a weight of these dimensions in this form.
+LogicalResult ModelWeights::checkStored(const WeightDeclaration &weight, nn::Stored stored, SMLoc at, bool ofExperts) {
+  size_t count = weight.dimensions.size();
+  if ((stored == nn::Stored::transposed && !ofExperts && count != 2 && count != 3) ||
+      (stored == nn::Stored::row && count != 1))
+    return evaluator.fail(at, "`" + weight.name.text + "` has " + Twine(count) +
+                                  (count == 1 ? " dimension; " : " dimensions; ") +
+                                  (stored == nn::Stored::row ? "one that is stored as a row has 1"
+                                                             : "a transposed weight has 2, or 3 with one of experts"));
+  FailureOr<mlir::RankedTensorType> type = typeOf(weight);
+  if (succeeded(type) && stored == nn::Stored::alternate && type->getShape().back() % 2 != 0)
+    return evaluator.fail(at, "`" + weight.name.text + "` has " + Twine(type->getShape().back()) +
+                                  " columns; two halves take turns where it is stored as `alternate`");
+  return success(succeeded(type));
+}
+
 FailureOr<nn::WeightAttr> ModelWeights::attributeOf(const ModelWeight &weight) {
   const WeightDeclaration &declared = *weight.declared;
   auto init = initOf(declared);
@@ -189,22 +206,26 @@ FailureOr<nn::WeightAttr> ModelWeights::attributeOf(const ModelWeight &weight) {
     return failure();
   std::string layer = weight.kind ? ".{l}." : ".";
   std::string name = (weight.part.empty() ? "" : weight.part.str() + layer) + declared.name.text.str();
-  bool transposed = false;
+  nn::Stored stored = nn::Stored::plain;
   if (const Expr *as = declared.checkpoint) {
-    transposed = as->kind == Expr::Call && as->name == "transpose" && as->operands.size() == 1;
-    const Expr *text = transposed ? as->operands[0] : as;
+    if (as->kind == Expr::Call && as->operands.size() == 1)
+      stored = StringSwitch<nn::Stored>(as->name)
+                   .Case("transpose", nn::Stored::transposed)
+                   .Case("row", nn::Stored::row)
+                   .Case("alternate", nn::Stored::alternate)
+                   .Default(nn::Stored::plain);
+    const Expr *text = stored == nn::Stored::plain ? as : as->operands[0];
     if (text->kind != Expr::String)
-      return evaluator.fail(as->at, "expected the name in checkpoints after `as`, \"..\" or transpose(\"..\"), got `" +
+      return evaluator.fail(as->at, "expected the name in checkpoints after `as`, \"..\", or transpose(\"..\"), "
+                                    "row(\"..\") or alternate(\"..\"), got `" +
                                         as->text + "`");
     bool ofExperts = text->name.contains("{e}");
+    if (failed(checkStored(declared, stored, as->at, ofExperts)))
+      return failure();
     if (ofExperts && declared.dimensions.size() != 3)
       return evaluator.fail(text->at, "`" + declared.name.text + "` has " + Twine(declared.dimensions.size()) +
                                           (declared.dimensions.size() == 1 ? " dimension" : " dimensions") +
                                           "; a weight of experts, whose name has `{e}`, has 3");
-    if (transposed && !ofExperts && declared.dimensions.size() != 2)
-      return evaluator.fail(as->at, "`" + declared.name.text + "` has " + Twine(declared.dimensions.size()) +
-                                        (declared.dimensions.size() == 1 ? " dimension" : " dimensions") +
-                                        "; a transposed weight has 2");
     StringRef number = text->name.contains("{k}") ? "{k}" : "{l}";
     if (text->name.contains(number) != weight.kind.has_value())
       return evaluator.fail(text->at, weight.kind
@@ -216,6 +237,6 @@ FailureOr<nn::WeightAttr> ModelWeights::attributeOf(const ModelWeight &weight) {
   }
   return nn::WeightAttr::get(builder.getContext(), builder.getStringAttr(declared.name.text),
                              builder.getStringAttr(name), *nn::symbolizeInit(init->first),
-                             builder.getF64FloatAttr(init->second), transposed,
+                             builder.getF64FloatAttr(init->second), stored,
                              /*shared=*/is_contained(shared, &declared));
 }

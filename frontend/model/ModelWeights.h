@@ -40,6 +40,7 @@ private:
   mlir::FailureOr<bool> reads(const Expr *expr, StringRef name);
   mlir::FailureOr<bool> reads(const ModelPart &part, StringRef name);
   mlir::FailureOr<std::pair<StringRef, double>> initOf(const WeightDeclaration &weight);
+  mlir::LogicalResult checkStored(const WeightDeclaration &weight, nn::Stored stored, SMLoc at, bool ofExperts);
   mlir::LogicalResult checkName(const ModelWeight &weight, StringRef name);
 
   Evaluator &evaluator;

@@ -105,7 +105,7 @@ Results inferExpertLayouts(Operation *op, ArrayRef<DeviceLayout> operands) {
         return given.all(fits, expected);
       })
       .Case<SwigluOp, SwigluBwdOp, GeluOp, GeluBwdOp, GluOp, GluBwdOp, AddOp, ScaleOp, CopyOp, AccumulateOp, RoundOp,
-            MapOp>([&](Operation *) { return alike(given); })
+            MapOp, SplitOp, SliceColumnsOp, PlaceColumnsOp>([&](Operation *) { return alike(given); })
       .Default([&](Operation *) { return given.all(!llvm::any_of(operands, isForeign), kNone); });
 }
 

@@ -121,10 +121,10 @@ private:
     StringRef module = moduleOf(weight);
     // The class that peft wraps has the blocks of GPT-2 under this name, and files may leave it away.
     StringRef prefix = module.starts_with("h.") ? "base_model.model.transformer." : "base_model.model.";
-    auto declared = nn::WeightAttr::get(
-        part.getContext(), builder.getStringAttr(weight.getName().strref() + "." + name),
-        builder.getStringAttr(prefix + module + "." + name + ".weight"), init, builder.getF64FloatAttr(deviation),
-        /*transposed=*/true, weight.getShared());
+    auto declared =
+        nn::WeightAttr::get(part.getContext(), builder.getStringAttr(weight.getName().strref() + "." + name),
+                            builder.getStringAttr(prefix + module + "." + name + ".weight"), init,
+                            builder.getF64FloatAttr(deviation), nn::Stored::transposed, weight.getShared());
     auto type = RankedTensorType::get(shape, cast<RankedTensorType>(linear.getY().getType()).getElementType());
     unsigned number = part.getNumArguments();
     part.insertArgument(number, type,

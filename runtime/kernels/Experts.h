@@ -40,15 +40,15 @@ template <class A> void chooseLargest(const A *p, int64_t n, int32_t *sel, int64
   }
 }
 
-/// Groups of experts, one behind the other: those with the largest sums of their two largest scores keep them, and what
-/// is in the others is lower than any score.
-template <class A> void keepBestGroups(A *scores, int64_t n, int64_t groups, int64_t best) {
+/// Groups of experts, one behind the other: those with the largest sums of their `counted` largest scores, one or two,
+/// keep them, and what is in the others is lower than any score.
+template <class A> void keepBestGroups(A *scores, int64_t n, int64_t groups, int64_t best, int64_t counted) {
   const int64_t size = n / groups;
   constexpr A dropped = -std::numeric_limits<A>::max();
   auto valueOf = [&](int64_t group) {
     int32_t two[2];
-    chooseLargest(scores + group * size, size, two, 2);
-    return scores[group * size + two[0]] + scores[group * size + two[1]];
+    chooseLargest(scores + group * size, size, two, counted);
+    return scores[group * size + two[0]] + (counted > 1 ? scores[group * size + two[1]] : A(0));
   };
   for (int64_t left = groups; left > best; --left) {
     int64_t worst = -1;
@@ -72,7 +72,7 @@ template <class E> const Acc<E> *scoresOf(const PreparedOp &op, const Acc<E> *p,
   for (int64_t i = 0; i < n; ++i)
     scores[i] = p[i] + (bias ? Acc<E>(get(bias, i)) : Acc<E>(0));
   if (groups > 1)
-    keepBestGroups(scores, n, groups, int64_t(op.params[5]));
+    keepBestGroups(scores, n, groups, int64_t(op.params[5]), op.has(Largest) ? 1 : 2);
   return scores;
 }
 
@@ -82,6 +82,8 @@ template <class A> A sumOfChosen(const A *p, const int32_t *sel, int64_t k) {
     sum += p[sel[j]];
   return sum;
 }
+
+template <class A> A atLeast(A sum, A least) { return sum < least ? least : sum; }
 
 template <class A> A sumOfRow(const A *p, int64_t n) {
   A sum = 0;
@@ -225,7 +227,7 @@ template <class E> pp_status_t route(const PreparedOp &op, void *const *argument
     chooseLargest(scoresOf<E>(op, p + t * n, arguments[1] ? in<E>(arguments[1]) : nullptr, scores), n, sel + t * k, k);
     A factor = A(op.params[0]);
     if (op.has(Renormalise))
-      factor /= sumOfChosen(p + t * n, sel + t * k, k);
+      factor /= atLeast(sumOfChosen(p + t * n, sel + t * k, k), A(op.params[6]));
     for (int64_t j = 0; j < k; ++j)
       w[t * k + j] = factor * p[t * n + sel[t * k + j]];
     report.add(p + t * n, sel + t * k, lse[t]);
@@ -235,15 +237,16 @@ template <class E> pp_status_t route(const PreparedOp &op, void *const *argument
   return PP_OK;
 }
 
-/// dp of one token's chosen experts; that of the others is 0.
+/// dp of one token's chosen experts; that of the others is 0. A sum below `least` has no gradient.
 template <class A>
-void chosenSlopes(const A *dw, const A *w, const int32_t *sel, const A *p, A *dp, int64_t k, A scale,
-                  bool renormalises) {
+void chosenSlopes(const A *dw, const A *w, const int32_t *sel, const A *p, A *dp, int64_t k, A scale, bool renormalises,
+                  A least) {
   A dot = 0, sum = 1;
   if (renormalises) {
     sum = sumOfChosen(p, sel, k);
-    for (int64_t j = 0; j < k; ++j)
+    for (int64_t j = 0; j < k && sum >= least; ++j)
       dot += dw[j] * w[j];
+    sum = atLeast(sum, least);
   }
   for (int64_t j = 0; j < k; ++j)
     dp[sel[j]] += (scale * dw[j] - dot) / sum;
@@ -337,7 +340,7 @@ template <class E> pp_status_t route_bwd(const PreparedOp &op, void *const *argu
     }
     for (int64_t i = 0; i < n; ++i)
       dp[i] = op.has(Sigmoid) ? A(0) : balance * often[i];
-    chosenSlopes(dw + t * k, w + t * k, chosen, row, dp, k, scale, op.has(Renormalise));
+    chosenSlopes(dw + t * k, w + t * k, chosen, row, dp, k, scale, op.has(Renormalise), A(op.params[3]));
     if (op.has(Sigmoid)) {
       for (int64_t i = 0; i < n; ++i)
         pull[i] = balance * often[i];

@@ -70,11 +70,11 @@ std::string checkDropout(double rate, double site) {
                                   : "";
 }
 
-/// `best` of equal groups of at least two experts have the k that are chosen.
-bool areGroups(int64_t experts, int64_t k, double groups, double best) {
+/// `best` of equal groups of at least so many experts have the k that are chosen.
+bool areGroups(int64_t experts, int64_t k, double groups, double best, int64_t least) {
   auto count = int64_t(groups);
-  return count >= 1 && experts % count == 0 && (count == 1 || experts / count >= 2) && best >= 1 && best <= groups &&
-         k <= int64_t(best) * (experts / count);
+  return count >= 1 && experts % count == 0 && (count == 1 || experts / count >= least) && best >= 1 &&
+         best <= groups && k <= int64_t(best) * (experts / count);
 }
 
 std::string counted(size_t n, const char *noun) { return std::to_string(n) + " " + noun + (n == 1 ? "" : "s"); }
@@ -113,7 +113,7 @@ std::string checkDims(const PreparedOp &op) {
   case Kernel::route_bwd:
     if (d[2] > d[1])
       return std::to_string(d[2]) + " choices of " + std::to_string(d[1]) + " experts";
-    if (op.kernel == Kernel::route && !areGroups(d[1], d[2], op.params[4], op.params[5]))
+    if (op.kernel == Kernel::route && !areGroups(d[1], d[2], op.params[4], op.params[5], op.has(Largest) ? 1 : 2))
       return "choices among " + std::to_string(int64_t(op.params[5])) + " of " + std::to_string(int64_t(op.params[4])) +
              " groups of " + std::to_string(d[1]) + " experts";
     if (op.kernel == Kernel::route && d[1] % d[4])
@@ -254,7 +254,7 @@ std::string pp::readSpec(const OpSpec &given, PreparedOp &op, std::vector<Chunk>
             : *kernel == Kernel::embedding_dw ? " or 1"
             : takesCap(*kernel)               ? ", or a cap behind"
             : isUpdate(*kernel)               ? ", or two of a group behind"
-            : *kernel == Kernel::route        ? ", or two of groups behind"
+            : *kernel == Kernel::route        ? ", or two of groups behind, and a least sum"
             : isAttention(*kernel)            ? " to 3, or 6 or 7 with the flag `dropout`"
                                               : "") +
            ", got " + std::to_string(spec.params.size());

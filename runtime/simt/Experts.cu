@@ -139,8 +139,8 @@ template <class E> struct Router {
   A *values; ///< of each token's groups of experts
   double *wholes;
   int64_t tokens, n, k, groups, best;
-  A scale;
-  bool renormalises, sigmoids;
+  A scale, least;
+  bool renormalises, sigmoids, byLargest;
 };
 
 /// What is no number loses against every number.
@@ -171,20 +171,15 @@ template <class E> PP_DEVICE Acc<E> fillProbabilities(const Router<E> &its, int6
 /// Below all scores but those that are no numbers.
 template <class A> constexpr A lowest = -std::numeric_limits<A>::max();
 
-/// The sum of the two largest.
-template <class A> PP_DEVICE A valueOfGroup(const A *scores, int64_t size) {
-  A first = ordered(scores[0]), second = ordered(scores[1]);
-  if (second > first) {
-    A larger = second;
-    second = first;
-    first = larger;
-  }
-  for (int64_t i = 2; i < size; ++i) {
+/// The sum of the two largest, or the largest.
+template <class A> PP_DEVICE A valueOfGroup(const A *scores, int64_t size, bool byLargest) {
+  A first = ordered(scores[0]), second = minusInfinity<A>;
+  for (int64_t i = 1; i < size; ++i) {
     A score = ordered(scores[i]);
     second = score > first ? first : larger(second, score);
     first = larger(first, score);
   }
-  return first + second;
+  return byLargest ? first : first + second;
 }
 
 /// Scores of the experts of the warp's token, those in groups that are not among the best lower than any other.
@@ -199,7 +194,7 @@ template <class E> PP_DEVICE void fillScores(const Router<E> &its, int64_t t) {
   if (its.groups == 1)
     return;
   for (int64_t group = laneNumber(); group < its.groups; group += 32)
-    values[group] = ordered(valueOfGroup(scores + group * size, size));
+    values[group] = ordered(valueOfGroup(scores + group * size, size, its.byLargest));
   waitWarp();
   for (int64_t i = laneNumber(); i < its.n; i += 32) {
     const int64_t group = quotient(i, size);
@@ -265,7 +260,8 @@ template <class E> __global__ void __launch_bounds__(128) routeKernel(Router<E> 
   waitWarp();
   if (its.scores != its.p)
     fillScores(its, t);
-  const A sum = choose(its, its.scores + t * its.n, t), factor = its.renormalises ? its.scale / sum : its.scale;
+  const A sum = choose(its, its.scores + t * its.n, t),
+          factor = its.renormalises ? its.scale / larger(sum, its.least) : its.scale;
   for (int64_t j = t * its.k + laneNumber(); j < (t + 1) * its.k; j += 32)
     its.w[j] = factor * its.p[t * its.n + its.sel[j]];
 }
@@ -374,8 +370,10 @@ template <class E> pp_status_t route(const PreparedOp &op, void *const *a) {
                             groups,
                             int64_t(op.params[5]),
                             A(op.params[0]),
+                            A(op.params[6]),
                             op.has(Renormalise),
-                            op.has(Sigmoid)};
+                            op.has(Sigmoid),
+                            op.has(Largest)};
   if (pp_status_t status = launchWarps(op, routeKernel<E>, tokens, router))
     return status;
   const RowOrder order = {sel,        places,       counts,
@@ -438,7 +436,7 @@ template <class A> struct RouteSlopes {
   double *shares; ///< of each token, of a balance that devices share; null: none
   const OptimizerScalars *scalars;
   int64_t tokens, n, k, group;
-  A scale;
+  A scale, least;
   double balance, z;
   bool renormalises, sigmoids;
 };
@@ -454,6 +452,8 @@ template <class A> PP_DEVICE void addChosen(const RouteSlopes<A> &its, int64_t t
       sum += p[sel[j]];
       dot += dw[j] * w[j];
     }
+    if (sum < its.least)
+      dot = 0, sum = its.least; // which has no gradient
   }
   for (int64_t j = laneNumber(); j < its.k; j += 32)
     dp[sel[j]] += (its.scale * dw[j] - dot) / sum;
@@ -517,11 +517,25 @@ template <class E> pp_status_t route_bwd(const PreparedOp &op, void *const *a) {
   if (counted)
     if (pp_status_t status = countChoices(op, a[2], counted))
       return status;
-  const RouteSlopes<A> slopes = {
-      in<A>(a[0]),       in<A>(a[1]),         in<A>(a[3]),    in<A>(a[4]),          counted ? counted : in<A>(a[5]),
-      in<int32_t>(a[2]), out<A>(a[6]),        shares,         op.launches->scalars, op.dims[0],
-      op.dims[1],        op.dims[2],          op.dims[3],     A(op.params[0]),      op.params[1] * double(op.dims[1]),
-      op.params[2],      op.has(Renormalise), op.has(Sigmoid)};
+  const RouteSlopes<A> slopes = {in<A>(a[0]),
+                                 in<A>(a[1]),
+                                 in<A>(a[3]),
+                                 in<A>(a[4]),
+                                 counted ? counted : in<A>(a[5]),
+                                 in<int32_t>(a[2]),
+                                 out<A>(a[6]),
+                                 shares,
+                                 op.launches->scalars,
+                                 op.dims[0],
+                                 op.dims[1],
+                                 op.dims[2],
+                                 op.dims[3],
+                                 A(op.params[0]),
+                                 A(op.params[3]),
+                                 op.params[1] * double(op.dims[1]),
+                                 op.params[2],
+                                 op.has(Renormalise),
+                                 op.has(Sigmoid)};
   if (pp_status_t status = launchWarps(op, routeBackwardKernel<A>, op.dims[0], slopes); status || !shares)
     return status;
   return report(op, a[8], [&](RouterSums *sums) {

@@ -290,7 +290,7 @@ Status adapterConfig(RankMemory &memory, const std::string &base, std::string &o
     targets.insert(module.substr(module.rfind('.') + 1));
     for (const WeightSpec *weight : weights)
       if (weight->frozen && isBeside(module, weight->name))
-        isTransposed = weight->transposed;
+        isTransposed = weight->stored == Stored::Transposed;
   }
   const LoraSpec &lora = memory.emitted.program().lora;
   Json root = {{"peft_type", "LORA"},

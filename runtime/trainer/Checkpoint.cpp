@@ -28,13 +28,14 @@ void addProduct(const OutTensor &tensor, const std::vector<char> &a, const std::
   auto readA = SafeTensors::readerOf(fileType(first.type)),
        readB = SafeTensors::readerOf(fileType(tensor.b->front().tensor.type)),
        readW = SafeTensors::readerOf(fileType(weight.type));
+  const TensorSpec::Turned turned = weight.turned();
   const int64_t rank = fileShape(first)[0], in = fileShape(first)[1], out = fileShape(tensor.b->front().tensor)[0];
   for (int64_t o = 0; o < out; ++o)
     for (int64_t i = 0; i < in; ++i) {
       double sum = 0;
       for (int64_t r = 0; r < rank; ++r)
         sum += readB(b.data(), o * rank + r) * readA(a.data(), r * in + i);
-      int64_t at = weight.transposed ? o * in + i : i * out + o;
+      const int64_t at = placeInFile(turned, i * out + o);
       storeElement(values.data() + at * int64_t(elementBytes(weight.type)), weight.type,
                    readW(values.data(), at) + factor * sum);
     }
@@ -307,7 +308,7 @@ void Save::addTensor(const OutTensor &tensor, const Gathered &its, const std::sh
       turnForFile(tensor.a->front().tensor, *its.a);
       turnForFile(tensor.b->front().tensor, *its.b);
       addProduct(tensor, *its.a, *its.b, factor, *its.values);
-      layout.transposed = false; // it is turned already
+      layout.stored = Stored::Plain; // it is turned already
     }
     return writeTensor(layout, tensor.entry, *its.values, *file, ownVanished);
   });

@@ -33,9 +33,8 @@ bool isFirstWith(const TensorSpec &tensor, const Mesh &mesh, int32_t device) {
   return isOwn && (tensor.dims.empty() ? place == 0 : place % tensor.copies == 0);
 }
 
-/// Collects the tensors of a kind that a device has. State has the layout of its weight, which `transposed` knows by
-/// name.
-void collect(const RankProgram &program, TensorKind kind, const std::map<std::string, bool> &transposed,
+/// Collects the tensors of a kind that a device has. State is stored as its weight, which `stored` knows by name.
+void collect(const RankProgram &program, TensorKind kind, const std::map<std::string, Stored> &stored,
              std::vector<Held> &out) {
   if (kind == TensorKind::Weights)
     for (const WeightSpec &weight : program.weights)
@@ -47,19 +46,19 @@ void collect(const RankProgram &program, TensorKind kind, const std::map<std::st
   if (kind == TensorKind::State)
     for (const StateSpec &state : program.state) {
       Held held{state.name + "." + state.kind, state, program.device};
-      if (auto found = transposed.find(state.name); found != transposed.end())
-        held.tensor.transposed = found->second;
+      if (auto found = stored.find(state.name); found != stored.end())
+        held.tensor.stored = found->second;
       out.push_back(held);
     }
 }
 
 /// Layouts of all weights; a rank's state may belong to a weight that begins the step elsewhere.
-Status layouts(Emitted &emitted, std::map<std::string, bool> &out) {
+Status layouts(Emitted &emitted, std::map<std::string, Stored> &out) {
   std::vector<const RankProgram *> programs;
   PP_TRY(emitted.all(programs));
   for (const RankProgram *program : programs)
     for (const WeightSpec &weight : program->weights)
-      out[weight.name] = weight.transposed;
+      out[weight.name] = weight.stored;
   return {};
 }
 
@@ -112,15 +111,15 @@ Status checkWhole(const Pieces &pieces) {
 } // namespace
 
 Status piecesOf(Emitted &emitted, TensorKind kind, std::map<std::string, Pieces> &out) {
-  std::map<std::string, bool> transposed;
+  std::map<std::string, Stored> stored;
   if (kind == TensorKind::State)
-    PP_TRY(layouts(emitted, transposed));
+    PP_TRY(layouts(emitted, stored));
   const Mesh &mesh = emitted.program().mesh;
   std::vector<const RankProgram *> programs;
   PP_TRY(programsOf(emitted, programs));
   Pieces held;
   for (const RankProgram *program : programs)
-    collect(*program, kind, transposed, held);
+    collect(*program, kind, stored, held);
   std::set<std::string> names;
   for (const Held &each : held)
     names.insert(each.name);
@@ -148,9 +147,9 @@ Status piecesOf(Emitted &emitted, TensorKind kind, std::map<std::string, Pieces>
 }
 
 Status ownState(RankMemory &memory, Pieces &out) {
-  std::map<std::string, bool> transposed;
-  PP_TRY(layouts(memory.emitted, transposed));
-  collect(memory.program, TensorKind::State, transposed, out);
+  std::map<std::string, Stored> stored;
+  PP_TRY(layouts(memory.emitted, stored));
+  collect(memory.program, TensorKind::State, stored, out);
   return {};
 }
 
@@ -184,33 +183,34 @@ Status gather(RankMemory &memory, const Pieces &pieces, int32_t to, std::vector<
 Status eachBlock(const TensorSpec &tensor, const std::vector<char> &values,
                  const std::function<Status(const char *, int64_t)> &take) {
   const int64_t size = int64_t(elementBytes(tensor.type)), all = int64_t(values.size()) / size, most = 1 << 17;
-  for (int64_t first = 0; !tensor.transposed && first < all; first += most)
+  const auto [matrices, rows, columns] = tensor.turned();
+  for (int64_t first = 0; rows == 1 && first < all; first += most)
     PP_TRY(take(values.data() + first * size, std::min(most, all - first)));
-  if (!tensor.transposed)
+  if (rows == 1)
     return {};
-  constexpr int64_t side = 32; // columns that become rows together, of squares that stay in the cache
-  const int64_t rows = tensor.shape[0], columns = tensor.shape[1];
+  const int64_t side = std::max<int64_t>(32, 4096 / rows); // columns that become rows together, and stay in the cache
   std::vector<char> turned(size_t(side * rows * size));
-  auto turn = [&](auto element, int64_t left, int64_t count) {
-    const auto *from = reinterpret_cast<const decltype(element) *>(values.data()) + left;
+  auto turn = [&, rows = rows, columns = columns](auto element, int64_t first, int64_t count) {
+    const auto *from = reinterpret_cast<const decltype(element) *>(values.data()) + first;
     auto *to = reinterpret_cast<decltype(element) *>(turned.data());
     for (int64_t top = 0; top < rows; top += side)
       for (int64_t column = 0; column < count; ++column)
         for (int64_t row = top; row < std::min(top + side, rows); ++row)
           to[column * rows + row] = from[row * columns + column];
   };
-  for (int64_t left = 0; left < columns; left += side) {
-    const int64_t count = std::min(side, columns - left);
-    size == 8   ? turn(uint64_t(), left, count)
-    : size == 4 ? turn(uint32_t(), left, count)
-                : turn(uint16_t(), left, count);
-    PP_TRY(take(turned.data(), count * rows));
-  }
+  for (int64_t matrix = 0; matrix < matrices; ++matrix)
+    for (int64_t left = 0; left < columns; left += side) {
+      const int64_t count = std::min(side, columns - left), first = matrix * rows * columns + left;
+      size == 8   ? turn(uint64_t(), first, count)
+      : size == 4 ? turn(uint32_t(), first, count)
+                  : turn(uint16_t(), first, count);
+      PP_TRY(take(turned.data(), count * rows));
+    }
   return {};
 }
 
 void turnForFile(const TensorSpec &tensor, std::vector<char> &values) {
-  if (!tensor.transposed)
+  if (tensor.turned().rows == 1)
     return;
   std::vector<char> turned;
   turned.reserve(values.size());

@@ -344,11 +344,18 @@ void storeElement(char *at, Type type, double value) {
 }
 
 std::vector<int64_t> fileShape(const TensorSpec &tensor) {
-  return tensor.transposed ? std::vector<int64_t>{tensor.shape[1], tensor.shape[0]} : tensor.shape;
+  std::vector<int64_t> shape = tensor.shape;
+  if (tensor.stored == Stored::Transposed)
+    std::swap(shape[shape.size() - 2], shape.back());
+  if (tensor.stored == Stored::Row)
+    shape.insert(shape.begin(), 1);
+  return shape;
 }
 
-int64_t placeInFile(const TensorSpec &tensor, int64_t element) {
-  return tensor.transposed ? element % tensor.shape[1] * tensor.shape[0] + element / tensor.shape[1] : element;
+int64_t placeInFile(const TensorSpec::Turned &turned, int64_t element) {
+  const auto [count, rows, columns] = turned;
+  const int64_t in = element % (rows * columns);
+  return element - in + in % columns * rows + in / columns;
 }
 
 Status convert(const std::string &name, SafeTensors::Reader read, const char *from, int64_t count, Type type, char *out,
@@ -410,6 +417,7 @@ Status fromFile(const TensorSpec &tensor, FilePlace place, bool isFinite, Device
   // The elements in our order, then in our type; bits stay as they are where the types are the same.
   const char *data = place.file->data(entry);
   const int64_t size = int64_t(elementBytes(*type));
+  const TensorSpec::Turned turned = tensor.turned();
   const std::vector<TensorSpec::Range> ranges = tensor.ranges();
   auto range = ranges.begin();
   std::vector<char> read;
@@ -423,11 +431,11 @@ Status fromFile(const TensorSpec &tensor, FilePlace place, bool isFinite, Device
       const int64_t begin = std::max(range->here, first), end = std::min(range->here + range->count, first + count);
       const int64_t whole = range->whole + begin - range->here;
       char *here = ours + (begin - first) * size;
-      if (!tensor.transposed)
+      if (turned.rows == 1)
         memcpy(here, data + whole * size, size_t((end - begin) * size));
       else
         for (int64_t element = whole; element < whole + end - begin; ++element, here += size)
-          memcpy(here, data + placeInFile(tensor, element) * size, size_t(size));
+          memcpy(here, data + placeInFile(turned, element) * size, size_t(size));
       if (range->here + range->count > first + count)
         break; // the next block goes on with it
     }
@@ -496,7 +504,7 @@ Status loadWeights(RankMemory &memory, const WeightMatch &match, uint64_t seed, 
       return Status();
     }
     TensorSpec its = place;
-    its.transposed = weight.transposed;
+    its.stored = weight.stored;
     return fromFile(its, found->second, /*isFinite=*/true, memory.device, vanished);
   };
   for (const WeightSpec &weight : memory.program.weights)

@@ -44,7 +44,7 @@ Status convert(const std::string &name, SafeTensors::Reader read, const char *fr
                int64_t &vanished);
 
 /// The number, in the file's tensor, of an element of the whole tensor.
-[[nodiscard]] int64_t placeInFile(const TensorSpec &tensor, int64_t element);
+[[nodiscard]] int64_t placeInFile(const TensorSpec::Turned &turned, int64_t element);
 /// Reads the part of a tensor that lies in the arena. `isFinite`: a number in the file must be finite.
 Status fromFile(const TensorSpec &tensor, FilePlace place, bool isFinite, Device &device, int64_t &vanished);
 

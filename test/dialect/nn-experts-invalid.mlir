@@ -101,6 +101,37 @@ func.func @f(%x: tensor<2x4x6xf32>) {
 
 // -----
 
+func.func @f(%x: tensor<2x4x6xf32>) {
+  // expected-error@+2 {{`group_by` is "pair" or "largest", got "mean"}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y:6 = nn.route %x {top = 3, groups = 3, group_by = "mean"}
+      : (tensor<2x4x6xf32>) -> (tensor<2x4x3xf32>, tensor<2x4x3xi32>, tensor<2x4x6xf32>, tensor<2x4xf32>, tensor<2x4x3xi32>, tensor<6xi32>)
+  return
+}
+
+// -----
+
+// The largest of a group is there with one expert, too.
+func.func @f(%x: tensor<2x4x6xf32>) {
+  // expected-error@+2 {{`groups` must divide 6 experts in groups of at least 1, got 4}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y:6 = nn.route %x {top = 3, groups = 4, group_by = "largest"}
+      : (tensor<2x4x6xf32>) -> (tensor<2x4x3xf32>, tensor<2x4x3xi32>, tensor<2x4x6xf32>, tensor<2x4xf32>, tensor<2x4x3xi32>, tensor<6xi32>)
+  return
+}
+
+// -----
+
+func.func @f(%x: tensor<2x4x6xf32>) {
+  // expected-error@+2 {{`least` is of the sum by which `renormalise = true` divides, got 1.000000e-12 without it}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y:6 = nn.route %x {top = 3, least = 1.0e-12}
+      : (tensor<2x4x6xf32>) -> (tensor<2x4x3xf32>, tensor<2x4x3xi32>, tensor<2x4x6xf32>, tensor<2x4xf32>, tensor<2x4x3xi32>, tensor<6xi32>)
+  return
+}
+
+// -----
+
 // Groups are equal, and have two experts at least.
 func.func @f(%x: tensor<2x4x6xf32>) {
   // expected-error@+2 {{`groups` must divide 6 experts in groups of at least 2, got 4}}

@@ -9,7 +9,11 @@
 
 // CHECK-LABEL: func.func private @part
 // CHECK-SAME: #nn.weight<"bias" as "b.{l}" zero steer 1.000000e-03>
-func.func private @part(%bias: tensor<6xf32> {nn.weight = #nn.weight<"bias" as "b.{l}" zero steer 0.001>})
+// CHECK-SAME: #nn.weight<"row" as "r" zero row>
+// CHECK-SAME: #nn.weight<"turns" as "t" zero alternate shared>
+func.func private @part(%bias: tensor<6xf32> {nn.weight = #nn.weight<"bias" as "b.{l}" zero steer 0.001>},
+    %row: tensor<6xf32> {nn.weight = #nn.weight<"row" as "r" zero row>},
+    %turns: tensor<6xf32> {nn.weight = #nn.weight<"turns" as "t" zero alternate shared>})
     attributes {nn.per_layer, nn.part = "part"} {
   return
 }
@@ -27,6 +31,9 @@ func.func @experts(%x: !x, %wr: tensor<8x6xbf16>, %bias: tensor<6xbf16>, %w: ten
   // CHECK-SAME: groups = 3 : i64, renormalise = true, scale = 2.500000e+00 : f64, score = "sigmoid", top = 3 : i64, top_groups = 2 : i64}
   %w1, %sel, %p, %lse, %places, %counts = nn.route %r bias %bias {top = 3, renormalise = true, scale = 2.5,
       score = "sigmoid", groups = 3, top_groups = 2} : (!r, tensor<6xbf16>) -> (!k, !i, !r, tensor<2x4xf32>, !i, tensor<6xi32>)
+  // CHECK: nn.route %[[R]] {group_by = "largest", groups = 3 : i64, least = 1.000000e-12 : f64, renormalise = true, top = 3 : i64, top_groups = 2 : i64}
+  %l:6 = nn.route %r {top = 3, groups = 3, top_groups = 2, group_by = "largest", renormalise = true, least = 1.0e-12}
+      : (!r) -> (!k, !i, !r, tensor<2x4xf32>, !i, tensor<6xi32>)
   // CHECK: %[[ROWS:.*]] = nn.dispatch %{{.*}}, %[[PLACES]]
   %rows = nn.dispatch %x, %places : (!x, !i) -> !rows
   // CHECK: %[[A:.*]] = nn.expert_linear %[[ROWS]], %{{.*}}, %[[COUNTS]]

@@ -46,9 +46,9 @@ pipeline.program @one ranks 2 microbatches 4 slices 0 attributes {train = {}} {
     pipeline.complete %r
     // A slot of a payload gives one entry for each tensor, at its offset; a tied copy is never the one that is saved.
     // CHECK-NEXT: "weights":[{"name":"a.w","shape":[8,8],
-    // CHECK-NEXT: "type":"bf16","offset":0,"transposed":true,"init":{"kind":"normal","deviation":0.02},"save":true,"tied":false},
+    // CHECK-NEXT: "type":"bf16","offset":0,"stored":"transposed","init":{"kind":"normal","deviation":0.02},"save":true,"tied":false},
     // CHECK-SAME: {"name":"a.t","shape":[8,8],
-    // CHECK-NEXT: "type":"bf16","offset":128,"transposed":false,"init":{"kind":"normal","deviation":0.0},"save":false,"tied":true},
+    // CHECK-NEXT: "type":"bf16","offset":128,"stored":"plain","init":{"kind":"normal","deviation":0.0},"save":false,"tied":true},
     // CHECK-SAME: {"name":"a.v","shape":[5],
     // CHECK-NEXT: "type":"bf16","offset":256,{{.*}}"save":true,"tied":false}],
     %w = pipeline.slot weight "w" offset 0 binding <weight @s0 save>
@@ -63,8 +63,8 @@ pipeline.program @one ranks 2 microbatches 4 slices 0 attributes {train = {}} {
     // CHECK-NEXT: "type":"f32","offset":1920,"kind":"master"}],
     %o = pipeline.slot opt "o" offset 1024 binding <opt @s0> : !pipeline.slot<tuple<!m, !m, !m, !n, !n, !n>>
     // CHECK-NEXT: "grads":[{"name":"a.w","shape":[8,8],
-    // CHECK-NEXT: "type":"f32","offset":2048,"transposed":true},{"name":"a.v","shape":[5],
-    // CHECK-NEXT: "type":"f32","offset":2560,"transposed":false}],
+    // CHECK-NEXT: "type":"f32","offset":2048,"stored":"transposed"},{"name":"a.v","shape":[5],
+    // CHECK-NEXT: "type":"f32","offset":2560,"stored":"plain"}],
     %g = pipeline.slot grad "g" offset 2048 binding <grad @s0> : !pipeline.slot<tuple<!m, !m, !n>>
     // CHECK-NEXT: "inputs":[{"kind":"tokens","microbatch":3,"offset":8704},{"kind":"targets","microbatch":3,"offset":8768}],
     %i = pipeline.slot data "i" offset 8704 binding <tokens mb 3> : !pipeline.slot<tuple<tensor<2x4xi32>>>

@@ -263,6 +263,18 @@ VARIANTS = {
                                num_experts_per_tok=2, num_dense_layers=2, sliding_window=7, attention_bias=True,
                                layer_types=["full_attention", "sliding_attention"] * 2, tie_word_embeddings=True,
                                pad_token_id=101, rms_norm_eps=1e-4),
+    "ernie4_5_moe": llama_like("ernie4_5_moe", 20, 2, 1, 33, moe_intermediate_size=9, moe_num_experts=6, moe_k=3,
+                               moe_num_shared_experts=2, use_bias=True, rope_theta=300.0, pad_token_id=101),
+    # With a least sum that some tokens do not reach.
+    "ernie4_5_moe_least": llama_like("ernie4_5_moe", 24, 4, 2, 21, moe_intermediate_size=11, moe_num_experts=5, moe_k=2,
+                                     moe_num_shared_experts=1, moe_layer_start_index=0, moe_layer_end_index=2,
+                                     moe_layer_interval=2, moe_norm_min=0.4, tie_word_embeddings=False),
+    "granitemoe": llama_like("granitemoe", 20, 2, 1, 13, num_local_experts=6, num_experts_per_tok=3, pad_token_id=101,
+                             embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.2,
+                             logits_scaling=2.0, rope_theta=300.0),
+    "granitemoeshared": llama_like("granitemoeshared", 24, 4, 2, 21, num_local_experts=5, num_experts_per_tok=2,
+                                   shared_intermediate_size=11, attention_bias=True, tie_word_embeddings=True,
+                                   residual_multiplier=0.7),
     # Both halves read one norm.
     "phi": llama_like("phi", 24, 3, 1, 33, pad_token_id=101, rope_theta=300.0),
     "phi_norms": llama_like("phi", 20, 2, 1, 21, qk_layernorm=True, hidden_act="gelu", tie_word_embeddings=True,
@@ -326,7 +338,8 @@ def summary(gradients):
 
 
 def has_head_bias(variant):
-    return VARIANTS[variant]["model_type"] in ("gptj", "phi")
+    fields = VARIANTS[variant]
+    return fields["model_type"] in ("gptj", "phi") or (fields["model_type"] == "ernie4_5_moe" and "use_bias" in fields)
 
 
 class Judge:

@@ -40,10 +40,16 @@ def experts_of(model):
     return apart
 
 
+# What files call the tensors of all experts together, and the router.
+STACKED = {".experts.gate_up_proj": ".input_linear.weight", ".experts.down_proj": ".output_linear.weight",
+           ".router.weight": ".router.layer.weight"}
 MIXTRALS = {family: ("block_sparse_moe", "w1", "w3", "w2") for family in ("mixtral", "minimax_m2")}
 
 
 def in_files(model, name):
+    for memory, file in STACKED.items() if model.config.model_type.startswith("granitemoe") else ():
+        name = name.replace(memory, file)
+    name = name.replace(".gate.moe_statics.", ".moe_statics.")
     return name.replace(".mlp.", ".block_sparse_moe.") if model.config.model_type in MIXTRALS else name
 
 
@@ -77,9 +83,10 @@ def watch_routers(model):
         return count
 
     for name, (bias, _) in biases(model).items():
-        block = modules[name.replace(".block_sparse_moe.", ".mlp.").rpartition(".")[0].removesuffix(".gate")]
+        place = name.replace(".block_sparse_moe.", ".mlp.").rpartition(".")[0]
+        block = modules[place.removesuffix(".gate").removesuffix(".moe_statics")]
         router = block.gate if hasattr(block, "gate") else block.router
-        router.register_forward_hook(hook(name, len(bias)))
+        router.register_forward_hook(hook(name, bias.numel()))
     return loads
 
 

@@ -74,7 +74,8 @@ def main():
     compiler, folder, *chosen = sys.argv[1:]
     judge, tally = families.Judge(compiler, folder), harness.Tally()
     for config in families.VARIANTS.values():
-        for key in {"intermediate_size", "moe_intermediate_size", "n_inner"} & config.keys():
+        for key in {"intermediate_size", "moe_intermediate_size", "shared_intermediate_size",
+                    "n_inner"} & config.keys():
             config[key] += config[key] % 2
     families.VARIANTS.update(MORE)
     for number, variant in enumerate(families.VARIANTS):

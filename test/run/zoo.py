@@ -63,6 +63,9 @@ SECOND = {
                           tie_word_embeddings=True, **yarn(0.0, 0.8)),
     "minicpm3": dict(v_head_dim=None, attention_bias=True, mlp_bias=True, scale_emb=1.5, scale_depth=0.9,
                      dim_model_base=24, tie_word_embeddings=False, **yarn(1.0, 0.5)),
+    "ernie4_5_moe": dict(use_bias=True, tie_word_embeddings=False, moe_layer_interval=2, moe_layer_start_index=0),
+    "granitemoe": dict(attention_bias=True, tie_word_embeddings=True),
+    "granitemoeshared": dict(residual_multiplier=0.22, attention_multiplier=0.1, logits_scaling=8.0),
 }
 
 WIDTHS = {"hidden_size", "n_embd", "intermediate_size", "n_inner", "ffn_dim", "num_attention_heads", "n_head",

@@ -25,7 +25,8 @@ struct RouterCase {
   bool renormalises, sigmoid;
   double scale, balance, z;
   int64_t group, groups, best;
-  bool hasBias;
+  bool hasBias, byLargest = false;
+  double least = 0;
 };
 
 const RouterCase routers[] = {
@@ -36,9 +37,14 @@ const RouterCase routers[] = {
     {12, 8, 2, true, true, 1, 0.7, 0, 12, 1, 1, true},
     {12, 8, 4, true, true, 1, 0, 0, 6, 2, 1, false},
     {12, 6, 2, true, false, 1, 0.4, 0.05, 6, 3, 2, false},
+    {12, 6, 3, false, false, 1.5, 0.4, 0, 6, 3, 2, false, true},
+    {12, 8, 2, true, false, 1, 0, 0, 12, 8, 3, true, true}, // groups of one expert
+    {12, 8, 2, true, false, 2, 0.4, 0.05, 6, 1, 1, true, false, 0.3},
+    {12, 8, 4, true, true, 1, 0, 0, 6, 2, 1, false, true, 2},
     // More experts than a warp has lanes, more choices than a block has threads.
     {60, 40, 5, true, false, 1.5, 0.4, 0.05, 20, 1, 1, true},
     {60, 40, 5, true, true, 1, 0.7, 0, 30, 5, 2, true},
+    {12, 80, 5, true, false, 1, 0, 0, 6, 40, 4, false, true, 0.1},
 };
 
 /// The results of route, computed by sorting.
@@ -75,7 +81,7 @@ Numbers choose(const RouterCase &its, Values scores, const Values &bias) {
   for (auto group = scores.begin(); its.groups > 1 && group != scores.end(); group += size) {
     Values sorted(group, group + size);
     std::sort(sorted.rbegin(), sorted.rend());
-    groups.push_back(sorted[0] + sorted[1]);
+    groups.push_back(sorted[0] + (its.byLargest ? 0 : sorted[1]));
   }
   const Numbers kept = largest(groups, its.groups > 1 ? its.best : 0);
   for (int64_t i = 0; i < its.experts && its.groups > 1; ++i)
@@ -105,7 +111,7 @@ Routed routed(const RouterCase &its, const Values &logits, const Values &bias, c
     for (int32_t e : sel)
       sum += p[e], ++made.counts[e];
     for (int32_t e : sel)
-      made.w.push_back(its.scale * p[e] / (its.renormalises ? sum : 1));
+      made.w.push_back(its.scale * p[e] / (its.renormalises ? std::max(sum, its.least) : 1));
     made.p.insert(made.p.end(), p.begin(), p.end());
     made.lse.push_back(lse);
     made.sel.insert(made.sel.end(), sel.begin(), sel.end());
@@ -156,12 +162,14 @@ Numbers rowsOf(const RouterCase &its, int kind) {
   return kind == 0 ? Numbers() : rows;
 }
 
-std::vector<std::string> flagsOf(const RouterCase &its) {
+std::vector<std::string> flagsOf(const RouterCase &its, bool isForward = false) {
   std::vector<std::string> flags;
   if (its.renormalises)
     flags.emplace_back("renormalise");
   if (its.sigmoid)
     flags.emplace_back("sigmoid");
+  if (its.byLargest && isForward)
+    flags.emplace_back("largest");
   return flags;
 }
 
@@ -228,9 +236,11 @@ void checkRoute(Type type, const RouterCase &its, int64_t sections, bool full, i
   auto equal = [&](int64_t count) { return std::min(most, (count * its.top + sections - 1) / sections); };
   const int64_t room = full ? equal(its.tokens) : most;
   std::vector<double> params = {its.scale, its.balance, its.z, full ? 1.0 : 0.0};
-  if (its.groups > 1)
+  if (its.groups > 1 || its.least > 0)
     params.insert(params.end(), {double(its.groups), double(its.best)});
-  OneOp op("route", type, {its.tokens, its.experts, its.top, its.group, sections, room}, params, flagsOf(its));
+  if (its.least > 0)
+    params.push_back(its.least);
+  OneOp op("route", type, {its.tokens, its.experts, its.top, its.group, sections, room}, params, flagsOf(its, true));
   Values logits = random(its.tokens * its.experts, 1), bias(its.experts);
   for (double &value : logits)
     value = std::round(value * 4) / 4;
@@ -299,7 +309,7 @@ TEST(KernelsExperts, BiasOf16Bits) {
 /// fixed. Rows without a token have no gradient.
 void checkRouteBackward(Type type, const RouterCase &its, int kind) {
   const double lossScale = 4, perToken = 0.125;
-  OneOp op("route_bwd", type, {its.tokens, its.experts, its.top, its.group}, {its.scale, its.balance, its.z},
+  OneOp op("route_bwd", type, {its.tokens, its.experts, its.top, its.group}, {its.scale, its.balance, its.z, its.least},
            flagsOf(its));
   op.rank.optimizer.lossScale = lossScale;
   op.rank.optimizer.perToken = perToken;
@@ -673,7 +683,7 @@ TEST(KernelsExperts, Refusals) {
       refusal({"route", Type::F32, {4, 6, 2, 3, 1, 8}, {1, 0, 0, 0}, {}}).find("groups of 3 do not divide 4 tokens"),
       std::string::npos);
   EXPECT_NE(refusal({"route", Type::F32, {4, 6, 2, 4, 1, 8}, {1, 0, 0, 0, 3}, {}})
-                .find("expected 4 params, or two of groups"),
+                .find("expected 4 params, or two of groups behind, and a least sum"),
             std::string::npos);
   EXPECT_NE(
       refusal({"route", Type::F32, {4, 6, 2, 4, 4, 1}, {1, 0, 0, 0}, {}}).find("6 experts are not cut in 4 sections"),

@@ -97,9 +97,8 @@ std::string messages(int rank) {
 
 std::string tensor(const std::string &name, bool isHead, const std::string &element, int offset,
                    const std::string &more) {
-  return pp::text("{\"name\": \"", name, "\", \"shape\": ", isHead ? "[16, 128]" : "[128, 16]",
-                  ", \"transposed\": ", isHead ? "true" : "false", ", \"type\": \"", element,
-                  "\", \"offset\": ", offset, more, "}");
+  return pp::text("{\"name\": \"", name, "\", \"shape\": ", isHead ? "[16, 128]" : "[128, 16]", ", \"stored\": \"",
+                  isHead ? "transposed" : "plain", "\", \"type\": \"", element, "\", \"offset\": ", offset, more, "}");
 }
 
 std::string stateOf(const std::string &name, bool isHead, int offset) {

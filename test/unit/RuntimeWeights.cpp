@@ -1,6 +1,7 @@
 // First values of weights: the bits of one draw an element, however many threads draw and wherever the elements lie.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/files/Half.h"
+#include "runtime/trainer/Gather.h"
 #include "runtime/trainer/Weights.h"
 #include <cmath>
 #include <cstdlib>
@@ -186,5 +187,47 @@ TEST_F(RuntimeWeights, EveryElementHasTheBitsOfItsOwnDraw) {
 }
 
 TEST_F(RuntimeWeights, AnotherSeedIsAnotherDraw) { EXPECT_NE(draw(1), draw(2)); }
+
+/// The elements of a tensor in the order of a file: those of ours are 0, 1, 2, ..
+std::vector<int64_t> inFile(Stored stored, std::vector<int64_t> shape, std::vector<int64_t> *fileHas = nullptr) {
+  TensorSpec tensor;
+  tensor.type = Type::F64;
+  tensor.shape = std::move(shape);
+  tensor.stored = stored;
+  std::vector<char> bytes(size_t(tensor.bytes()));
+  for (int64_t i = 0; i < tensor.elements(); ++i)
+    storeElement(bytes.data() + i * 8, Type::F64, double(i));
+  turnForFile(tensor, bytes);
+  std::vector<int64_t> found;
+  for (size_t at = 0; at < bytes.size(); at += 8)
+    found.push_back(int64_t(SafeTensors::readerOf("F64")(bytes.data(), int64_t(at / 8))));
+  for (int64_t i = 0; i < tensor.elements(); ++i)
+    EXPECT_EQ(found[size_t(placeInFile(tensor.turned(), i))], i);
+  if (fileHas)
+    *fileHas = fileShape(tensor);
+  return found;
+}
+
+TEST(RuntimeStored, FilesHaveTensorsInOtherOrders) {
+  using Numbers = std::vector<int64_t>;
+  Numbers shape;
+  EXPECT_EQ(inFile(Stored::Transposed, {3, 2}, &shape), (Numbers{0, 2, 4, 1, 3, 5}));
+  EXPECT_EQ(shape, (Numbers{2, 3}));
+  EXPECT_EQ(inFile(Stored::Transposed, {2, 3, 2}, &shape), (Numbers{0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11}));
+  EXPECT_EQ(shape, (Numbers{2, 2, 3}));
+  EXPECT_EQ(inFile(Stored::Alternate, {2, 6}, &shape), (Numbers{0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11}));
+  EXPECT_EQ(shape, (Numbers{2, 6}));
+  EXPECT_EQ(inFile(Stored::Row, {3}, &shape), (Numbers{0, 1, 2}));
+  EXPECT_EQ(shape, (Numbers{1, 3}));
+  EXPECT_EQ(inFile(Stored::Plain, {2, 2}, &shape), (Numbers{0, 1, 2, 3}));
+}
+
+/// More than one block, and squares that do not fit.
+TEST(RuntimeStored, LargeTensorsTurn) {
+  inFile(Stored::Transposed, {3, 77, 301});
+  inFile(Stored::Transposed, {5000, 3});
+  inFile(Stored::Transposed, {3, 5000});
+  inFile(Stored::Alternate, {3, 9000});
+}
 
 } // namespace
