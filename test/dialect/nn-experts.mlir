@@ -31,8 +31,8 @@ func.func @experts(%x: !x, %wr: tensor<8x6xbf16>, %bias: tensor<6xbf16>, %w: ten
   // CHECK-SAME: groups = 3 : i64, renormalise = true, scale = 2.500000e+00 : f64, score = "sigmoid", top = 3 : i64, top_groups = 2 : i64}
   %w1, %sel, %p, %lse, %places, %counts = nn.route %r bias %bias {top = 3, renormalise = true, scale = 2.5,
       score = "sigmoid", groups = 3, top_groups = 2} : (!r, tensor<6xbf16>) -> (!k, !i, !r, tensor<2x4xf32>, !i, tensor<6xi32>)
-  // CHECK: nn.route %[[R]] {group_by = "largest", groups = 3 : i64, least = 1.000000e-12 : f64, renormalise = true, top = 3 : i64, top_groups = 2 : i64}
-  %l:6 = nn.route %r {top = 3, groups = 3, top_groups = 2, group_by = "largest", renormalise = true, least = 1.0e-12}
+  // CHECK: nn.route %[[R]] {group_by = "largest", groups = 3 : i64, least = 1.250000e-01 : f64, renormalise = true, top = 3 : i64, top_groups = 2 : i64}
+  %l:6 = nn.route %r {top = 3, groups = 3, top_groups = 2, group_by = "largest", renormalise = true, least = 0.125}
       : (!r) -> (!k, !i, !r, tensor<2x4xf32>, !i, tensor<6xi32>)
   // CHECK: %[[ROWS:.*]] = nn.dispatch %{{.*}}, %[[PLACES]]
   %rows = nn.dispatch %x, %places : (!x, !i) -> !rows
