@@ -58,8 +58,8 @@ WAYS = {
     "tensor": ("1f1b.pipe", "mesh.tensor=2"), "sequence": ("1f1b.pipe", "mesh.tensor=2", "mesh.sequence=true"),
     "context": ("1f1b.pipe", "mesh.context=2"), "data": ("1f1b.pipe", "mesh.data=2", "mesh.zero=1"),
     "expert": ("1f1b.pipe", "mesh.data=2", "mesh.expert=2")}
-# What a mesh or SlimPipe cannot cut: runs of columns that are not equal, a norm over all heads, logits with a bias.
-NO_RULE = r"`(split|rmsnorm)` in part `[\w.]*qkv` has no rule"
+# What a mesh or SlimPipe cannot cut: unequal runs of columns, norms over all heads or of latents, logits with a bias.
+NO_RULE = r"`mesh of \w+ tensor = 1` gives every device all weights of the part"
 MAY_REFUSE = {"expert": "the model has no experts|does not divide", "tensor": NO_RULE, "sequence": NO_RULE,
               "slimpipe": "nothing in it can be cut by the vocabulary"}
 
