@@ -139,6 +139,8 @@ static bool readFactors(Setting &setting, const Value &value) {
 }
 
 LogicalResult Settings::set(Evaluator &evaluator, SMLoc at, StringRef option, StringRef name, const Value &value) {
+  if (!has(option, name)) // `check` has said so
+    return failure();
   Setting &setting = find(of(option), name);
   setting.at = at;
   if (setting.range == Setting::Word) {
