@@ -5,12 +5,6 @@
 using namespace mlir;
 using namespace pp::nn;
 
-/// The position in the sequence at which the document of each row of x begins.
-static LogicalResult checkStarts(Check check, Value starts, Value x) {
-  auto i32 = IntegerType::get(x.getContext(), 32);
-  return check.type("starts", starts, RankedTensorType::get(tensorOf(x).getShape().take_front(2), i32));
-}
-
 INFER(RopeOp) {
   Check check{"rope", loc};
   if (failed(check.operands(a, 1, 2)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 3)) ||
@@ -18,7 +12,7 @@ INFER(RopeOp) {
     return failure();
   if (a.getStyle() != "half" && a.getStyle() != "pair")
     return emitOptionalError(loc, "`rope` expects the style \"half\" or \"pair\", got \"", a.getStyle(), "\"");
-  if (a.getStarts() && failed(checkStarts(check, a.getStarts(), a.getX())))
+  if (failed(check.starts(a.getStarts(), a.getX())))
     return failure();
   int64_t width = widthOf(a.getX()) / static_cast<int64_t>(a.getHeads());
   if (auto table = a.getTable(); table && (table->size() < 2 || static_cast<int64_t>(table->size()) > 1 + width / 2))
@@ -134,7 +128,7 @@ template <typename Adaptor> static LogicalResult checkScores(Check check, Adapto
   if (Value starts = startsOf(a)) {
     if (!a.getCausal())
       return emitOptionalError(check.loc, "`", check.op, "` expects `causal` where rows hold documents");
-    if (failed(checkStarts(check, starts, a.getQ())))
+    if (failed(check.starts(starts, a.getQ())))
       return failure();
   }
   for (auto [name, value] : {std::pair("scale", a.getScale()), {"softcap", a.getSoftcap()}})

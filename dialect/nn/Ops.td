@@ -614,5 +614,6 @@ include "dialect/nn/ExpertOps.td"
 include "dialect/nn/OptimizerOps.td"
 include "dialect/nn/ExchangeOps.td"
 include "dialect/formula/Ops.td"
+include "dialect/scan/Ops.td"
 
 #endif // PP_DIALECT_NNOPS_TD

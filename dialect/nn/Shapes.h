@@ -117,6 +117,12 @@ struct Check {
     return emitOptionalError(loc, "`", op, "` expects ", name, " and ", otherName, " of one element type, got ", a,
                              " and ", b);
   }
+  /// Absent, or the position in the sequence at which the document of each row of x begins.
+  LogicalResult starts(Value starts, Value x) {
+    auto i32 = IntegerType::get(x.getContext(), 32);
+    return !starts ? success()
+                   : type("starts", starts, RankedTensorType::get(tensorOf(x).getShape().take_front(2), i32));
+  }
   /// The sum so far has the result's type.
   LogicalResult into(Value acc, Type result) {
     if (!acc || acc.getType() == result)

@@ -161,6 +161,14 @@ private:
     return error;
   }
 
+  /// Infinity in a list, bare as parseJson gives it or as transformers 5 writes it, is this number.
+  static constexpr double kInfinite = 1e300;
+  static bool isInfinite(const json::Value &value) {
+    const json::Object *written = value.getAsObject();
+    std::optional<StringRef> text = written ? written->getString("__float__") : value.getAsString();
+    return text && *text == (written ? "Infinity" : "Infini");
+  }
+
   FailureOr<Value> valueOf(StringRef name, const json::Value &value) {
     if (std::optional<bool> flag = value.getAsBoolean())
       return Value(*flag);
@@ -177,7 +185,7 @@ private:
     for (const json::Value &item : *value.getAsArray()) {
       if (item.getAsNull())
         return source.error(config.at(name)) << "`" << name << "` has null in its list";
-      FailureOr<Value> made = valueOf(name, item);
+      FailureOr<Value> made = isInfinite(item) ? FailureOr<Value>(Value(kInfinite)) : valueOf(name, item);
       if (failed(made))
         return failure();
       items.push_back(*made);

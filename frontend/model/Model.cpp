@@ -953,7 +953,7 @@ private:
     bool isOp = expr->kind == Expr::Call && !function &&
                 (findModelOp(expr->name) || is_contained({"logprob", "entropy"}, expr->name));
     for (auto [i, operand] : enumerate(expr->operands)) {
-      bool takesWhole = isOp || (passes && isWhole);
+      bool takesWhole = (isOp && !ModelOptions::isOfHeads(expr->name, i)) || (passes && isWhole);
       if (function && function->value && i < function->parameters.size() && depth < 100)
         takesWhole = readsWhole(function->value, function->parameters[i].text, false, depth + 1);
       if (readsWhole(operand, name, takesWhole, depth + 1))
@@ -1057,7 +1057,9 @@ private:
       }
       if (i >= op->mostOperands() - op->optional && weights.findAbsent(operand))
         continue; // `linear(x, w, b)` without b
-      FailureOr<mlir::Value> value = tensor(operand, ("`" + expr->name + "`").str());
+      FailureOr<mlir::Value> value = ModelOptions::isOfHeads(expr->name, operands.size())
+                                         ? ofHeads(operand)
+                                         : tensor(operand, ("`" + expr->name + "`").str());
       if (failed(value) || failed(checkNoLoss(operand, *value)))
         return failure();
       operands.push_back(*value);
@@ -1072,6 +1074,12 @@ private:
     if (expr->name == "experts")
       return experts(expr, operands, attributes);
     return create(expr, options.nameOf(expr->name, attributes), operands, attributes);
+  }
+
+  /// A number for each head of a token, in the type of sums.
+  FailureOr<mlir::Value> ofHeads(const Expr *expr) {
+    ModelFormulas::FormedOr made = formed(expr);
+    return failed(made) ? FailureOr<mlir::Value>() : formulas.writeHeads(expr, *made);
   }
 
   FailureOr<Tensors> experts(const Expr *expr, mlir::ValueRange operands, ArrayRef<mlir::NamedAttribute> given) {
@@ -1098,11 +1106,11 @@ private:
     return success();
   }
 
-  /// Attention and rotary positions end and begin with documents, where rows have several.
+  /// Attention, scans and rotary positions end and begin with documents, where rows have several.
   FailureOr<Tensors> create(const Expr *expr, StringRef name, mlir::ValueRange takes,
                             ArrayRef<mlir::NamedAttribute> given) {
     SmallVector<mlir::Value> operands(takes);
-    if (shape.documents && (name == "attention" || name == "rope"))
+    if (shape.documents && is_contained({"attention", "rope", "conv", "scan"}, name))
       operands.push_back(added[0]);
     if (shape.documents && name == "positions") { // rows of the table by the place in the document
       auto offset = dyn_cast_or_null<mlir::IntegerAttr>(mlir::NamedAttrList(given).get("offset"));

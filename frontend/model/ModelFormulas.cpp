@@ -75,6 +75,15 @@ FailureOr<mlir::Value> ModelFormulas::writeTokens(const Expr *expr, Formed value
   return store(expr, value, Along::rows);
 }
 
+FailureOr<mlir::Value> ModelFormulas::writeHeads(const Expr *expr, Formed value) {
+  constexpr unsigned axes = Along::rows | Along::heads;
+  if (axesOf(value) == axes && !isCondition(value))
+    return store(expr, value, axes);
+  return evaluator.fail(expr->at, "expected a number for each head of a token, which of_heads(x, heads) reads of a "
+                                  "tensor, got `" +
+                                      value.text + "`");
+}
+
 LogicalResult ModelFormulas::failWidths(const Expr *expr, Formed left, Formed right) {
   StringRef op = expr->kind == Expr::Call || expr->name.empty() ? StringRef(expr->name) : expr->name;
   Formed narrow = left.width < right.width ? left : right, wide = left.width < right.width ? right : left;
@@ -285,6 +294,8 @@ FormedOr ModelFormulas::reduce(const Expr *expr, Formed x, int64_t heads) {
 FormedOr ModelFormulas::byHeads(const Expr *expr, Formed x, int64_t heads) {
   const nn::Formula::Term term = formula.at(x.value);
   bool isWeight = term.axes == Along::width, every = expr->name == "every_head";
+  if (!every && heads == 1 && term.op == Element::leaf && (term.axes == 0 || term.axes == (Along::rows | Along::heads)))
+    return Formed{x.value, 0, 1, expr->text};
   if (every && term.op == Element::leaf && term.axes == 0)
     return evaluator.fail(expr->at, "`" + x.text + "` is one number, which every head has without `every_head`");
   if (term.op != Element::leaf || !(isWeight || (!every && isFull(x))))

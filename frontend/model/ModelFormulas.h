@@ -43,6 +43,8 @@ public:
   bool isOfTokens(Formed value) const { return axesOf(value) == nn::Along::rows && !isCondition(value); }
   /// Writes one number for each token as a tensor [b, s].
   mlir::FailureOr<mlir::Value> writeTokens(const Expr *expr, Formed value);
+  /// Writes a number for each head of a token as a tensor [b, s, heads].
+  mlir::FailureOr<mlir::Value> writeHeads(const Expr *expr, Formed value);
   /// The tensors that a value is made of.
   llvm::SmallVector<mlir::Value> tensorsOf(Formed value) const;
 

@@ -27,6 +27,8 @@ static const ModelOp kOps[] = {{"embedding", "tokens, table"},
                                {"rope", "x"},
                                {"attention", "q, k, v"},
                                {"sink", "o, s"},
+                               {"conv", "x, w"},
+                               {"scan", "q, k, v, decay, beta"},
                                {"gelu", "x"},
                                {"swiglu", "p, q"},
                                {"glu", "p, q"},
@@ -55,6 +57,9 @@ static constexpr OpAttribute kAttributes[] = {{"embedding", "pad", OpAttribute::
                                               {"attention", "scale", OpAttribute::Limit, false},
                                               {"attention", "softcap", OpAttribute::Limit, false},
                                               {"attention", "dropout", OpAttribute::Limit, false},
+                                              {"scan", "heads", OpAttribute::Count, true},
+                                              {"scan", "key_heads", OpAttribute::Count, false},
+                                              {"scan", "delta", OpAttribute::Flag, false},
                                               {"gelu", "exact", OpAttribute::Flag, false},
                                               {"positions", "offset", OpAttribute::Natural, false},
                                               {"split", "parts", OpAttribute::Runs, true},
@@ -109,7 +114,7 @@ std::string ModelOptions::signature(const ModelOp &op) {
       continue;
     text += std::string(", ") + known.name + " = ";
     mlir::Attribute normal = defaults.get(known.name);
-    if (StringRef(known.name) == "kv_heads")
+    if (StringRef(known.name).ends_with("_heads"))
       text += "heads";
     else if (StringRef(known.name) == "scale" && op.name == "attention")
       text += "1 / sqrt(d)";

@@ -36,6 +36,8 @@ public:
   /// `isFormula`: of tensors, so that a function of formulas may be meant.
   mlir::LogicalResult failUnknown(const Expr *call, bool isFormula);
 
+  /// Whether operand i of the op is a formula with a number for each head of a token.
+  static bool isOfHeads(StringRef name, size_t i) { return name == "scan" && i >= 3; }
   /// Whether these options make an op that changes nothing: a scale of 1, a dropout of 0.
   static bool isNothing(StringRef name, ArrayRef<mlir::NamedAttribute> given);
 

@@ -141,10 +141,6 @@ private:
     for (auto [layer, name] : enumerate(names))
       if (failed(addKindOf(layer, name)))
         return failure();
-    for (auto [i, kind] : enumerate(model.kinds))
-      if (!is_contained(outline.kindOf, i))
-        return evaluator.fail(kind.at, "no layer is of kind " + quoted(kind.text), model.kindOfAt,
-                              "the kinds of the layers are given here");
     return success();
   }
 

@@ -53,6 +53,9 @@ FailureOr<Operation *> PieceGraph::cloneSliced(OpBuilder &builder, Operation &op
   }
   if (auto route = dyn_cast<nn::RouteOp>(op); route && !route.getBalance().isZero())
     return op.emitError("`balance` counts the experts of whole sequences; slices do not see them");
+  if (isa<nn::ScanOp, nn::ConvOp>(op))
+    return op.emitError() << "`" << op.getName().stripDialect()
+                          << "` goes along whole sequences; its state does not go on from slice to slice yet";
   if (isa<nn::SegmentSumOp>(op))
     return op.emitError("a sum over documents is of whole sequences; slices do not see them");
   if (isa<nn::OpaqueOp>(op))

@@ -78,6 +78,9 @@ static int64_t runsOfColumns(Operation *op) {
   return llvm::TypeSwitch<Operation *, int64_t>(op)
       .Case<nn::RmsnormOp, nn::RopeOp, nn::RepeatHeadsOp>(
           [](auto heads) { return static_cast<int64_t>(heads.getHeads()); })
+      .Case([](nn::ScanOp scan) {
+        return static_cast<int64_t>(scan.getKeyHeads() ? scan.getKeyHeads() : scan.getHeads());
+      })
       .Case<nn::SplitOp, nn::ConcatOp, nn::PadOp>([](auto runs) { return static_cast<int64_t>(runs.getPeriods()); })
       .Default([](Operation *) { return int64_t(0); });
 }

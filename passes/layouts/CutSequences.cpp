@@ -125,6 +125,9 @@ LogicalResult SequenceCutter::checkPart(func::FuncOp part) {
     if (isa<nn::SegmentSumOp>(op))
       return refuse(&op, "`context = " + Twine(devices) +
                              "`: a sum over documents cannot be cut over context yet");
+    if (isa<nn::ConvOp, nn::ScanOp>(op))
+      return refuse(&op, "`context = " + Twine(devices) + "`: a `" + op.getName().stripDialect() +
+                             "` goes along whole sequences, which cannot be cut over context yet");
     auto attention = dyn_cast<nn::AttentionOp>(op);
     if (attention && !attention.getCausal())
       return refuse(attention, "`context = " + Twine(devices) +

@@ -247,6 +247,9 @@ void PartSplitter::adaptAttributes(Operation *op, const LayoutChoice::Step &step
       attributes.set("kv_heads", OpBuilder(op).getI64IntegerAttr(heads.getHeads()));
     divide("heads", step.operands[0]);
     divide("kv_heads", step.operands[1]);
+  } else if (isa<nn::ScanOp>(op)) {
+    divide("heads", step.operands[0]);
+    divide("key_heads", step.operands[0]);
   } else if (isa<nn::RopeOp, nn::RmsnormOp, nn::RepeatHeadsOp>(op) || (map && map.getHeads() > 1)) {
     divide("heads", *cut);
   } else if (auto split = dyn_cast<nn::SplitOp>(op)) {

@@ -997,3 +997,39 @@ func.func @packed_adds(%d: tensor<2x8x8xf32>, %q: tensor<2x8x24xf32>, %l: tensor
   %a = nn.attention_bwd %d, %q, %l, %l, %q, %q into %q {heads = 2 : i64, packed = true} : (tensor<2x8x8xf32>, tensor<2x8x24xf32>, tensor<2x2x8xf32>, tensor<2x2x8xf32>, tensor<2x8x24xf32>, tensor<2x8x24xf32>, tensor<2x8x24xf32>) -> tensor<2x8x24xf32>
   return
 }
+
+// -----
+
+func.func @convolves_other_columns(%x: tensor<2x8x16xf32>, %w: tensor<15x1x4xf32>) {
+  // expected-error@+2 {{`conv` expects w as [columns of x, 1, taps], so [16, 1, ..], got 'tensor<15x1x4xf32>'}}
+  // expected-error@+1 {{op failed to infer returned types}}
+  %a = nn.conv %x, %w : (tensor<2x8x16xf32>, tensor<15x1x4xf32>) -> tensor<2x8x16xf32>
+  return
+}
+
+// -----
+
+func.func @scans_heads_that_do_not_share(%q: tensor<2x8x6xf32>, %v: tensor<2x8x12xf32>, %g: tensor<2x8x4xf32>) {
+  // expected-error@+2 {{`scan` expects heads that are a multiple of the 3 heads of q and k, got 4}}
+  // expected-error@+1 {{op failed to infer returned types}}
+  %a = nn.scan %q, %q, %v, %g, %g {heads = 4 : i64, key_heads = 3 : i64} : (tensor<2x8x6xf32>, tensor<2x8x6xf32>, tensor<2x8x12xf32>, tensor<2x8x4xf32>, tensor<2x8x4xf32>) -> tensor<2x8x12xf32>
+  return
+}
+
+// -----
+
+func.func @scans_with_rounded_decays(%q: tensor<2x8x6xbf16>, %v: tensor<2x8x12xbf16>, %g: tensor<2x8x2xbf16>) {
+  // expected-error@+2 {{`scan` expects decay as 'tensor<2x8x2xf32>', got 'tensor<2x8x2xbf16>'}}
+  // expected-error@+1 {{op failed to infer returned types}}
+  %a = nn.scan %q, %q, %v, %g, %g {heads = 2 : i64} : (tensor<2x8x6xbf16>, tensor<2x8x6xbf16>, tensor<2x8x12xbf16>, tensor<2x8x2xbf16>, tensor<2x8x2xbf16>) -> tensor<2x8x12xbf16>
+  return
+}
+
+// -----
+
+func.func @scans_other_rows(%q: tensor<2x8x6xf32>, %v: tensor<2x9x12xf32>, %g: tensor<2x8x2xf32>) {
+  // expected-error@+2 {{`scan` expects q and v with the same rows, got 'tensor<2x8x6xf32>' and 'tensor<2x9x12xf32>'}}
+  // expected-error@+1 {{op failed to infer returned types}}
+  %a = nn.scan %q, %q, %v, %g, %g {heads = 2 : i64} : (tensor<2x8x6xf32>, tensor<2x8x6xf32>, tensor<2x9x12xf32>, tensor<2x8x2xf32>, tensor<2x8x2xf32>) -> tensor<2x9x12xf32>
+  return
+}

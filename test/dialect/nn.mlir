@@ -157,6 +157,27 @@ func.func @backward(%x: tensor<2x8x16xbf16>, %w: tensor<16x16xbf16>, %g: tensor<
   return
 }
 
+// Along a sequence.
+// CHECK-LABEL: func.func @scans
+func.func @scans(%q: tensor<2x8x10xbf16>, %v: tensor<2x8x12xbf16>, %g: tensor<2x8x4xf32>, %w: tensor<12x1x3xbf16>,
+                 %dw: tensor<12x1x3xf32>, %starts: tensor<2x8xi32>) {
+  // CHECK: %[[Y:.*]] = nn.conv %[[V:.*]], %[[W:.*]] : (tensor<2x8x12xbf16>, tensor<12x1x3xbf16>) -> tensor<2x8x12xbf16>
+  %y = nn.conv %v, %w : (tensor<2x8x12xbf16>, tensor<12x1x3xbf16>) -> tensor<2x8x12xbf16>
+  // CHECK: nn.conv %[[V]], %[[W]] from %[[STARTS:.*]] : (
+  %y2 = nn.conv %v, %w from %starts : (tensor<2x8x12xbf16>, tensor<12x1x3xbf16>, tensor<2x8xi32>) -> tensor<2x8x12xbf16>
+  // CHECK: nn.conv_dx %[[Y]], %[[W]] from %[[STARTS]] : (
+  %dx = nn.conv_dx %y, %w from %starts : (tensor<2x8x12xbf16>, tensor<12x1x3xbf16>, tensor<2x8xi32>) -> tensor<2x8x12xbf16>
+  // CHECK: nn.conv_dw %[[V]], %[[Y]] {taps = 3 : i64} : (tensor<2x8x12xbf16>, tensor<2x8x12xbf16>) -> tensor<12x1x3xf32>
+  %dw1 = nn.conv_dw %v, %y {taps = 3 : i64} : (tensor<2x8x12xbf16>, tensor<2x8x12xbf16>) -> tensor<12x1x3xf32>
+  // CHECK: nn.conv_dw %[[V]], %[[Y]] from %[[STARTS]] into %{{.*}} {taps = 3 : i64} : (
+  %dw2 = nn.conv_dw %v, %y from %starts into %dw {taps = 3 : i64} : (tensor<2x8x12xbf16>, tensor<2x8x12xbf16>, tensor<2x8xi32>, tensor<12x1x3xf32>) -> tensor<12x1x3xf32>
+  // CHECK: nn.scan %[[Q:.*]], %[[Q]], %[[V]], %[[G:.*]], %[[G]] {delta = true, heads = 4 : i64, key_heads = 2 : i64} : (
+  %o = nn.scan %q, %q, %v, %g, %g {delta = true, heads = 4 : i64, key_heads = 2 : i64} : (tensor<2x8x10xbf16>, tensor<2x8x10xbf16>, tensor<2x8x12xbf16>, tensor<2x8x4xf32>, tensor<2x8x4xf32>) -> tensor<2x8x12xbf16>
+  // CHECK: nn.scan_bwd %{{.*}}, %[[Q]], %[[Q]], %[[V]], %[[G]], %[[G]] from %[[STARTS]] {heads = 4 : i64, key_heads = 1 : i64} : (
+  %b:5 = nn.scan_bwd %o, %q, %q, %v, %g, %g from %starts {heads = 4 : i64, key_heads = 1 : i64} : (tensor<2x8x12xbf16>, tensor<2x8x10xbf16>, tensor<2x8x10xbf16>, tensor<2x8x12xbf16>, tensor<2x8x4xf32>, tensor<2x8x4xf32>, tensor<2x8xi32>) -> (tensor<2x8x10xbf16>, tensor<2x8x10xbf16>, tensor<2x8x12xbf16>, tensor<2x8x4xf32>, tensor<2x8x4xf32>)
+  return
+}
+
 // Columns, copies, sums and updates.
 // CHECK-LABEL: func.func @memory
 func.func @memory(%x: tensor<2x8x16xf64>, %w: tensor<16x16xbf16>, %dw: tensor<16x16xf32>, %norm: tensor<1xf64>) {

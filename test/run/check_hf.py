@@ -4,7 +4,7 @@
 #
 # usage: check_hf.py PP_COMPILE FOLDER [NAME..]     a NAME of zoo.py, `verdicts` or `refusals`
 #        check_hf.py PP_COMPILE FOLDER --ways [NAME..]
-# --ways: the second size by other schedules and on meshes, where it may be refused with one of four reasons.
+# --ways: the second size by other schedules and on meshes, where it may be refused with one of the reasons of MAY_REFUSE.
 # The folders have random weights. Each is made in two sizes; the config.json of the first one has all fields, as
 # transformers writes it, that of the second one only those that zoo.py names. Without torch the script ends with 77.
 import contextlib, importlib.util, io, json, os, re, shutil, stat, sys
@@ -58,10 +58,12 @@ WAYS = {
     "tensor": ("1f1b.pipe", "mesh.tensor=2"), "sequence": ("1f1b.pipe", "mesh.tensor=2", "mesh.sequence=true"),
     "context": ("1f1b.pipe", "mesh.context=2"), "data": ("1f1b.pipe", "mesh.data=2", "mesh.zero=1"),
     "expert": ("1f1b.pipe", "mesh.data=2", "mesh.expert=2")}
-# What a mesh or SlimPipe cannot cut: unequal runs of columns, norms over all heads or of latents, logits with a bias.
+# What a mesh or SlimPipe cannot cut: unequal runs of columns, norms over all heads or of latents, logits with a bias,
+# sequences along which a scan goes.
 NO_RULE = r"`mesh of \w+ tensor = 1` gives every device all weights of the part"
+WHOLE = "goes along whole sequences"
 MAY_REFUSE = {"expert": "the model has no experts|does not divide", "tensor": NO_RULE, "sequence": NO_RULE,
-              "slimpipe": "nothing in it can be cut by the vocabulary"}
+              "slimpipe": f"nothing in it can be cut by the vocabulary|{WHOLE}", "context": WHOLE}
 
 
 def tool():

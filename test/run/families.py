@@ -36,6 +36,18 @@ def latent_like(kind, hidden, heads, ffn, q_rank, rank, nope, turned, value, **m
                       qk_rope_head_dim=turned, v_head_dim=value, **more)
 
 
+def rule(keys, values, key_dim, value_dim, taps):
+    return dict(linear_num_key_heads=keys, linear_num_value_heads=values, linear_key_head_dim=key_dim,
+                linear_value_head_dim=value_dim, linear_conv_kernel_dim=taps)
+
+
+def mamba(heads, groups, state):
+    return dict(mamba_n_heads=heads, mamba_n_groups=groups, mamba_d_state=state, mamba_chunk_size=8)
+
+
+FACTORS = dict(embedding_multiplier=2.5, lm_head_multiplier=0.4, key_multiplier=1.7, attention_in_multiplier=0.8,
+               attention_out_multiplier=1.2, ssm_in_multiplier=1.4, ssm_out_multiplier=0.6, mlp_multipliers=[0.7, 1.3],
+               ssm_multipliers=[0.9, 1.1, 0.8, 1.2, 0.5])
 MIXED = dict(moe_intermediate_size=9, n_routed_experts=6, num_experts_per_tok=3, n_shared_experts=1)
 
 
@@ -303,6 +315,37 @@ VARIANTS = {
                                 layer_norm_epsilon=1e-4),
     "opt": OPT,
     "opt_untied": OPT | dict(tie_word_embeddings=False, enable_bias=False, activation_function="gelu", ffn_dim=30),
+    # Scans and convolutions: heads of v that share one of keys, and one head; groups; steps that meet their bounds.
+    "qwen3_next": llama_like("qwen3_next", 20, 2, 1, 33, **rule(2, 6, 5, 7, 3), head_dim=8, moe_intermediate_size=9,
+                             shared_expert_intermediate_size=11, num_experts=5, num_experts_per_tok=2,
+                             layer_types=["linear_attention", "full_attention"] * 2, norm_topk_prob=False),
+    "qwen3_5": llama_like("qwen3_5_text", 24, 4, 2, 21, **rule(1, 1, 6, 9, 4), head_dim=12, attention_bias=True,
+                          tie_word_embeddings=True, pad_token_id=101, rope_parameters=dict(
+                              rope_type="default", rope_theta=500.0, partial_rotary_factor=0.5)),
+    "qwen3_5_moe": llama_like("qwen3_5_moe_text", 24, 4, 2, 21, **rule(3, 3, 4, 5, 2), head_dim=8,
+                              moe_intermediate_size=11, shared_expert_intermediate_size=7, num_experts=4,
+                              num_experts_per_tok=3, rms_norm_eps=1e-4),
+    "mamba2": dict(model_type="mamba2", hidden_size=20, num_heads=8, head_dim=5, state_size=6, n_groups=2, conv_kernel=3,
+                   use_bias=True, time_step_limit=[0.6, 0.75], chunk_size=8, pad_token_id=101,
+                   tie_word_embeddings=True, num_hidden_layers=LAYERS, vocab_size=256),
+    "bamba": llama_like("bamba", 24, 4, 2, 21, **mamba(6, 2, 8), attn_layer_indices=[0, 2], attention_bias=True,
+                        mlp_bias=True, mamba_proj_bias=True, pad_token_id=None),
+    "granitemoehybrid": llama_like("granitemoehybrid", 20, 2, 1, 13, **mamba(5, 1, 7), num_local_experts=6,
+                                   num_experts_per_tok=3, shared_intermediate_size=9, embedding_multiplier=3.0,
+                                   residual_multiplier=0.4, attention_multiplier=0.2, logits_scaling=2.0,
+                                   layer_types=["mamba", "attention"] * 2, position_embedding_type="rope"),
+    "granitemoehybrid_dense": llama_like("granitemoehybrid", 24, 4, 2, 21, **mamba(4, 4, 5), num_local_experts=0,
+                                         num_experts_per_tok=0, shared_intermediate_size=11, mamba_conv_bias=False,
+                                         tie_word_embeddings=True, layer_types=["mamba", "mamba", "attention", "mamba"]),
+    "falcon_h1": llama_like("falcon_h1", 20, 2, 1, 33, head_dim=6, **mamba(3, 1, 8), mamba_d_ssm=24, **FACTORS,
+                            pad_token_id=101),
+    "falcon_h1_before": llama_like("falcon_h1", 24, 4, 2, 21, **mamba(4, 2, 5), mamba_d_ssm=None, mamba_rms_norm=True,
+                                   attention_bias=True, mamba_proj_bias=True, projectors_bias=True, mlp_bias=True),
+    "falcon_h1_behind": llama_like("falcon_h1", 24, 4, 2, 21, **mamba(4, 1, 5), mamba_d_ssm=32, mamba_rms_norm=True,
+                                   mamba_norm_before_gate=False, mamba_conv_bias=False, tie_word_embeddings=True),
+    "lfm2": llama_like("lfm2", 20, 2, 1, 50, full_attn_idxs=[1, 3], block_multiple_of=7, conv_L_cache=4),
+    "lfm2_biases": llama_like("lfm2", 24, 4, 2, 21, block_auto_adjust_ff_dim=False, conv_bias=True, pad_token_id=101,
+                              layer_types=["conv", "full_attention", "conv", "conv"], tie_word_embeddings=False),
     "gpt_bigcode": BIGCODE,
     "gpt_bigcode_heads": BIGCODE | dict(multi_query=False, n_inner=33, activation_function="gelu",
                                         scale_attn_weights=False, tie_word_embeddings=False, layer_norm_epsilon=1e-4),
@@ -340,6 +383,11 @@ def summary(gradients):
 def has_head_bias(variant):
     fields = VARIANTS[variant]
     return fields["model_type"] in ("gptj", "phi") or (fields["model_type"] == "ernie4_5_moe" and "use_bias" in fields)
+
+
+def is_scan(variant):
+    return VARIANTS[variant]["model_type"].startswith(("qwen3_next", "qwen3_5", "mamba2", "bamba", "granitemoehybrid",
+                                                       "falcon_h1", "lfm2"))
 
 
 class Judge:
@@ -475,7 +523,10 @@ def main():
         expected = json.load(file)
     for number, variant in enumerate(VARIANTS):
         if not chosen or variant in chosen:
-            judge.judge(tally, variant, SCHEDULES[number % len(SCHEDULES)], expected[variant])
+            schedule = SCHEDULES[number % len(SCHEDULES)]
+            if is_scan(variant) and schedule.startswith("slimpipe"):
+                schedule = "1f1b.pipe"  # a scan goes along whole sequences
+            judge.judge(tally, variant, schedule, expected[variant])
             judge.return_trip(tally, variant, "zb_v.pipe:zb_v")
     if not chosen or "other_folders" in chosen:
         other_folders(tally, judge)

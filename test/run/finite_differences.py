@@ -6,7 +6,7 @@
 # A five-point formula with step 1e-3, or less where norms behind linears bend a loss more; the error is taken over the
 # root mean square of the gradient (docs/derivatives.md). The weights of a kind, one of each layer and expert, move at
 # once: what is wrong in one of them is wrong in the sum, too.
-import collections, os, random, re, sys
+import collections, math, os, random, re, sys
 import harness
 
 STEP, TOLERANCE = 1e-3, 1e-8
@@ -32,7 +32,7 @@ def judge(compiler, folder, tally, model, train=harness.TRAIN, step=STEP, tolera
     shapes = {name: shape for name, (shape, _) in harness.read_safetensors(grads).items()}
     weights = {}
     for name, shape in shapes.items():
-        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        count = math.prod(shape)
         middle = 1.0 if len(shape) == 1 and not name.endswith("bias") else 0.0
         weights[name] = (shape, [middle + generator.gauss(0, 0.2) for _ in range(count)])
     loss(weights, "--grads", grads)
@@ -90,6 +90,14 @@ CASES = {
                           "model.value": 3, "model.temperature": 1.3}),
     "latent_wide": ("latent", {"experts": 6, "top": 3, "layers": 1, "model.q_latent": 0, "model.value": 11,
                                "model.style": "half", "model.bias": "true"}),
+    # Two heads of v that share one of q and k, and one; a chunk of a scan ends behind row 32.
+    "delta": ("delta", {"layers": 4, "model.keys": 2, "model.values": 4, "model.key_dim": 5, "model.value_dim": 7,
+                        "model.head_dim": 6, "sequence": 37, "experts": 5, "top": 2}),
+    "delta_apart": ("delta", {"layers": 1, "model.keys": 1, "model.values": 1, "model.key_dim": 8,
+                              "model.value_dim": 3, "model.head_dim": 6, "model.joined": "false"}),
+    "mamba": ("mamba", {"model.ssm_heads": 6, "model.ssm_dim": 5, "model.groups": 3, "model.state": 4,
+                        "model.low": 0.1, "model.ssm_bias": "true", "sequence": 37}),
+    "lfm2": ("lfm2", {"model.shorts": "[1, 0]", "model.bias": "true"}),
     # On two devices, each with half of the experts, some choices are dropped: no run on one device has these gradients.
     "capacity": ("mixtral", {"layers": 1, "experts": 6, "top": 3, "balance": 2, "z": 0.3, "mesh.data": 2,
                              "mesh.expert": 2, "model.capacity": 1}),

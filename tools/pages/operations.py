@@ -83,7 +83,7 @@ def problems_of(definitions, op):
     problems = []
     for word in re.split(r", ", re.sub(r"\[, (\w+)\]", r", \1", match[2])):
         name, _, default = word.partition(" = ")
-        attribute, declared = known.get("lists" if name in ("k", "v") else name, (None, None))
+        attribute, declared = known.get("lists" if name in ("k", "v") and name not in known else name, (None, None))
         if (word_of(op), name) in OF_WEIGHTS:
             continue
         if attribute is None and not default and op["opName"] in WORDS:

@@ -1,0 +1,80 @@
+// What goes along a sequence in order: a causal convolution, and a linear scan, whose state is a matrix for each head.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_DIALECT_SCANOPS_TD
+#define PP_DIALECT_SCANOPS_TD
+
+defvar Nn_ConvFactors = "x: b s! c, w: c m! n!, #starts: b s! -> y: b s! c";
+defvar Nn_ScanFactors = "q: b s! (g d!), k: b s! (g d!), v: b s! (g r! e!), decay: b s! (g r!), beta: b s! (g r!), "
+                        "#starts: b s! -> o: b s! (g r! e!)";
+
+def ConvOp : Nn_KernelOp<"conv", ["flags", "pointers"], [
+  DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>,
+  Nn_Factors<Nn_ConvFactors>]> {
+  let summary = "a causal convolution of each column with its own taps: depthwise, of whole sequences";
+  let signature = "conv(x, w)";
+  let formula = "y[t, c] = sum over i < n of w[c, 0, i] x[t - n + 1 + i, c]";
+  let note = "a causal convolution of each column with its own taps; w is [columns, 1, n], as checkpoints have it; rows "
+             "before the sequence, or before the token's document, are 0";
+  let description = [{
+    `starts` says where in the sequence the document of each token begins; no tap reaches over it.
+  }];
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$w, Optional<Nn_Integers>:$starts);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x `,` $w (`from` $starts^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def ConvDxOp : Nn_KernelOp<"conv_dx", ["flags", "pointers"], [
+  Nn_Factors<Nn_ConvFactors # " | d(y) w starts -> d(x)">]> {
+  let summary = "gradient of a convolution's input";
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$w, Optional<Nn_Integers>:$starts);
+  let results = (outs Nn_Tensor:$dx);
+  let assemblyFormat = "$dy `,` $w (`from` $starts^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def ConvDwOp : Nn_AccOp<"conv_dw", ["flags", "pointers"], [
+  Nn_WeightGradient, AttrSizedOperandSegments,
+  Nn_Factors<Nn_ConvFactors # " | x d(y) starts acc -> d(w)=acc">]> {
+  let summary = "gradient of a convolution's taps, of which each column has `taps`";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$dy, Optional<Nn_Integers>:$starts, Optional<Nn_Tensor>:$acc,
+                       I64Attr:$taps);
+  let results = (outs Nn_Tensor:$dw);
+  let assemblyFormat = [{
+    $x `,` $dy (`from` $starts^)? (`into` $acc^)? attr-dict `:` functional-type(operands, results)
+  }];
+}
+
+def ScanOp : Nn_ForwardOp<"scan", ["flags", "pointers"], [
+  Nn_Factors<Nn_ScanFactors>]> {
+  let summary = "a linear scan along the sequence: each head's state is a matrix that decays, and gets a product k u^T";
+  let signature = "scan(q, k, v, decay, beta, heads = .., key_heads = heads, delta = false)";
+  let formula = "S_t = exp(decay_t) S_(t-1) + k_t u_t^T, o_t = S_t^T q_t, u = beta v";
+  let note = "of each head of v; q and k have key_heads heads, each read by heads / key_heads heads of v; decay, which is "
+             "at most 0, and beta are formulas with a number for each head of a token, as of_heads(x, heads) makes "
+             "them, and stay in the type of sums; with `delta` the rule of gated DeltaNet: u_t = beta_t (v_t - "
+             "exp(decay_t) S_(t-1)^T k_t); S is 0 before the sequence, and before each document";
+  let description = [{
+    `decay` and `beta` are [batch, length, heads] in the type of sums. `key_heads` heads of q and k, of one width, are
+    read by heads / key_heads heads of v each; 0: as many as heads. Without `delta` and with beta = dt, q = C and k = B
+    it is the state-space duality of Mamba 2 (Dao and Gu 2024); with `delta` it is the gated delta rule (Yang et al.
+    2024). `starts` says where in the sequence the document of each token begins.
+  }];
+  let arguments = (ins Nn_Tensor:$q, Nn_Tensor:$k, Nn_Tensor:$v, Nn_Tensor:$decay, Nn_Tensor:$beta,
+                       Optional<Nn_Integers>:$starts, I64Attr:$heads, Nn_Offset:$key_heads, Nn_Flag:$delta);
+  let results = (outs Nn_Tensor:$o);
+  let assemblyFormat = [{
+    $q `,` $k `,` $v `,` $decay `,` $beta (`from` $starts^)? attr-dict `:` functional-type(operands, results)
+  }];
+}
+
+def ScanBwdOp : Nn_KernelOp<"scan_bwd", ["flags", "pointers"], [
+  Nn_Factors<Nn_ScanFactors # " | d(o) q k v decay beta starts -> d(q) d(k) d(v) d(decay) d(beta)">]> {
+  let summary = "gradients of all that a scan reads; it makes the states again";
+  let arguments = (ins Nn_Tensor:$dout, Nn_Tensor:$q, Nn_Tensor:$k, Nn_Tensor:$v, Nn_Tensor:$decay, Nn_Tensor:$beta,
+                       Optional<Nn_Integers>:$starts, I64Attr:$heads, Nn_Offset:$key_heads, Nn_Flag:$delta);
+  let results = (outs Nn_Tensor:$dq, Nn_Tensor:$dk, Nn_Tensor:$dv, Nn_Tensor:$ddecay, Nn_Tensor:$dbeta);
+  let assemblyFormat = [{
+    $dout `,` $q `,` $k `,` $v `,` $decay `,` $beta (`from` $starts^)? attr-dict `:` functional-type(operands, results)
+  }];
+}
+
+#endif // PP_DIALECT_SCANOPS_TD
