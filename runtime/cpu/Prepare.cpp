@@ -15,6 +15,7 @@
 #include <dlfcn.h>
 #include <mutex>
 #include <new>
+#include <omp.h>
 #include <set>
 
 using namespace pp;
@@ -187,7 +188,9 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
     op.body = expertBody(op);
   if (!op.body)
     return prepareLinear(op, why);
-  scratchBytes = std::max(scratchBytes, cpuScratch(sizesOf(spec)));
+  if (op.kernel == Kernel::scan || op.kernel == Kernel::scan_bwd)
+    op.threads = omp_get_max_threads();
+  scratchBytes = std::max(scratchBytes, op.threads * cpuScratch(sizesOf(spec)));
   return PP_OK;
 }
 

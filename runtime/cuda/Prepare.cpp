@@ -120,6 +120,9 @@ std::string checkLimits(const PreparedOp &op) {
   if (op.kernel == Kernel::formula || op.kernel == Kernel::token_stats || op.kernel == Kernel::token_stats_bwd ||
       op.kernel == Kernel::segment_sum || op.kernel == Kernel::token_mean || op.kernel == Kernel::token_mean_bwd)
     return "formulas run on CPUs only for now";
+  if (op.kernel == Kernel::scan || op.kernel == Kernel::scan_bwd || op.kernel == Kernel::conv ||
+      op.kernel == Kernel::conv_dx || op.kernel == Kernel::conv_dw)
+    return "scans and convolutions run on CPUs only for now";
   if (op.kernel == Kernel::attention_merge)
     return tooMany(op.dims[4], "parts");
   if (op.kernel == Kernel::cross_entropy_merge)
@@ -147,6 +150,11 @@ PP_ANY_TYPE(linear, runLinear)
 PP_ANY_TYPE(linear_dx, runLinearDx)
 PP_ANY_TYPE(linear_dw, runLinearDw)
 PP_ANY_TYPE(formula, nullptr)
+PP_ANY_TYPE(scan, nullptr)
+PP_ANY_TYPE(scan_bwd, nullptr)
+PP_ANY_TYPE(conv, nullptr)
+PP_ANY_TYPE(conv_dx, nullptr)
+PP_ANY_TYPE(conv_dw, nullptr)
 PP_ANY_TYPE(token_stats, nullptr)
 PP_ANY_TYPE(token_stats_bwd, nullptr)
 PP_ANY_TYPE(segment_sum, nullptr)

@@ -73,6 +73,26 @@ constexpr int64_t attentionScratch(const SizedCall &call) {
                        : 2 * keys + 2 * queries * width + block * panel + kept * queries * (width + 2));
 }
 
+/// A scan does so many rows at a time. Its rows in scratch are whole lines, an odd number of lines apart, so that those
+/// of a panel share no cache sets.
+inline constexpr int64_t rowsOfScan = 32;
+constexpr int64_t lineOfScan(int64_t columns) { return (columns + 15) / 16 * 16; }
+constexpr int64_t strideOfScan(int64_t columns) { return ((columns + 15) / 16 | 1) * 16; }
+
+/// A scan has chunks of its operands and their products, and a state for each head that shares the keys. Its backward
+/// has one head's states in front of all chunks, its rows of v, and sums for the keys that heads share.
+constexpr int64_t scanScratch(const SizedCall &call) {
+  const int64_t s = call.dims[1], share = call.dims[2] / call.dims[3], rows = rowsOfScan;
+  const int64_t d = lineOfScan(call.dims[4]), e = lineOfScan(call.dims[5]);
+  const int64_t wideD = strideOfScan(call.dims[4]), wideE = strideOfScan(call.dims[5]);
+  const int64_t both = rows * (2 * wideD + d + 3 * wideE + 5 * rows), state = d * wideE;
+  if (call.is("scan"))
+    return call.bytesOfSum() * (both + share * state);
+  const int64_t borders = (s - 1) / rows + 1; // with that behind the chunk at hand
+  return call.bytesOfSum() * (both + state + rows * (3 * wideD + wideE + e + 2 * rows) + borders * e * wideD + s * e +
+                              (share > 1 ? 2 * s * d : 0));
+}
+
 /// Bytes of scratch with one thread; calls of a rank run one behind the other and share it. Products take what the
 /// library at hand asks for; a rank where that is more does not start.
 constexpr int64_t cpuScratch(const SizedCall &call) {
@@ -89,6 +109,10 @@ constexpr int64_t cpuScratch(const SizedCall &call) {
   }
   if (call.is("attention", "attention_bwd"))
     return attentionScratch(call);
+  if (call.is("scan", "scan_bwd"))
+    return scanScratch(call);
+  if (call.is("conv", "conv_dx", "conv_dw")) // the taps side by side, and a row of sums
+    return call.bytesOfSum() * dims[2] * (dims[3] + 1);
   if (call.is("attention_merge")) // a row of d sums, and a weight for each part
     return 8 * (dims[3] + dims[4]);
   return call.is("route", "route_bwd") ? 24 * dims[1] : 0;

@@ -12,6 +12,7 @@
 #include "runtime/kernels/Optimizer.h"
 #include "runtime/kernels/PlainAttention.h"
 #include "runtime/kernels/Rows.h"
+#include "runtime/kernels/Scan.h"
 
 namespace {
 using namespace pp;

@@ -62,6 +62,7 @@ struct PreparedOp {
   const Chunk *chunks = nullptr; ///< attention, attention_bwd; the tensors of adamw_all, sum_squares_all and formula
   int64_t chunkCount = 0;
   char *scratch = nullptr; ///< 64-byte aligned; shared by all ops of the rank
+  int threads = 1;         ///< that share the tasks of a scan, each with scratch of its own
   int32_t number = 0;
   const std::vector<int64_t> *moved = nullptr; ///< OpSpec::moved; null: no pointer moves
   const Launches *launches = nullptr; ///< what ops of the device `cuda` share (runtime/simt/Launch.h); null on the CPU

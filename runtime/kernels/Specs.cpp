@@ -106,6 +106,10 @@ std::string checkDims(const PreparedOp &op) {
                            op.has(OpFlag(Zigzag | Accumulate | Sums | AccumulateKv))))
       return "with the flag `packed` keys are those of the queries, and nothing is added to";
     return op.has(Dropped) ? checkDropout(op.params[3], op.params[4]) : "";
+  case Kernel::scan:
+  case Kernel::scan_bwd:
+    return d[2] % d[3] ? std::to_string(d[2]) + " heads are no multiple of " + std::to_string(d[3]) + " heads of keys"
+                       : "";
   case Kernel::dropout:
     return checkDropout(op.params[0], double(d[4]));
   case Kernel::route:

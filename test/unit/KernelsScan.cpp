@@ -1,0 +1,429 @@
+// Scans and causal convolutions against their definitions a token at a time in f64; documents, threads, scratch.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/kernels/Scan.h"
+#include "runtime/kernels/Specs.h"
+#include "test/unit/Kernels.h"
+#include <cstdlib>
+
+using namespace pp::test;
+
+namespace {
+
+using Starts = std::vector<int32_t>;
+
+/// Where the document of each row begins; in row b of the batch, documents begin b places earlier.
+Starts startsOf(int64_t b, int64_t s, const std::vector<int64_t> &begins) {
+  Starts starts;
+  for (int64_t row = 0; row < b; ++row)
+    for (int64_t t = 0; t < s; ++t) {
+      int64_t start = 0;
+      for (int64_t begin : begins)
+        start = begin - row <= t ? std::max(start, begin - row) : start;
+      starts.push_back(int32_t(start));
+    }
+  return starts;
+}
+
+enum class Fading { Mild, None, Least, Strong, Whole, Mixed };
+enum class Keys { Random, SomeZero, Equal };
+
+/// A scan's operands, as their types hold them.
+struct Problem {
+  Type type;
+  int64_t b, s, h, k, d, e;
+  bool delta;
+  Starts starts;
+  Values q, keys, v, g, beta, dout;
+
+  Problem(Type type, bool delta, std::array<int64_t, 6> dims, Fading decay = Fading::Mild, Keys kind = Keys::Random,
+          const std::vector<int64_t> &begins = {})
+      : type(type), b(dims[0]), s(dims[1]), h(dims[2]), k(dims[3]), d(dims[4]), e(dims[5]), delta(delta) {
+    if (!begins.empty())
+      starts = startsOf(b, s, begins);
+    q = rounded(type, random(size_t(b * s * k * d), 1)), v = rounded(type, random(size_t(b * s * h * e), 3));
+    keys = random(size_t(b * s * k * d), 2), dout = rounded(type, random(size_t(b * s * h * e), 4));
+    for (size_t row = 0; row < size_t(b * s * k); ++row) { // of length 1, else a delta rule may grow without bound
+      double *its = &keys[row * size_t(d)], sum = 0;
+      for (int64_t c = 0; c < d; ++c)
+        its[c] = kind == Keys::Equal ? keys[size_t(c)] : kind == Keys::SomeZero && row % 3 == 1 ? 0 : its[c];
+      for (int64_t c = 0; c < d; ++c)
+        sum += its[c] * its[c];
+      for (int64_t c = 0; c < d && row > 0 && sum > 0; ++c)
+        its[c] /= std::sqrt(sum);
+    }
+    double first = 0;
+    for (int64_t c = 0; c < d; ++c)
+      first += keys[size_t(c)] * keys[size_t(c)];
+    for (int64_t c = 0; c < d; ++c)
+      keys[size_t(c)] /= std::sqrt(first);
+    keys = rounded(type, keys);
+    g = random(size_t(b * s * h), 5), beta = random(size_t(b * s * h), 6);
+    const double some[] = {0, -1e-6, -0.1, -30, -1e4, -2, -0.01};
+    for (size_t i = 0; i < g.size(); ++i) {
+      g[i] = decay == Fading::Mild     ? -0.3 * std::fabs(g[i])
+             : decay == Fading::None   ? 0
+             : decay == Fading::Least  ? -1e-6
+             : decay == Fading::Strong ? -30
+             : decay == Fading::Whole  ? -1e4
+                                       : some[i % 7];
+      beta[i] = i % 5 == 1 ? 0 : i % 5 == 2 ? 1 : i % 5 == 3 ? 2 : 1 / (1 + std::exp(beta[i]));
+    }
+    g = rounded(accOf(type), g), beta = rounded(accOf(type), beta);
+  }
+  std::vector<int64_t> dims() const { return {b, s, h, k, d, e}; }
+  std::vector<std::string> flags() const {
+    std::vector<std::string> all;
+    if (delta)
+      all.push_back("delta");
+    if (!starts.empty())
+      all.push_back("documents");
+    return all;
+  }
+  std::string text() const {
+    std::string all = std::string(nameOf(type)) + (delta ? " delta" : " linear") + (starts.empty() ? "" : " documents");
+    for (int64_t dim : dims())
+      all += " " + std::to_string(dim);
+    return all;
+  }
+  bool begins(int64_t row, int64_t t) const { return t == 0 || (!starts.empty() && starts[size_t(row * s + t)] == t); }
+};
+
+struct Gradients {
+  Values q, k, v, g, beta;
+};
+
+/// One token after the other.
+struct Reference {
+  Values o;
+  Gradients d;
+
+  explicit Reference(const Problem &p) : o(p.dout.size()) {
+    d = {Values(p.q.size()), Values(p.q.size()), Values(p.v.size()), Values(p.g.size()), Values(p.g.size())};
+    for (int64_t row = 0; row < p.b; ++row)
+      for (int64_t head = 0; head < p.h; ++head)
+        readHead(p, row, head);
+  }
+
+private:
+  void readHead(const Problem &p, int64_t row, int64_t head) {
+    const auto width = size_t(p.d), columns = size_t(p.e);
+    std::vector<Values> states, before, w; // S_t, e^g S_(t-1), and v_t less what the keys before gave
+    for (int64_t t = 0; t < p.s; ++t) {
+      size_t at = size_t(row * p.s + t), key = (at * size_t(p.k) + size_t(head * p.k / p.h)) * width,
+             value = (at * size_t(p.h) + size_t(head)) * columns, one = at * size_t(p.h) + size_t(head);
+      Values old = p.begins(row, t) ? Values(width * columns) : states.back(), its(columns);
+      for (double &x : old)
+        x *= std::exp(p.g[one]);
+      Values state = old;
+      for (size_t c = 0; c < columns; ++c) {
+        its[c] = p.v[value + c];
+        for (size_t i = 0; i < width && p.delta; ++i)
+          its[c] -= old[i * columns + c] * p.keys[key + i];
+        for (size_t i = 0; i < width; ++i)
+          state[i * columns + c] += p.keys[key + i] * p.beta[one] * its[c];
+        o[value + c] = 0;
+        for (size_t i = 0; i < width; ++i)
+          o[value + c] += state[i * columns + c] * p.q[key + i];
+      }
+      states.push_back(state), before.push_back(old), w.push_back(its);
+    }
+    Values slope(width * columns); // of S_t
+    for (int64_t t = p.s - 1; t >= 0; --t) {
+      size_t at = size_t(row * p.s + t), key = (at * size_t(p.k) + size_t(head * p.k / p.h)) * width,
+             value = (at * size_t(p.h) + size_t(head)) * columns, one = at * size_t(p.h) + size_t(head);
+      const Values &state = states[size_t(t)], &old = before[size_t(t)], &its = w[size_t(t)];
+      for (size_t i = 0; i < width; ++i)
+        for (size_t c = 0; c < columns; ++c) {
+          d.q[key + i] += state[i * columns + c] * p.dout[value + c];
+          slope[i * columns + c] += p.q[key + i] * p.dout[value + c];
+        }
+      Values inner = slope; // of e^g S_(t-1)
+      for (size_t c = 0; c < columns; ++c) {
+        double du = 0;
+        for (size_t i = 0; i < width; ++i) {
+          du += slope[i * columns + c] * p.keys[key + i];
+          d.k[key + i] += slope[i * columns + c] * p.beta[one] * its[c];
+        }
+        d.beta[one] += du * its[c];
+        d.v[value + c] = p.beta[one] * du;
+        for (size_t i = 0; i < width && p.delta; ++i) {
+          inner[i * columns + c] -= p.keys[key + i] * p.beta[one] * du;
+          d.k[key + i] -= old[i * columns + c] * p.beta[one] * du;
+        }
+      }
+      for (size_t i = 0; i < inner.size(); ++i) {
+        d.g[one] += inner[i] * old[i];
+        slope[i] = p.begins(row, t) ? 0 : std::exp(p.g[one]) * inner[i];
+      }
+    }
+  }
+};
+
+Values forward(const Problem &p) {
+  Array o(p.type, p.v.size());
+  const Type acc = accOf(p.type);
+  OneOp op("scan", p.type, p.dims(), {}, p.flags());
+  const Array q(p.type, p.q), k(p.type, p.keys), v(p.type, p.v), g(acc, p.g), beta(acc, p.beta);
+  if (p.starts.empty())
+    op(pp_scan, q, k, v, g, beta, nullptr, o);
+  else
+    op(pp_scan, q, k, v, g, beta, p.starts, o);
+  return o.get();
+}
+
+Gradients backward(const Problem &p) {
+  const Type acc = accOf(p.type);
+  Array dq(p.type, p.q.size()), dk(p.type, p.q.size()), dv(p.type, p.v.size()), dg(acc, p.g.size()),
+      dbeta(acc, p.g.size());
+  OneOp op("scan_bwd", p.type, p.dims(), {}, p.flags());
+  const Array dout(p.type, p.dout), q(p.type, p.q), k(p.type, p.keys), v(p.type, p.v), g(acc, p.g), beta(acc, p.beta);
+  if (p.starts.empty())
+    op(pp_scan_bwd, dout, q, k, v, g, beta, nullptr, dq, dk, dv, dg, dbeta);
+  else
+    op(pp_scan_bwd, dout, q, k, v, g, beta, p.starts, dq, dk, dv, dg, dbeta);
+  return {dq.get(), dk.get(), dv.get(), dg.get(), dbeta.get()};
+}
+
+double boundOf(Type type) { return type == Type::F64 ? 1e-13 : type == Type::F32 ? 2e-6 : toleranceOf(type) / 2; }
+
+void check(const Problem &p) {
+  SCOPED_TRACE(p.text());
+  const Reference expected(p);
+  expectNear(forward(p), expected.o, boundOf(p.type), "o", 1e-6);
+  const Gradients got = backward(p);
+  expectNear(got.q, expected.d.q, boundOf(p.type), "dq", 1e-6);
+  expectNear(got.k, expected.d.k, boundOf(p.type), "dk", 1e-6);
+  expectNear(got.v, expected.d.v, boundOf(p.type), "dv", 1e-6);
+  expectNear(got.g, expected.d.g, boundOf(accOf(p.type)), "dg", 1e-6);
+  expectNear(got.beta, expected.d.beta, boundOf(accOf(p.type)), "dbeta", 1e-6);
+}
+
+void forEachKind(const std::function<void(Type, bool)> &test) {
+  for (Type type : allTypes)
+    for (bool delta : {false, true})
+      test(type, delta);
+}
+
+void expectEqual(const Gradients &got, const Gradients &expected) {
+  pp::test::expectEqual(got.q, expected.q, "dq"), pp::test::expectEqual(got.k, expected.k, "dk");
+  pp::test::expectEqual(got.v, expected.v, "dv"), pp::test::expectEqual(got.g, expected.g, "dg");
+  pp::test::expectEqual(got.beta, expected.beta, "dbeta");
+}
+
+/// Rows [begin, end) of the first sequence, as one of its own.
+Problem cut(const Problem &p, int64_t begin, int64_t end) {
+  Problem part = p;
+  part.b = 1, part.s = end - begin, part.starts.clear();
+  for (Values Problem::*each :
+       {&Problem::q, &Problem::keys, &Problem::v, &Problem::g, &Problem::beta, &Problem::dout}) {
+    auto width = int64_t((p.*each).size()) / (p.b * p.s);
+    part.*each = Values((p.*each).begin() + begin * width, (p.*each).begin() + end * width);
+  }
+  return part;
+}
+Values cut(const Values &rows, int64_t s, int64_t begin, int64_t end) {
+  auto width = int64_t(rows.size()) / s;
+  return Values(rows.begin() + begin * width, rows.begin() + end * width);
+}
+
+const std::vector<int64_t> documents = {1, 5, 32, 64, 65, 66, 90, 140};
+
+} // namespace
+
+/// The reference's own gradients, by finite differences of its outputs.
+TEST(KernelsScan, ReferencesGradientsAreThoseOfItsOutputs) {
+  for (bool delta : {false, true}) {
+    const Problem p(Type::F64, delta, {1, 7, 2, 1, 3, 2}, Fading::Mild, Keys::Random, {4});
+    const Reference its(p);
+    auto differences = [&](Values Problem::*which) {
+      return finiteDifferences(
+          [&](const Values &x) {
+            Problem moved = p;
+            moved.*which = x;
+            return Reference(moved).o;
+          },
+          p.*which, p.dout);
+    };
+    expectNear(its.d.q, differences(&Problem::q), 1e-10, "dq");
+    expectNear(its.d.k, differences(&Problem::keys), 1e-10, "dk");
+    expectNear(its.d.v, differences(&Problem::v), 1e-10, "dv");
+    expectNear(its.d.g, differences(&Problem::g), 1e-10, "dg");
+    expectNear(its.d.beta, differences(&Problem::beta), 1e-10, "dbeta");
+  }
+}
+
+/// Lengths around a chunk's, widths that are no whole lines, keys that one head has, or three share.
+TEST(KernelsScan, EqualsItsDefinition) {
+  forEachKind([](Type type, bool delta) {
+    for (std::array<int64_t, 6> dims : {std::array<int64_t, 6>{1, 1, 1, 1, 5, 7},
+                                        {2, 31, 3, 1, 7, 5},
+                                        {1, 32, 3, 3, 5, 33},
+                                        {2, 33, 2, 2, 33, 7},
+                                        {1, 100, 6, 2, 16, 40},
+                                        {2, 65, 1, 1, 70, 130}})
+      check(Problem(type, delta, dims));
+  });
+}
+
+TEST(KernelsScan, TakesAnyDecayAndKeys) {
+  forEachKind([](Type type, bool delta) {
+    for (Fading decay : {Fading::None, Fading::Least, Fading::Strong, Fading::Whole, Fading::Mixed})
+      for (Keys keys : {Keys::Random, Keys::SomeZero, Keys::Equal})
+        check(Problem(type, delta, {1, 70, 2, 1, 5, 7}, decay, keys));
+  });
+}
+
+/// Documents that begin at the first row, in a chunk, at its end, and of one token.
+TEST(KernelsScan, DocumentsBeginAnywhere) {
+  forEachKind([](Type type, bool delta) {
+    check(Problem(type, delta, {2, 150, 3, 1, 7, 20}, Fading::Mild, Keys::Random, documents));
+    check(Problem(type, delta, {1, 4, 1, 1, 3, 3}, Fading::Mixed, Keys::Random, {1, 2, 3}));
+  });
+}
+
+/// A document has the bits that it has alone, also beside one of nothing but NaN.
+TEST(KernelsScan, DocumentsDoNotSeeEachOther) {
+  forEachKind([](Type type, bool delta) {
+    Problem p(type, delta, {1, 150, 2, 1, 7, 20}, Fading::Mild, Keys::Random, documents);
+    for (int64_t t = 66; t < 90; ++t) {
+      for (int64_t c = 0; c < p.k * p.d; ++c)
+        p.q[size_t(t * p.k * p.d + c)] = p.keys[size_t(t * p.k * p.d + c)] = NAN;
+      for (int64_t c = 0; c < p.h * p.e; ++c)
+        p.v[size_t(t * p.h * p.e + c)] = p.dout[size_t(t * p.h * p.e + c)] = t % 2 ? NAN : INFINITY;
+    }
+    const Values o = forward(p);
+    const Gradients all = backward(p);
+    for (auto [begin, end] :
+         {std::pair<int64_t, int64_t>{0, 1}, {1, 5}, {5, 32}, {32, 64}, {64, 65}, {65, 66}, {90, 140}, {140, 150}}) {
+      SCOPED_TRACE(p.text() + " from " + std::to_string(begin));
+      const Problem alone = cut(p, begin, end);
+      pp::test::expectEqual(cut(o, p.s, begin, end), forward(alone), "o");
+      expectEqual({cut(all.q, p.s, begin, end), cut(all.k, p.s, begin, end), cut(all.v, p.s, begin, end),
+                   cut(all.g, p.s, begin, end), cut(all.beta, p.s, begin, end)},
+                  backward(alone));
+    }
+  });
+}
+
+TEST(KernelsScan, BitsAreTheSameWithThreads) {
+  forEachKind([](Type type, bool delta) {
+    const Problem p(type, delta, {2, 70, 6, 2, 9, 20}, Fading::Mild, Keys::Random, {40});
+    const Values o = forward(p);
+    const Gradients one = backward(p);
+    setenv("PP_THREADS", "3", 1);
+    pp::test::expectEqual(forward(p), o, p.text());
+    expectEqual(backward(p), one);
+    unsetenv("PP_THREADS");
+  });
+}
+
+TEST(KernelsScan, ScratchIsPlanned) {
+  for (const char *kernel : {"scan", "scan_bwd"})
+    for (Type type : {Type::F32, Type::F64})
+      for (std::vector<int64_t> dims : {std::vector<int64_t>{1, 1, 1, 1, 5, 7},
+                                        {1, 32, 2, 2, 16, 33},
+                                        {1, 33, 6, 2, 128, 128},
+                                        {2, 4096, 4, 4, 64, 256}}) {
+        const OpSpec spec{kernel, type, dims, {}, {"delta"}};
+        PreparedOp op{};
+        std::vector<Chunk> chunks;
+        ASSERT_EQ(readSpec(spec, op, chunks), "");
+        const ScanShape shape(op, nullptr);
+        const bool backward = op.kernel == Kernel::scan_bwd;
+        EXPECT_EQ(type == Type::F32 ? Scan<float>::Places::bytes(shape, backward)
+                                    : Scan<double>::Places::bytes(shape, backward),
+                  cpuScratch(sizesOf(spec)))
+            << kernel << " " << nameOf(type) << " " << dims[1];
+      }
+  EXPECT_EQ(refusal({"scan", Type::F32, {1, 8, 6, 4, 5, 7}, {}, {}}),
+            "op 1 `scan`: 6 heads are no multiple of 4 heads of keys");
+}
+
+//===-- Convolutions ---------------------------------------------------------------------------------------------===//
+
+namespace {
+
+struct Convolution {
+  Type type;
+  int64_t b, s, c, n;
+  Starts starts;
+  Values x, w, dy, y, dx, dw;
+  Convolution(Type type, std::array<int64_t, 4> dims, const std::vector<int64_t> &begins)
+      : type(type), b(dims[0]), s(dims[1]), c(dims[2]), n(dims[3]), starts(startsOf(b, s, begins)),
+        x(rounded(type, random(size_t(b * s * c), 1))), w(rounded(type, random(size_t(c * n), 2))),
+        dy(rounded(type, random(size_t(b * s * c), 3))), y(x.size()), dx(x.size()), dw(w.size()) {
+    for (int64_t row = 0; row < b; ++row)
+      for (int64_t t = 0; t < s; ++t)
+        for (int64_t i = 0; i < n; ++i)
+          for (int64_t j = 0; j < c; ++j) {
+            int64_t from = t - n + 1 + i;
+            if (from < starts[size_t(row * s + t)])
+              continue;
+            auto to = size_t((row * s + t) * c + j), read = size_t((row * s + from) * c + j), tap = size_t(j * n + i);
+            y[to] += w[tap] * x[read], dx[read] += w[tap] * dy[to], dw[tap] += x[read] * dy[to];
+          }
+  }
+  std::vector<std::string> flags(bool adds = false) const {
+    std::vector<std::string> all = {"documents"};
+    if (adds)
+      all.push_back("accumulate");
+    return all;
+  }
+  Values forward() const {
+    Array made(type, y.size());
+    OneOp("conv", type, {b, s, c, n}, {}, flags())(pp_conv, Array(type, x), Array(type, w), starts, made);
+    return made.get();
+  }
+  Values gradient() const {
+    Array made(type, y.size());
+    OneOp("conv_dx", type, {b, s, c, n}, {}, flags())(pp_conv_dx, Array(type, dy), Array(type, w), starts, made);
+    return made.get();
+  }
+};
+
+} // namespace
+
+TEST(KernelsScan, ConvolutionsEqualTheirDefinition) {
+  for (Type type : allTypes)
+    for (const std::vector<int64_t> &begins : {std::vector<int64_t>{}, {1}, {2, 3, 4, 9, 17}})
+      for (std::array<int64_t, 4> dims :
+           {std::array<int64_t, 4>{2, 20, 5, 4}, {1, 1, 3, 4}, {1, 3, 40, 4}, {2, 9, 17, 1}, {1, 6, 1, 9}}) {
+        const Convolution its(type, dims, begins);
+        expectNear(its.forward(), its.y, toleranceOf(type), "y");
+        expectNear(its.gradient(), its.dx, toleranceOf(type), "dx");
+        for (bool adds : {false, true}) {
+          const Type acc = accOf(type);
+          Values old = rounded(acc, random(its.dw.size(), 4)), expected = its.dw;
+          Array dw(acc, its.dw.size());
+          if (adds)
+            dw.set(old);
+          for (size_t i = 0; i < old.size() && adds; ++i)
+            expected[i] += old[i];
+          OneOp("conv_dw", type, {its.b, its.s, its.c, its.n}, {},
+                its.flags(adds))(pp_conv_dw, Array(type, its.x), Array(type, its.dy), its.starts, dw);
+          expectNear(dw.get(), expected, toleranceOf(acc), "dw");
+        }
+        if (begins.empty()) { // without the flag, starts are not read
+          Array y(type, its.y.size());
+          OneOp("conv", type, {its.b, its.s, its.c, its.n})(pp_conv, Array(type, its.x), Array(type, its.w), nullptr,
+                                                            y);
+          expectEqual(y.get(), its.forward(), "y without documents");
+        }
+      }
+}
+
+/// What another document holds is not read.
+TEST(KernelsScan, ConvolutionsDoNotSeeOtherDocuments) {
+  for (Type type : allTypes) {
+    Convolution its(type, {1, 20, 5, 4}, {6, 11});
+    const Values y = its.forward(), dx = its.gradient();
+    for (size_t i = 6 * 5; i < 11 * 5; ++i)
+      its.x[i] = its.dy[i] = NAN;
+    const Values other = its.forward(), gradient = its.gradient();
+    for (size_t i = 0; i < y.size(); ++i)
+      if (i < 6 * 5 || i >= 11 * 5) {
+        ASSERT_EQ(other[i], y[i]) << i;
+        ASSERT_EQ(gradient[i], dx[i]) << i;
+      }
+  }
+}
