@@ -315,7 +315,8 @@ private:
             return value.asBool() && given->getAsBoolean() == *value.asBool();
           if (value.asString() || given->getAsString())
             return value.asString() && given->getAsString() == *value.asString();
-          return given->getAsNumber() == (value.asInt() ? double(*value.asInt()) : *value.asNumber());
+          return !value.asList() &&
+                 given->getAsNumber() == (value.asInt() ? double(*value.asInt()) : *value.asNumber());
         });
         if (!fits)
           return refuse(name,

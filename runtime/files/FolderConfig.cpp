@@ -61,8 +61,16 @@ Status compare(const std::string &path, const std::string &name, const json &the
                  "; compile it from that folder, or say --changed config");
 }
 
+/// With Infinity in a list as the number that frontend/model/Family.cpp has for it.
+json finite(json value) {
+  for (json &item : value.is_array() ? value.get_ref<json::array_t &>() : json::array_t())
+    if (item == "Infini" || item == json{{"__float__", "Infinity"}})
+      item = 1e300;
+  return value;
+}
+
 Status compareField(const std::string &path, const std::string &name, const json &theirs, const json &facts) {
-  const json given = get(theirs, name);
+  const json given = finite(get(theirs, name));
   if (!facts.contains("in")) {
     const char *unsaid = theirs.contains(name) ? "null" : "absent";
     return compare(path, name, given.is_null() ? get(facts, unsaid) : given, facts.at("is"));
