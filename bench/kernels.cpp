@@ -1,11 +1,12 @@
 // Prints what the kernels reach on this machine: attention against sgemm, products against raw oneDNN, loops in ns.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Usage: pp-bench-kernels [attention] [bounded] [gemm] [loops] [quick]; no name: all. Shares are of sgemm 1024^3
-// (oneDNN, one thread) timed beside each row, since a busy neighbour moves single numbers more than shares.
+// Usage: pp-bench-kernels [attention] [bounded] [gemm] [loops] [scans] [quick]; no name: all. Shares are of sgemm
+// 1024^3 (oneDNN, one thread) timed beside each row, since a busy neighbour moves single numbers more than shares.
 #include "runtime/Kernels.h"
 #include "runtime/Rank.h"
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
@@ -253,6 +254,47 @@ void attention() {
     benchSlices(2048, n, 8, 2, 64);
 }
 
+/// A linear scan and its backward, by the arithmetic of chunks of 32 rows without what is left out of triangles.
+void benchScan(const std::vector<int64_t> &dims, Type type, bool delta) {
+  const double d = double(dims[4]), e = double(dims[5]), rows = double(dims[0] * dims[1] * dims[2]), c = 32;
+  std::vector<std::string> flags = delta ? std::vector<std::string>{"delta"} : std::vector<std::string>{};
+  Op forward({"scan", type, dims, {}, flags},
+             rows * (delta ? 6 * d * e + 4 * c * d + 2 * c * e : 4 * d * e + 2 * c * (d + e)));
+  Op backward({"scan_bwd", type, dims, {}, flags},
+              rows * (delta ? 16 * d * e + 12 * c * d + 8 * c * e : 12 * d * e + 6 * c * (d + e)));
+  const size_t keys = size_t(dims[0] * dims[1] * dims[3] * dims[4]), values = size_t(rows * e);
+  std::vector<float> q = random(keys), k = random(keys), v = random(values), dout = random(values),
+                     g(size_t(rows), -0.1f), beta(size_t(rows), 0.5f), o(values), dq(keys), dk(keys), dv(values), dg(g),
+                     dbeta(g);
+  for (float &value : k) // of length 1
+    value /= std::sqrt(float(d));
+  if (type == Type::Bf16)
+    for (auto *each : {&q, &k, &v, &dout})
+      toBf16(*each);
+  double reference = sgemmRate();
+  double f = forward.rate(
+      best([&] { pp_scan(&forward.rank, 0, q.data(), k.data(), v.data(), g.data(), beta.data(), nullptr, o.data()); }));
+  double w = backward.rate(best([&] {
+    pp_scan_bwd(&backward.rank, 0, dout.data(), q.data(), k.data(), v.data(), g.data(), beta.data(), nullptr, dq.data(),
+                dk.data(), dv.data(), dg.data(), dbeta.data());
+  }));
+  reference = std::max(reference, sgemmRate());
+  std::printf(
+      "%4s %-6s h%-2ld k%-2ld d%-3ld e%-3ld s%-5ld  fwd %6.1f (%3.0f %%)   bwd %6.1f (%3.0f %%)   sgemm %6.1f\n",
+      type == Type::Bf16 ? "bf16" : "f32", delta ? "delta" : "linear", dims[2], dims[3], dims[4], dims[5], dims[1], f,
+      100 * f / reference, w, 100 * w / reference, reference);
+}
+
+void scans() {
+  std::printf("linear scans, GFLOP/s (share of sgemm 1024^3), %s; attention of as many heads beside them\n",
+              Kernels::isa());
+  for (Type type : {Type::F32, Type::Bf16}) {
+    benchScan({1, 2048, 8, 4, 128, 128}, type, true);
+    benchScan({1, 2048, 8, 4, 128, 128}, type, false);
+    benchAttention({1, 2048, 8, 4, 128}, type);
+  }
+}
+
 void benchGemm(int64_t t, int64_t k, int64_t n) {
   std::vector<int64_t> dims = {t, k, n};
   std::vector<float> x = random(size_t(t * k)), w = random(size_t(k * n)), y = random(size_t(t * n));
@@ -365,12 +407,12 @@ void loops() {
 } // namespace
 
 int main(int count, char **names) {
-  bool all = true, wanted[4] = {};
-  const char *known[] = {"attention", "bounded", "gemm", "loops"};
+  bool all = true, wanted[5] = {};
+  const char *known[] = {"attention", "bounded", "gemm", "loops", "scans"};
   for (int i = 1; i < count; ++i) {
     if (!std::strcmp(names[i], "quick"))
       budget = 0.03;
-    for (int j = 0; j < 4; ++j)
+    for (int j = 0; j < 5; ++j)
       if (!std::strcmp(names[i], known[j]))
         wanted[j] = true, all = false;
   }
@@ -383,4 +425,6 @@ int main(int count, char **names) {
     gemm();
   if (all || wanted[3])
     loops();
+  if (all || wanted[4])
+    scans();
 }

@@ -595,7 +595,7 @@ template <class E> struct Taps {
         starts(op.has(Documents) ? in<int32_t>(starts) : nullptr), w(reinterpret_cast<A *>(op.scratch)),
         sum(w + n * c) {}
   /// Whether row `to` reads row `from`, at most n - 1 rows before it.
-  bool reads(int64_t b, int64_t to, int64_t from) const { return from >= (starts ? starts[b * s + to] : 0) && to < s; }
+  bool reads(int64_t b, int64_t to, int64_t from) const { return to < s && from >= (starts ? starts[b * s + to] : 0); }
   void turn(const E *given) const {
     for (int64_t i = 0; i < n; ++i)
       for (int64_t j = 0; j < c; ++j)

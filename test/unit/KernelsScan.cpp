@@ -184,7 +184,7 @@ Gradients backward(const Problem &p) {
   return {dq.get(), dk.get(), dv.get(), dg.get(), dbeta.get()};
 }
 
-double boundOf(Type type) { return type == Type::F64 ? 1e-13 : type == Type::F32 ? 2e-6 : toleranceOf(type) / 2; }
+double boundOf(Type type) { return type == Type::F64 ? 1e-13 : type == Type::F32 ? 1e-5 : toleranceOf(type) / 2; }
 
 void check(const Problem &p) {
   SCOPED_TRACE(p.text());
