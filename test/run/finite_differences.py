@@ -6,13 +6,14 @@
 # A five-point formula with step 1e-3, or less where norms behind linears bend a loss more; the error is taken over the
 # root mean square of the gradient (docs/derivatives.md). The weights of a kind, one of each layer and expert, move at
 # once: what is wrong in one of them is wrong in the sum, too.
-import collections, os, random, re, sys
+import collections, math, os, random, re, sys
 import harness
 
 STEP, TOLERANCE = 1e-3, 1e-8
 # Parts of a step, and the tolerance. Formulas with limits bend where an element meets one; a loss's last digits weigh
 # more in a small step.
-STEPS = {"gemma": (4, TOLERANCE), "gated": (16, 10 * TOLERANCE), "many": (2, TOLERANCE)}
+STEPS = {"gemma": (4, TOLERANCE), "gated": (16, 10 * TOLERANCE), "many": (2, TOLERANCE),
+         "mixture": (16, 10 * TOLERANCE)}
 SIZES = dict(schedule="single", microbatches=2, microbatch=1, sequence=9, layers=2, hidden=16, heads=4, kv_heads=2,
              ffn=24, vocab=256, context=16, precision="f64")
 
@@ -32,7 +33,7 @@ def judge(compiler, folder, tally, model, train=harness.TRAIN, step=STEP, tolera
     shapes = {name: shape for name, (shape, _) in harness.read_safetensors(grads).items()}
     weights = {}
     for name, shape in shapes.items():
-        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        count = math.prod(shape)
         middle = 1.0 if len(shape) == 1 and not name.endswith("bias") else 0.0
         weights[name] = (shape, [middle + generator.gauss(0, 0.2) for _ in range(count)])
     loss(weights, "--grads", grads)
@@ -85,6 +86,9 @@ CASES = {
                         "microbatch": 2}),
     "glm4_moe": ("glm4_moe", {"experts": 6, "top": 3, "balance": 2, "model.groups": 3, "model.top_groups": 2,
                               "model.qk_norm": "true", "model.scale": 2.5}),
+    # Limits that some gates feel.
+    "biased": ("mixture", {"model.experts": 5, "model.top": 3, "model.balance": 2, "model.z": 0.3,
+                           "model.biased": "true", "model.gate_limit": 0.5, "model.sinks": "true"}),
     # A key that all heads share, and values narrower or wider than keys.
     "latent": ("latent", {"experts": 6, "top": 3, "balance": 2, "model.q_latent": 7, "model.latent": 5,
                           "model.value": 3, "model.temperature": 1.3}),
@@ -108,7 +112,8 @@ def main():
     os.makedirs(folder, exist_ok=True)
     tally = harness.Tally()
     train = harness.add_models(folder, *(os.path.join(harness.ROOT, file) for file in (
-        "test/run/Inputs/skips.pipe", "test/run/Inputs/formulas.pipe", "stdlib/models/llama_mtp.pipe")))
+        "stdlib/models/mixture.pipe", "test/run/Inputs/skips.pipe", "test/run/Inputs/formulas.pipe",
+        "stdlib/models/llama_mtp.pipe")))
     for name in chosen or CASES:
         model, sizes = CASES[name]
         parts, tolerance = STEPS.get(model, (1, TOLERANCE))
