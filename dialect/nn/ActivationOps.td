@@ -3,10 +3,11 @@
 #ifndef PP_DIALECT_NNACTIVATIONOPS_TD
 #define PP_DIALECT_NNACTIVATIONOPS_TD
 
-def AddBiasOp : Nn_ForwardOp<"add_bias", [], [
+def AddBiasOp : Nn_ForwardOp<"add_bias", ["flags", "elementType"], [
   Nn_InPlace,
   Nn_Factors<Nn_BiasFactors>]> {
-  let summary = "x plus a bias in each row: what stands behind the sum of a linear that is cut by rows";
+  let summary = "x plus a bias in each row: of a linear that is cut by rows, behind the sum, or of a router's logits";
+  let description = "x is of the type of the bias, or of that of its sums.";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$bias);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x `,` $bias attr-dict `:` functional-type(operands, results)";

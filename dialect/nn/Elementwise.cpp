@@ -118,13 +118,16 @@ INFER(AddBiasOp) {
   if (failed(check.operands(a, 2, 2)) || failed(check.numbers("x", a.getX())) ||
       failed(check.rank("a bias", a.getBias(), 1)) ||
       failed(check.equal("x's width", widthOf(a.getX()), "the bias's", widthOf(a.getBias()))) ||
-      failed(check.sameElements("x", a.getX(), "bias", a.getBias())))
+      (tensorOf(a.getX()) != inSums(a.getBias(), tensorOf(a.getX()).getShape()) &&
+       failed(check.sameElements("x", a.getX(), "bias", a.getBias()))))
     return failure();
   types.push_back(a.getX().getType());
   return success();
 }
 
 Dims AddBiasOp::dims() { return {rowsOf(getX()), widthOf(getX())}; }
+Flags AddBiasOp::flags() { return flagsOf({{"sums", elementType() != tensorOf(getX()).getElementType()}}); }
+Type AddBiasOp::elementType() { return tensorOf(getBias()).getElementType(); }
 double AddBiasOp::flops() { return elementsOf(getX()); }
 
 INFER(ScaleOp) {

@@ -20,7 +20,9 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
   let summary = "which experts take each token, with which weight, and where its rows are among all";
   let signature = "experts(x, wr, w_gate, w_up, w_down[, bias], top = .., renormalise = false, scale = 1.0, "
                   "balance = 0.0, over = \"sequence\", z = 0.0, score = \"softmax\", groups = 1, top_groups = 1, "
-                  "rate = 0.0, capacity = 0.0, group_by = \"pair\", least = 0.0)";
+                  "rate = 0.0, capacity = 0.0, group_by = \"pair\", least = 0.0, router_bias = .., "
+                  "gate_up_bias = .., down_bias = .., on_input = false, activation = \"silu\", limit = 0.0, "
+                  "alpha = 1.0, plus = 0.0)";
   let formula = "y = sum over the top experts e, those of largest p, of w_e (swiglu(x w_gate_e, x w_up_e)) w_down_e, "
                 "p = softmax(x wr), w = scale p or, with renormalise, scale p / (sum of the chosen p)";
   let note = "a mixture of experts; wr is [in, experts], the others [experts, in, out]; w_gate and w_up may be one, "
@@ -31,7 +33,10 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
              "`groups` runs of experts whose two largest are together the largest, or with `group_by` \"largest\" "
              "whose largest is; a sum of p is at least `least`; after each step `bias` grows by `rate` for an expert "
              "with fewer choices than the mean, and falls for one with more; with `capacity` "
-             "f devices with experts of their own take f times the mean of choices at most, and drop the rest";
+             "f devices with experts of their own take f times the mean of choices at most, and drop the rest; "
+             "`router_bias` [experts] is added to x wr, `down_bias` [experts, in] to what w_e multiplies, and "
+             "`gate_up_bias` [experts, 2 out] to x times the one weight for gate and up; with `on_input` w_e "
+             "multiplies x, not the output of the expert; `activation` to `plus`: of the gated unit, as `glu` has them";
   let description = [{
     p is the softmax of the logits, or with `score = "sigmoid"` the sigmoid of each, whose lse is 0. `sel` are the `top`
     experts of largest p, of equal ones the lower first; `w` are their p, divided by their sum with `renormalise`, times
@@ -193,6 +198,25 @@ def ExpertLinearDwOp : Nn_AccOp<"expert_linear_dw", ["flags"], [
                        Nn_One:$filled);
   let results = (outs Nn_Tensor:$dw);
   let assemblyFormat = "$x `,` $dy `,` $counts (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def ExpertBiasOp : Nn_ForwardOp<"expert_bias", [], [
+  Nn_InPlace,
+  Nn_Factors<Nn_ExpertBiasFactors>]> {
+  let summary = "the rows of each expert plus its bias of [experts, width]; rows are as in `expert_linear`";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$bias, Nn_Integers:$counts);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x `,` $bias `,` $counts attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
+}
+
+def ExpertBiasDwOp : Nn_AccOp<"expert_bias_dw", ["flags"], [
+  Nn_WeightGradient,
+  Nn_Factors<Nn_ExpertBiasFactors # " | d(y) counts acc -> d(bias)=acc">]> {
+  let summary = "gradient of an expert_bias's bias: the column sums of each expert's rows";
+  let arguments = (ins Nn_Tensor:$dy, Nn_Integers:$counts, Optional<Nn_Tensor>:$acc);
+  let results = (outs Nn_Tensor:$db);
+  let assemblyFormat = "$dy `,` $counts (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
 def ScaleRowsOp : Nn_KernelOp<"scale_rows", ["pointers"], [

@@ -351,8 +351,8 @@ template <typename Op> static double rowsOnAverage(Op op, Value rows) {
   return static_cast<double>(rowsOf(rows)) * op.getFilled().convertToDouble();
 }
 
-/// Rows of width `width` and, for each of the experts of `counts`, a matrix of w.
-static LogicalResult checkExperts(Check &check, StringRef name, Value rows, Value w, Value counts, int64_t dim) {
+/// Sections of rows, in each of which there are `counts` of each expert.
+static LogicalResult checkCounts(Check &check, Value rows, Value counts) {
   auto type = tensorOf(counts);
   if (type.getRank() < 1 || type.getRank() > 2 || !type.getElementType().isInteger(32))
     return emitOptionalError(check.loc, "`", check.op,
@@ -360,9 +360,14 @@ static LogicalResult checkExperts(Check &check, StringRef name, Value rows, Valu
   if (int64_t sections = sectionsOf(counts); rowsOf(rows) % sections != 0)
     return emitOptionalError(check.loc, "`", check.op, "` expects ", sections, " equal sections of rows, got ",
                              rows.getType());
-  if (failed(check.numbers("w", w)) || failed(check.rank("w", w, 3)) || failed(check.rank(name, rows, 3)) ||
-      failed(check.sameElements(name, rows, "w", w)) ||
-      failed(check.equal("the router's experts", type.getShape().back(), "w's", tensorOf(w).getDimSize(0))))
+  return success();
+}
+
+/// Rows of width `width` and, for each of the experts of `counts`, a matrix of w.
+static LogicalResult checkExperts(Check &check, StringRef name, Value rows, Value w, Value counts, int64_t dim) {
+  if (failed(checkCounts(check, rows, counts)) || failed(check.numbers("w", w)) || failed(check.rank("w", w, 3)) ||
+      failed(check.rank(name, rows, 3)) || failed(check.sameElements(name, rows, "w", w)) ||
+      failed(check.equal("the router's experts", tensorOf(counts).getShape().back(), "w's", tensorOf(w).getDimSize(0))))
     return failure();
   return check.equal((name + "'s width").str(), widthOf(rows), dim == 1 ? "w's rows" : "w's columns",
                      tensorOf(w).getDimSize(dim));
@@ -415,6 +420,49 @@ INFER(ExpertLinearDwOp) {
 Dims ExpertLinearDwOp::dims() { return dimsOfExperts(getX(), widthOf(getX()), widthOf(getDy()), getCounts()); }
 double ExpertLinearDwOp::flops() { return 2.0 * rowsOnAverage(*this, getX()) * widthOf(getX()) * widthOf(getDy()); }
 Flags ExpertLinearDwOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
+
+INFER(ExpertBiasOp) {
+  Check check{"expert_bias", loc};
+  if (failed(check.operands(a, 3, 3)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 3)) ||
+      failed(check.rank("a bias", a.getBias(), 2)) || failed(checkCounts(check, a.getX(), a.getCounts())) ||
+      failed(check.sameElements("x", a.getX(), "bias", a.getBias())) ||
+      failed(check.equal("the router's experts", tensorOf(a.getCounts()).getShape().back(), "the bias's",
+                         tensorOf(a.getBias()).getDimSize(0))) ||
+      failed(check.equal("x's width", widthOf(a.getX()), "the bias's", widthOf(a.getBias()))))
+    return failure();
+  types.push_back(a.getX().getType());
+  return success();
+}
+
+static Dims dimsOfBiases(Value rows, Value counts) {
+  return {rowsOf(rows), widthOf(rows), tensorOf(counts).getShape().back(), sectionsOf(counts)};
+}
+
+Dims ExpertBiasOp::dims() { return dimsOfBiases(getX(), getCounts()); }
+double ExpertBiasOp::flops() { return elementsOf(getX()); }
+
+LogicalResult ExpertBiasOp::differentiate(Gradients &gradients) {
+  Value dy = gradients.get(getY());
+  if (!dy)
+    return success();
+  gradients.set(getBias(),
+                gradients.builder.create<ExpertBiasDwOp>(getLoc(), dy, getCounts(), gradients.get(getBias())));
+  gradients.add(getLoc(), getX(), dy);
+  return success();
+}
+
+INFER(ExpertBiasDwOp) {
+  Check check{"expert_bias_dw", loc};
+  if (failed(check.operands(a, 2, 3)) || failed(check.numbers("dy", a.getDy())) ||
+      failed(check.rank("dy", a.getDy(), 3)) || failed(checkCounts(check, a.getDy(), a.getCounts())))
+    return failure();
+  types.push_back(inSums(a.getDy(), {tensorOf(a.getCounts()).getShape().back(), widthOf(a.getDy())}));
+  return check.into(a.getAcc(), types[0]);
+}
+
+Dims ExpertBiasDwOp::dims() { return dimsOfBiases(getDy(), getCounts()); }
+double ExpertBiasDwOp::flops() { return elementsOf(getDy()); }
+Flags ExpertBiasDwOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
 
 INFER(PlaceWeightsOp) {
   Check check{"place_weights", loc};

@@ -132,6 +132,7 @@ defvar Nn_SinkFactors = "o: b s (h d!), lse: b h s, scores: h -> y: b s (h d!), 
 defvar Nn_HeadsFactors = "x: b s (h d!) -> y: b s (h n! d!) ; linear";
 defvar Nn_RouterFactors = "x: b s k!, wr: k! n! -> logits: b s n!";
 defvar Nn_ExpertsFactors = "x: o (x s) k, w: x k n, #counts: s x -> y: o (x s) n ; ranked";
+defvar Nn_ExpertBiasFactors = "x: o (x s) c, bias: x c, #counts: s x -> y: o (x s) c ; ranked";
 defvar Nn_RowsByNumbersFactors = "a: o (x s) c, w: o (x s) -> y: o (x s) c ; ranked";
 defvar Nn_RowsByChoicesFactors = "a: o s c, w: b s k!, #places: b s k! -> y: o s c ; ranked";
 defvar Nn_LossFactors = "z: b s v!, #targets: b s -> loss: u";

@@ -1044,8 +1044,17 @@ private:
       return options.failUnknown(expr, any_of(expr->operands, [&](const Expr *operand) { return isTensor(operand); }));
     SmallVector<mlir::Value> operands;
     SmallVector<mlir::NamedAttribute> attributes;
+    ExpertBiases biases;
     for (auto [i, operand] : enumerate(expr->operands)) {
       Name named = options.labelOf(expr, i);
+      if (mlir::Value *bias = expr->name == "experts" ? biases.find(named.text) : nullptr) {
+        FailureOr<mlir::Value> value =
+            weights.findAbsent(operand) ? mlir::Value() : tensor(operand, ("`" + named.text + "`").str());
+        if (failed(value))
+          return failure();
+        *bias = *value;
+        continue;
+      }
       if (!named.text.empty()) {
         FailureOr<mlir::Attribute> made = options.read(expr, named, operand);
         if (failed(made))
@@ -1072,7 +1081,7 @@ private:
     if (options.isNothing(expr->name, attributes))
       return Tensors{operands.front()};
     if (expr->name == "experts")
-      return experts(expr, operands, attributes);
+      return experts(expr, operands, biases, attributes);
     return create(expr, options.nameOf(expr->name, attributes), operands, attributes);
   }
 
@@ -1082,7 +1091,8 @@ private:
     return failed(made) ? FailureOr<mlir::Value>() : formulas.writeHeads(expr, *made);
   }
 
-  FailureOr<Tensors> experts(const Expr *expr, mlir::ValueRange operands, ArrayRef<mlir::NamedAttribute> given) {
+  FailureOr<Tensors> experts(const Expr *expr, mlir::ValueRange operands, const ExpertBiases &biases,
+                             ArrayRef<mlir::NamedAttribute> given) {
     auto make = [&](StringRef name, mlir::ValueRange takes,
                     ArrayRef<mlir::NamedAttribute> attributes) -> FailureOr<mlir::Value> {
       FailureOr<Tensors> made = create(expr, name, takes, attributes);
@@ -1092,8 +1102,9 @@ private:
     const bool hasCapacity = any_of(given, [](mlir::NamedAttribute option) {
       return option.getName() == "capacity" && !cast<mlir::FloatAttr>(option.getValue()).getValue().isZero();
     });
-    FailureOr<mlir::Value> y = createExperts(operands, shape.documents || hasCapacity ? added[2] : mlir::Value(), given,
-                                             make, [&](const Twine &why) { return evaluator.fail(expr->at, why); });
+    FailureOr<mlir::Value> y =
+        createExperts(operands, biases, shape.documents || hasCapacity ? added[2] : mlir::Value(), given, make,
+                      [&](const Twine &why) { return evaluator.fail(expr->at, why); });
     return failed(y) ? FailureOr<Tensors>() : Tensors{*y};
   }
 

@@ -20,9 +20,14 @@ static bool isPacked(mlir::ValueRange operands) {
   return operands.size() == 4 || (operands.size() == 5 && cast<RankedTensorType>(operands[4].getType()).getRank() != 3);
 }
 
+mlir::Value *ExpertBiases::find(StringRef name) {
+  return name == "router_bias" ? &router : name == "gate_up_bias" ? &gateUp : name == "down_bias" ? &down : nullptr;
+}
+
 /// Checks the shapes for h columns of x and n experts of width f: wr [h, n], w_gate and w_up [n, h, f], or one weight
-/// [n, h, 2 f], and w_down [n, f, h].
-static LogicalResult checkShapes(mlir::ValueRange operands, function_ref<LogicalResult(const Twine &)> fail) {
+/// [n, h, 2 f], and w_down [n, f, h]; biases [n], [n, 2 f] and [n, h].
+static LogicalResult checkShapes(mlir::ValueRange operands, const ExpertBiases &biases,
+                                 function_ref<LogicalResult(const Twine &)> fail) {
   const bool packed = isPacked(operands);
   static constexpr StringRef each[] = {"x", "wr", "w_gate", "w_up", "w_down"},
                              both[] = {"x", "wr", "w_gate and w_up", "w_down"};
@@ -42,7 +47,17 @@ static LogicalResult checkShapes(mlir::ValueRange operands, function_ref<Logical
   for (size_t i = 1; i < expected.size(); ++i)
     if (shapeOf(i) != ArrayRef(expected[i]))
       return fail("`experts` expects " + names[i] + " as " + shapeText(expected[i]) + ", got " + shapeText(shapeOf(i)));
-  return success();
+  if (biases.gateUp && !packed)
+    return fail("`gate_up_bias` is of one weight for gate and up; `experts` has two here");
+  auto check = [&](mlir::Value bias, StringRef name, ArrayRef<int64_t> wanted) {
+    auto shape = bias ? cast<RankedTensorType>(bias.getType()).getShape() : wanted;
+    return shape == wanted
+               ? success()
+               : fail("`experts` expects " + name + " as " + shapeText(wanted) + ", got " + shapeText(shape));
+  };
+  return success(succeeded(check(biases.router, "router_bias", {n})) &&
+                 succeeded(check(biases.gateUp, "gate_up_bias", {n, columns})) &&
+                 succeeded(check(biases.down, "down_bias", {n, h})));
 }
 
 /// The bias is a weight that nothing else reads; its `rate` is of the weight, for it is the update that reads it. The
@@ -69,11 +84,20 @@ static LogicalResult steer(mlir::Value bias, SmallVectorImpl<mlir::NamedAttribut
   return success();
 }
 
-FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, mlir::Value rows,
+/// Takes these out of the options.
+static SmallVector<mlir::NamedAttribute> take(SmallVectorImpl<mlir::NamedAttribute> &options,
+                                              std::initializer_list<StringRef> names) {
+  auto isIt = [&](mlir::NamedAttribute option) { return is_contained(names, option.getName().getValue()); };
+  SmallVector<mlir::NamedAttribute> taken(make_filter_range(options, isIt));
+  erase_if(options, isIt);
+  return taken;
+}
+
+FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, const ExpertBiases &biases, mlir::Value rows,
                                          ArrayRef<mlir::NamedAttribute> options, CreateOp create,
                                          function_ref<LogicalResult(const Twine &)> fail) {
   SmallVector<mlir::NamedAttribute> routed(options);
-  if (failed(checkShapes(operands, fail)))
+  if (failed(checkShapes(operands, biases, fail)))
     return failure();
   const bool packed = isPacked(operands);
   const size_t matrices = packed ? 4 : 5; // and what stands before them
@@ -87,7 +111,11 @@ FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, mlir::Value 
     return fails ? mlir::Value() : *value;
   };
   mlir::Value x = operands[0];
+  const auto gates = take(routed, {"activation", "limit", "alpha", "plus"}), onInput = take(routed, {"on_input"});
+  const bool isOnInput = !onInput.empty() && cast<mlir::BoolAttr>(onInput[0].getValue()).getValue();
   SmallVector<mlir::Value> scored = {made("router", {x, operands[1]})};
+  if (biases.router)
+    scored[0] = made("add_bias", {scored[0], biases.router});
   if (bias)
     scored.push_back(bias);
   if (rows)
@@ -100,13 +128,22 @@ FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, mlir::Value 
     return failure();
   auto route = weights.getDefiningOp<nn::RouteOp>();
   mlir::Value places = route.getPlaces(), counts = route.getCounts();
+  auto scaled = [&](mlir::Value its) { return made("scale_rows", {its, weights, places}); };
   mlir::Value chosen = made("dispatch", {x, places});
-  mlir::Value gate = made("expert_linear", {chosen, operands[2], counts});
+  chosen = isOnInput ? scaled(chosen) : chosen;
+  auto product = [&](mlir::Value its, mlir::Value w, mlir::Value bias) {
+    mlir::Value y = made("expert_linear", {its, w, counts});
+    return bias ? made("expert_bias", {y, bias, counts}) : y;
+  };
+  mlir::Value gate = product(chosen, operands[2], biases.gateUp);
   mlir::Value up = packed ? gate : made("expert_linear", {chosen, operands[3], counts});
   if (mlir::Value first =
           packed ? made("split", {gate}, builder.getNamedAttr("parts", builder.getI64IntegerAttr(2))) : mlir::Value())
     gate = first, up = first.getDefiningOp<nn::SplitOp>().getColumns()[1];
-  mlir::Value scaled = made("scale_rows", {made("swiglu", {gate, up}), weights, places});
-  mlir::Value y = made("combine", {made("expert_linear", {scaled, operands[matrices - 1], counts}), places});
+  mlir::Value down = operands[matrices - 1], gated = made(gates.empty() ? "swiglu" : "glu", {gate, up}, gates);
+  mlir::Value y = isOnInput     ? product(gated, down, biases.down)
+                  : biases.down ? scaled(product(gated, down, biases.down)) // w (a Wd + b)
+                                : product(scaled(gated), down, {});
+  y = made("combine", {y, places});
   return fails ? FailureOr<mlir::Value>(failure()) : FailureOr<mlir::Value>(y);
 }

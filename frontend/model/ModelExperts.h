@@ -10,9 +10,18 @@ namespace pp {
 /// Creates an op of `nn`, and gives its first result.
 using CreateOp = llvm::function_ref<mlir::FailureOr<mlir::Value>(llvm::StringRef name, mlir::ValueRange operands,
                                                                  llvm::ArrayRef<mlir::NamedAttribute> attributes)>;
+/// Tensors of a call that have names: what is added to the logits of a router, to the products of gate and up, which
+/// are one weight, and to those of down; each may be null.
+struct ExpertBiases {
+  mlir::Value router, gateUp, down;
+
+  /// The one of this name; null if there is none.
+  mlir::Value *find(llvm::StringRef name);
+};
+
 /// Operands: x, the router's weight and the experts' three. `rows` is negative where there is no token; null: all are
 /// tokens. `fail` reports a fault of the call.
-mlir::FailureOr<mlir::Value> createExperts(mlir::ValueRange operands, mlir::Value rows,
+mlir::FailureOr<mlir::Value> createExperts(mlir::ValueRange operands, const ExpertBiases &biases, mlir::Value rows,
                                            llvm::ArrayRef<mlir::NamedAttribute> options, CreateOp create,
                                            llvm::function_ref<mlir::LogicalResult(const llvm::Twine &)> fail);
 

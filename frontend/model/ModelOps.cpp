@@ -89,7 +89,12 @@ static constexpr OpAttribute kAttributes[] = {{"embedding", "pad", OpAttribute::
                                               {"experts", "rate", OpAttribute::Limit, false},
                                               {"experts", "capacity", OpAttribute::Limit, false},
                                               {"experts", "group_by", OpAttribute::Text, false},
-                                              {"experts", "least", OpAttribute::Limit, false}};
+                                              {"experts", "least", OpAttribute::Limit, false},
+                                              {"experts", "on_input", OpAttribute::Flag, false},
+                                              {"experts", "activation", OpAttribute::Text, false},
+                                              {"experts", "limit", OpAttribute::Limit, false},
+                                              {"experts", "alpha", OpAttribute::Number, false},
+                                              {"experts", "plus", OpAttribute::Factor, false}};
 
 const ModelOp *pp::findModelOp(StringRef name) {
   const ModelOp *op = find_if(kOps, [&](const ModelOp &one) { return one.name == name; });
@@ -101,6 +106,8 @@ std::string ModelOptions::signature(const ModelOp &op) {
   mlir::NamedAttrList defaults;
   StringRef name = op.name == "experts" ? "route" : op.name; // the op that has its options
   mlir::OperationName(("nn." + name).str(), builder.getContext()).populateDefaultAttrs(defaults);
+  if (op.name == "experts")
+    mlir::OperationName("nn.glu", builder.getContext()).populateDefaultAttrs(defaults);
   SmallVector<StringRef> words;
   op.operands.split(words, ", ");
   std::string text = (op.name + "(").str();

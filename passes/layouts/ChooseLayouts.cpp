@@ -216,7 +216,7 @@ SmallVector<DeviceLayout> Chooser::candidates(const State &state, Operation *op,
     for (int64_t run : runs)
       for (int64_t copy : copies)
         all.push_back(DeviceLayout::shard(dim, run, copy, copy > 1 ? LayoutKind::copy : LayoutKind::full));
-  if (rank == 1 || isColumn || isa<nn::PositionsOp, nn::RouterOp>(op) ||
+  if (rank == 1 || isColumn || isa<nn::PositionsOp, nn::RouterOp, nn::ExpertBiasOp>(op) ||
       hasAttribute(cast<BlockArgument>(operand), nn::kAdapterAttr)) {
     all.push_back(DeviceLayout::of(LayoutKind::full));
     all.push_back(DeviceLayout::of(LayoutKind::copy));

@@ -94,12 +94,13 @@ LogicalResult ExpertCutter::write(Operation &op) {
     attributes.set("sections", sections);
   } else if (isa<nn::DispatchOp>(op)) {
     attributes.set("sections", sections);
-  } else if (auto product = dyn_cast<nn::ExpertLinearOp>(op)) {
-    if (failed(cutWeight(cast<BlockArgument>(product.getW()))))
+  } else if (isa<nn::ExpertLinearOp, nn::ExpertBiasOp>(op)) { // rows, a weight and counts
+    if (failed(cutWeight(cast<BlockArgument>(op.getOperand(1)))))
       return failure();
     Value &counts = here[operands[2]];
     operands[2] = counts = counts ? counts : exchanged(operands[2]);
-    attributes.set("filled", builder.getF64FloatAttr(sections.filled(choices)));
+    if (isa<nn::ExpertLinearOp>(op))
+      attributes.set("filled", builder.getF64FloatAttr(sections.filled(choices)));
   } else if (auto scale = dyn_cast<nn::ScaleRowsOp>(op)) {
     Value placed = builder.create<nn::PlaceWeightsOp>(loc, operands[1], operands[2], sections);
     operands = {operands[0], exchanged(placed)};

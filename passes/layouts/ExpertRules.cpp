@@ -44,16 +44,18 @@ static std::optional<bool> isOfExperts(const Given &given, Value rows, Value cou
 
 static DeviceLayout ofRows(bool ofExperts) { return ofExperts ? kOfExperts : kOfTokens; }
 
-/// A product, or the gradient of its rows.
-template <typename Op> static Results product(Op op, Value rows, const Given &given) {
+/// A product, or the gradient of its rows, or the sum with a bias.
+template <typename Op> static Results product(Op op, Value rows, Value weight, const Given &given) {
   std::optional<bool> ofExperts = isOfExperts(given, rows, op.getCounts());
   const DeviceLayout &w = ofExperts.value_or(false) ? kOwnExperts : kNone;
-  return given.all(ofExperts && given.at(op.getW()) == w, ofRows(ofExperts.value_or(false)));
+  return given.all(ofExperts && given.at(weight) == w, ofRows(ofExperts.value_or(false)));
 }
 
-static Results gradient(ExpertLinearDwOp op, const Given &given) {
-  std::optional<bool> ofExperts = isOfExperts(given, op.getX(), op.getCounts());
-  bool fits = ofExperts && given.at(op.getDy()) == ofRows(*ofExperts);
+template <typename Op> static Results gradient(Op op, const Given &given) {
+  std::optional<bool> ofExperts = isOfExperts(given, op.getDy(), op.getCounts());
+  bool fits = ofExperts.has_value();
+  if constexpr (std::is_same_v<Op, ExpertLinearDwOp>)
+    fits &= given.at(op.getX()) == given.at(op.getDy());
   DeviceLayout made = ofExperts && *ofExperts ? kOwnExperts : DeviceLayout::of(LayoutKind::partial);
   bool goesOn = !op.getAcc() || given.at(op.getAcc()) == made || given.at(op.getAcc()) == kNone;
   return given.all(fits && goesOn, made);
@@ -92,12 +94,13 @@ Results inferExpertLayouts(Operation *op, ArrayRef<DeviceLayout> operands) {
         bool fits = given.at(it.getRows()) == kOfTokens && given.at(it.getPlaces()) == kOfTokens;
         return given.all(fits, isa<CombineOp>(op) ? kNone : kOfTokens);
       })
-      .Case([&](ExpertLinearOp it) { return product(it, it.getX(), given); })
+      .Case([&](ExpertLinearOp it) { return product(it, it.getX(), it.getW(), given); })
+      .Case([&](ExpertBiasOp it) { return product(it, it.getX(), it.getBias(), given); })
       .Case([&](ExpertLinearDxOp it) {
         bool goesOn = !it.getAcc() || given.at(it.getAcc()) == given.at(it.getDy());
-        return goesOn ? product(it, it.getDy(), given) : Results();
+        return goesOn ? product(it, it.getDy(), it.getW(), given) : Results();
       })
-      .Case([&](ExpertLinearDwOp it) { return gradient(it, given); })
+      .Case<ExpertLinearDwOp, ExpertBiasDwOp>([&](auto it) { return gradient(it, given); })
       .Case<ScaleRowsOp, ScaleRowsBwdOp>([&](auto it) {
         bool ofTokens = it.getPlaces() != nullptr; // else a number for each row
         DeviceLayout expected = ofRows(!ofTokens);

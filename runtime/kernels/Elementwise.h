@@ -204,19 +204,22 @@ template <class E> pp_status_t scale(const PreparedOp &op, void *const *argument
   return PP_OK;
 }
 
-/// dims T h.
-template <class E> pp_status_t add_bias(const PreparedOp &op, void *const *arguments) {
-  using A = Acc<E>;
+template <class E, class X> pp_status_t addBias(const PreparedOp &op, void *const *arguments) {
   const E *bias = in<E>(arguments[1]);
   int64_t h = op.dims[1];
   for (int64_t t = 0; t < op.dims[0]; ++t) {
-    const E *x = in<E>(arguments[0]) + t * h;
-    E *y = out<E>(arguments[2]) + t * h;
+    const X *x = in<X>(arguments[0]) + t * h;
+    X *y = out<X>(arguments[2]) + t * h;
 #pragma omp simd
     for (int64_t i = 0; i < h; ++i)
-      put(y, i, A(get(x, i)) + A(get(bias, i)));
+      put(y, i, Acc<E>(get(x, i)) + Acc<E>(get(bias, i)));
   }
   return PP_OK;
+}
+
+/// dims T h.
+template <class E> pp_status_t add_bias(const PreparedOp &op, void *const *arguments) {
+  return op.has(Sums) ? addBias<E, Acc<E>>(op, arguments) : addBias<E, E>(op, arguments);
 }
 
 /// dims b s w offset site. An element is read before it is written: y may be x.

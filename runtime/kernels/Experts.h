@@ -415,6 +415,44 @@ template <class E> pp_status_t take_weights(const PreparedOp &op, void *const *a
   return PP_OK;
 }
 
+template <class E> pp_status_t expert_bias(const PreparedOp &op, void *const *arguments) {
+  const int64_t h = op.dims[1];
+  forExpertRows(
+      op, in<int32_t>(arguments[2]),
+      [&](ExpertRows its) {
+        const E *bias = in<E>(arguments[1]) + its.expert * h;
+        for (int64_t row = its.begin; row < its.begin + its.rows; ++row) {
+          const E *x = in<E>(arguments[0]) + row * h;
+          E *y = out<E>(arguments[3]) + row * h;
+#pragma omp simd
+          for (int64_t c = 0; c < h; ++c)
+            put(y, c, get(x, c) + get(bias, c));
+        }
+      },
+      2);
+  return PP_OK;
+}
+
+template <class E> pp_status_t expert_bias_dw(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const int64_t h = op.dims[1];
+  forExpertRows(
+      op, in<int32_t>(arguments[1]),
+      [&](ExpertRows its) {
+        A *sum = out<A>(arguments[2]) + its.expert * h;
+        if (its.isFirst && !op.has(Accumulate))
+          memset(sum, 0, size_t(h) * sizeof(A));
+        for (int64_t row = its.begin; row < its.begin + its.rows; ++row) {
+          const E *dy = in<E>(arguments[0]) + row * h;
+#pragma omp simd
+          for (int64_t c = 0; c < h; ++c)
+            sum[c] += get(dy, c);
+        }
+      },
+      2);
+  return PP_OK;
+}
+
 template <class E> pp_status_t scale_rows(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   const A *w = in<A>(arguments[1]);

@@ -67,8 +67,9 @@ struct ExpertRows {
 
 /// Visits each expert's rows in each section, by `counts`[sections][experts]: from the begin of a section on, the rows
 /// of one expert follow those of another.
-template <typename Do> void forExpertRows(const PreparedOp &op, const int32_t *counts, Do &&run) {
-  const int64_t n = op.dims[3], sections = op.dims[4], room = op.dims[0] / sections;
+/// `experts`: which of the sizes is their number; behind it is that of the sections.
+template <typename Do> void forExpertRows(const PreparedOp &op, const int32_t *counts, Do &&run, int experts = 3) {
+  const int64_t n = op.dims[experts], sections = op.dims[experts + 1], room = op.dims[0] / sections;
   for (int64_t e = 0; e < n; ++e)
     for (int64_t s = 0; s < sections; ++s) {
       int64_t begin = s * room;

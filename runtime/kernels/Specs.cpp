@@ -129,7 +129,12 @@ std::string checkDims(const PreparedOp &op) {
   case Kernel::expert_linear:
   case Kernel::expert_linear_dx:
   case Kernel::expert_linear_dw:
-    return d[0] % d[4] ? std::to_string(d[0]) + " rows are not cut in " + std::to_string(d[4]) + " sections" : "";
+  case Kernel::expert_bias:
+  case Kernel::expert_bias_dw:
+    if (const int64_t sections = op.kernel == Kernel::expert_bias || op.kernel == Kernel::expert_bias_dw ? d[3] : d[4];
+        d[0] % sections)
+      return std::to_string(d[0]) + " rows are not cut in " + std::to_string(sections) + " sections";
+    return "";
   case Kernel::rope:
     return op.pairs == 0 ? "a head of width " + std::to_string(d[3]) + " has no pairs; expected an even width" : "";
   case Kernel::positions:

@@ -210,7 +210,11 @@ template <class E> pp_status_t scale(const PreparedOp &op, void *const *argument
 }
 
 template <class E> pp_status_t add_bias(const PreparedOp &op, void *const *arguments) {
-  return addBias<E>(op, arguments[0], arguments[1], arguments[2], op.dims[0], op.dims[1]);
+  if (!op.has(Sums))
+    return addBias<E>(op, arguments[0], arguments[1], arguments[2], op.dims[0], op.dims[1]);
+  using A = Acc<E>;
+  return map(op, AddBias<E, A>{in<A>(arguments[0]), in<E>(arguments[1]), out<A>(arguments[2]), op.dims[1]},
+             op.dims[0] * op.dims[1], false);
 }
 
 /// Four elements share a counter; their words are made once for a pack.

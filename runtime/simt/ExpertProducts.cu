@@ -8,7 +8,7 @@
 //
 // A block makes 64 x 64 elements of the product from tiles of 16 in shared memory, in the type of sums and without
 // tensor cores. Each sum runs over its terms in their order, so that every run gives the same bits.
-#include "runtime/simt/Launch.h"
+#include "runtime/simt/Map.h"
 
 using namespace pp;
 
@@ -127,8 +127,9 @@ struct ExpertCounts {
   const int32_t *counts;
   int64_t experts, sections, room; ///< rows of a section
 
-  ExpertCounts(const PreparedOp &op, const void *counts)
-      : counts(in<int32_t>(counts)), experts(op.dims[3]), sections(op.dims[4]), room(op.dims[0] / op.dims[4]) {}
+  /// `at`: which of the sizes is the number of experts; behind it is that of sections.
+  ExpertCounts(const PreparedOp &op, const void *counts, int at = 3)
+      : counts(in<int32_t>(counts)), experts(op.dims[at]), sections(op.dims[at + 1]), room(op.dims[0] / sections) {}
   /// Tiles that the experts of a section have at most: all but one of an expert's are full.
   [[nodiscard]] int64_t mostTiles() const { return (room + (edge - 1) * (experts < room ? experts : room)) / edge; }
 };
@@ -201,6 +202,67 @@ template <class E> pp_status_t expert_linear_dw(const PreparedOp &op, void *cons
                 op.has(Accumulate));
 }
 
+// --- A bias for each expert ---
+
+template <class E> struct ExpertBias {
+  using Element = E;
+  ExpertCounts its;
+  const E *x, *bias;
+  E *y;
+  int64_t h;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    const int64_t row = quotient(i, h), section = quotient(row, its.room);
+    const int32_t *counts = its.counts + section * its.experts;
+    int64_t left = row - section * its.room, expert = 0;
+    for (; expert < its.experts && left >= counts[expert]; ++expert)
+      left -= counts[expert];
+    if (expert == its.experts)
+      return;
+    auto a = load<W>(x + i), b = load<W>(bias + expert * h + i - row * h);
+    for (int l = 0; l < W; ++l)
+      a.v[l] += b.v[l];
+    store<W>(y + i, a);
+  }
+};
+/// dims Q N n s, as of the one below.
+template <class E> pp_status_t expert_bias(const PreparedOp &op, void *const *a) {
+  const int64_t h = op.dims[1];
+  return map(op, ExpertBias<E>{{op, a[2], 2}, in<E>(a[0]), in<E>(a[1]), out<E>(a[3]), h}, op.dims[0] * h,
+             h % packOf<E> == 0 && aligned(a[0], a[1], a[3]));
+}
+
+template <class E> struct ExpertBiasDw {
+  using Element = E;
+  ExpertCounts its;
+  const E *dy;
+  Acc<E> *db;
+  int64_t h;
+  bool adds;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    const int64_t expert = quotient(i, h), c = i - expert * h;
+    Pack<Acc<E>, W> sum{};
+    if (adds)
+      sum = load<W>(db + i);
+    for (int64_t section = 0; section < its.sections; ++section) {
+      const int32_t *counts = its.counts + section * its.experts;
+      int64_t begin = section * its.room;
+      for (int64_t before = 0; before < expert; ++before)
+        begin += counts[before];
+      for (int64_t row = begin; row < begin + counts[expert]; ++row) {
+        auto more = load<W>(dy + row * h + c);
+        for (int l = 0; l < W; ++l)
+          sum.v[l] += more.v[l];
+      }
+    }
+    store<W>(db + i, sum);
+  }
+};
+template <class E> pp_status_t expert_bias_dw(const PreparedOp &op, void *const *a) {
+  const int64_t h = op.dims[1];
+  return map(op, ExpertBiasDw<E>{{op, a[1], 2}, in<E>(a[0]), out<Acc<E>>(a[2]), h, op.has(Accumulate)}, op.dims[2] * h,
+             false);
+}
+
 } // namespace
 
 PP_BODIES(router)
@@ -209,3 +271,5 @@ PP_BODIES(router_dw)
 PP_BODIES(expert_linear)
 PP_BODIES(expert_linear_dx)
 PP_BODIES(expert_linear_dw)
+PP_BODIES(expert_bias)
+PP_BODIES(expert_bias_dw)

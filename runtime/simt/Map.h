@@ -44,10 +44,11 @@ template <class E> pp_status_t clear(const PreparedOp &op, E *y, int64_t n) {
   return map(op, Clear<E>{y}, n, aligned(y));
 }
 
-template <class E> struct AddBias {
+template <class E, class X = E> struct AddBias {
   using Element = E;
-  const E *x, *bias;
-  E *y;
+  const X *x;
+  const E *bias;
+  X *y;
   int64_t h;
   template <int W> PP_DEVICE void at(int64_t i) const {
     auto a = load<W>(x + i), b = load<W>(bias + (i - quotient(i, h) * h));

@@ -259,6 +259,33 @@ func.func @f(%x: tensor<2x12x8xf32>, %w: tensor<6x4x8xf32>, %c: tensor<6xi32>) {
 
 // -----
 
+func.func @f(%x: tensor<2x12x8xf32>, %b: tensor<5x8xf32>, %c: tensor<6xi32>) {
+  // expected-error@+2 {{`expert_bias` expects the router's experts 6 to be the bias's, got 5}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.expert_bias %x, %b, %c : (tensor<2x12x8xf32>, tensor<5x8xf32>, tensor<6xi32>) -> tensor<2x12x8xf32>
+  return
+}
+
+// -----
+
+func.func @f(%x: tensor<2x12x8xf32>, %b: tensor<6x4xf32>, %c: tensor<6xi32>) {
+  // expected-error@+2 {{`expert_bias` expects x's width 8 to be the bias's, got 4}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.expert_bias %x, %b, %c : (tensor<2x12x8xf32>, tensor<6x4xf32>, tensor<6xi32>) -> tensor<2x12x8xf32>
+  return
+}
+
+// -----
+
+func.func @f(%x: tensor<1x24x8xf32>, %c: tensor<5x6xi32>) {
+  // expected-error@+2 {{`expert_bias_dw` expects 5 equal sections of rows, got 'tensor<1x24x8xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.expert_bias_dw %x, %c : (tensor<1x24x8xf32>, tensor<5x6xi32>) -> tensor<6x8xf32>
+  return
+}
+
+// -----
+
 func.func @f(%x: tensor<2x12x8xf32>, %w: tensor<6x8x4xf32>, %c: tensor<1x1x6xi32>) {
   // expected-error@+2 {{`expert_linear` expects counts to be i32 [experts] or [sections, experts], got 'tensor<1x1x6xi32>'}}
   // expected-error@+1 {{failed to infer returned types}}

@@ -19,7 +19,7 @@ func.func private @part(%bias: tensor<6xf32> {nn.weight = #nn.weight<"bias" as "
 }
 
 // CHECK-LABEL: func.func @experts
-func.func @experts(%x: !x, %wr: tensor<8x6xbf16>, %bias: tensor<6xbf16>, %w: tensor<6x8x8xbf16>, %there: tensor<2x4xi32>) {
+func.func @experts(%x: !x, %wr: tensor<8x6xbf16>, %bias: tensor<6xbf16>, %w: tensor<6x8x8xbf16>, %wb: tensor<6x8xbf16>, %there: tensor<2x4xi32>) {
   // CHECK: %[[R:.*]] = nn.router %{{.*}}, %{{.*}} : (tensor<2x4x8xbf16>, tensor<8x6xbf16>) -> tensor<2x4x6xf32>
   %r = nn.router %x, %wr : (!x, tensor<8x6xbf16>) -> !r
   // CHECK: nn.route %[[R]] {top = 3 : i64} : (tensor<2x4x6xf32>)
@@ -38,6 +38,12 @@ func.func @experts(%x: !x, %wr: tensor<8x6xbf16>, %bias: tensor<6xbf16>, %w: ten
   %rows = nn.dispatch %x, %places : (!x, !i) -> !rows
   // CHECK: %[[A:.*]] = nn.expert_linear %[[ROWS]], %{{.*}}, %[[COUNTS]]
   %a = nn.expert_linear %rows, %w, %counts : (!rows, tensor<6x8x8xbf16>, tensor<6xi32>) -> !rows
+  // CHECK: %[[AB:.*]] = nn.expert_bias %[[A]], %{{.*}}, %[[COUNTS]] : ({{.*}}, tensor<6x8xbf16>, tensor<6xi32>)
+  %ab = nn.expert_bias %a, %wb, %counts : (!rows, tensor<6x8xbf16>, tensor<6xi32>) -> !rows
+  // CHECK: nn.expert_bias_dw %[[AB]], %[[COUNTS]] : {{.*}} -> tensor<6x8xf32>
+  %db = nn.expert_bias_dw %ab, %counts : (!rows, tensor<6xi32>) -> tensor<6x8xf32>
+  // CHECK: nn.add_bias %[[R]], %{{.*}} : (tensor<2x4x6xf32>, tensor<6xbf16>) -> tensor<2x4x6xf32>
+  %rb = nn.add_bias %r, %bias : (!r, tensor<6xbf16>) -> !r
   // CHECK: %[[B:.*]] = nn.scale_rows %[[A]], %[[W]], %[[PLACES]]
   %b = nn.scale_rows %a, %w1, %places : (!rows, !k, !i) -> !rows
   // CHECK: %[[Y:.*]] = nn.combine %[[B]], %[[PLACES]] :

@@ -287,6 +287,13 @@ VARIANTS = {
     "granitemoeshared": llama_like("granitemoeshared", 24, 4, 2, 21, num_local_experts=5, num_experts_per_tok=2,
                                    shared_intermediate_size=11, attention_bias=True, tie_word_embeddings=True,
                                    residual_multiplier=0.7),
+    # Limits so low that gates and what they gate feel them; or none, biases of experts alone.
+    "gpt_oss": llama_like("gpt_oss", 20, 2, 1, 13, head_dim=8, num_local_experts=6, num_experts_per_tok=3,
+                          sliding_window=7, swiglu_limit=0.3, swiglu_alpha=1.5, pad_token_id=101, **stretched(
+                              "yarn", factor=4.0, original_max_position_embeddings=16, truncate=False)),
+    "gpt_oss_plain": llama_like("gpt_oss", 24, 4, 2, 21, head_dim=10, num_local_experts=4, num_experts_per_tok=1,
+                                sliding_window=3, attention_bias=False, tie_word_embeddings=True, layer_types=[
+                                    "full_attention", "sliding_attention"] * 2, **stretched("default")),
     # Both halves read one norm.
     "phi": llama_like("phi", 24, 3, 1, 33, pad_token_id=101, rope_theta=300.0),
     "phi_norms": llama_like("phi", 20, 2, 1, 21, qk_layernorm=True, hidden_act="gelu", tie_word_embeddings=True,

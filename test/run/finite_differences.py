@@ -12,7 +12,8 @@ import harness
 STEP, TOLERANCE = 1e-3, 1e-8
 # Parts of a step, and the tolerance. Formulas with limits bend where an element meets one; a loss's last digits weigh
 # more in a small step.
-STEPS = {"delta": (8, TOLERANCE), "gemma": (4, TOLERANCE), "gated": (16, 10 * TOLERANCE), "many": (2, TOLERANCE)}
+STEPS = {"delta": (8, TOLERANCE), "gemma": (4, TOLERANCE), "gated": (16, 10 * TOLERANCE), "many": (2, TOLERANCE),
+         "mixture": (16, 10 * TOLERANCE)}
 SIZES = dict(schedule="single", microbatches=2, microbatch=1, sequence=9, layers=2, hidden=16, heads=4, kv_heads=2,
              ffn=24, vocab=256, context=16, precision="f64")
 
@@ -85,6 +86,9 @@ CASES = {
                         "microbatch": 2}),
     "glm4_moe": ("glm4_moe", {"experts": 6, "top": 3, "balance": 2, "model.groups": 3, "model.top_groups": 2,
                               "model.qk_norm": "true", "model.scale": 2.5}),
+    # Limits that some gates feel.
+    "biased": ("mixture", {"model.experts": 5, "model.top": 3, "model.balance": 2, "model.z": 0.3,
+                           "model.biased": "true", "model.gate_limit": 0.5, "model.sinks": "true"}),
     # A key that all heads share, and values narrower or wider than keys.
     "latent": ("latent", {"experts": 6, "top": 3, "balance": 2, "model.q_latent": 7, "model.latent": 5,
                           "model.value": 3, "model.temperature": 1.3}),
@@ -117,7 +121,8 @@ def main():
     os.makedirs(folder, exist_ok=True)
     tally = harness.Tally()
     train = harness.add_models(folder, *(os.path.join(harness.ROOT, file) for file in (
-        "test/run/Inputs/skips.pipe", "test/run/Inputs/formulas.pipe", "stdlib/models/llama_mtp.pipe")))
+        "stdlib/models/mixture.pipe", "test/run/Inputs/skips.pipe", "test/run/Inputs/formulas.pipe",
+        "stdlib/models/llama_mtp.pipe")))
     for name in chosen or CASES:
         model, sizes = CASES[name]
         parts, tolerance = STEPS.get(model, (1, TOLERANCE))

@@ -65,6 +65,9 @@ SECOND = {
     "minicpm3": dict(v_head_dim=None, attention_bias=True, mlp_bias=True, scale_emb=1.5, scale_depth=0.9,
                      dim_model_base=24, tie_word_embeddings=False, **yarn(1.0, 0.5)),
     "ernie4_5_moe": dict(use_bias=True, tie_word_embeddings=False, moe_layer_interval=2, moe_layer_start_index=0),
+    "gpt_oss": dict(attention_bias=False, swiglu_limit=0.3, swiglu_alpha=1.3, tie_word_embeddings=True,
+                    rope_parameters=dict(rope_type="yarn", rope_theta=500.0, factor=4.0, truncate=False,
+                                         original_max_position_embeddings=16)),
     "granitemoe": dict(attention_bias=True, tie_word_embeddings=True),
     "granitemoeshared": dict(residual_multiplier=0.22, attention_multiplier=0.1, logits_scaling=8.0),
 }

@@ -283,6 +283,13 @@ TEST(KernelsElementwise, AddBias) {
       expectEqual(y.get(), rounded(type, expected), "y");
       op(pp_add_bias, over, b, over);
       expectEqual(over.get(), rounded(type, expected), "over x");
+      const Type acc = accOf(type); // logits of routers
+      Values sums = rounded(acc, random(7 * h, 3));
+      Array logits(acc, sums);
+      for (size_t i = 0; i < 7 * h; ++i)
+        sums[i] += bias[i % h];
+      OneOp("add_bias", type, {7, int64_t(h)}, {}, {"sums"})(pp_add_bias, logits, b, logits);
+      expectEqual(logits.get(), rounded(acc, sums), "sums");
     }
 }
 

@@ -580,6 +580,40 @@ TEST(KernelsExperts, WeightsOfRows) {
   }
 }
 
+/// Each expert's bias is added to its rows, in both sections, and its gradient is the sum of theirs. Nothing is read or
+/// written behind the rows of a section, and the third expert has none.
+TEST(KernelsExperts, Biases) {
+  const int64_t experts = 3, room = 70, rows = 2 * room;
+  const Numbers counts = {3, 60, 0, 1, 2, 0};
+  for (Type type : allTypes)
+    for (int64_t h : {37, 304}) {
+      const Type acc = accOf(type);
+      const std::vector<int64_t> dims = {rows, h, experts, 2};
+      Values x = rounded(type, random(rows * h, 1)), bias = rounded(type, random(experts * h, 2)),
+             dy = rounded(type, random(rows * h, 3)), before = rounded(acc, random(experts * h, 4));
+      Values y(x.size(), 9), db(experts * h, 0), sums = before;
+      for (int64_t s = 0; s < 2; ++s)
+        for (int64_t e = 0, row = s * room; e < experts; ++e)
+          for (int64_t last = row + int64_t(counts[s * experts + e]); row < last; ++row)
+            for (int64_t c = 0; c < h; ++c) {
+              y[row * h + c] = x[row * h + c] + bias[e * h + c];
+              db[e * h + c] += dy[row * h + c];
+              sums[e * h + c] += dy[row * h + c];
+            }
+      Array got(type, Values(x.size(), 9)), over(type, x), b(type, bias), gotB(acc, db.size()), added(acc, before);
+      OneOp("expert_bias", type, dims)(pp_expert_bias, over, b, counts, got);
+      expectEqual(got.get(), rounded(type, y), "y");
+      OneOp("expert_bias", type, dims)(pp_expert_bias, over, b, counts, over);
+      for (size_t i = 0; i < y.size(); ++i)
+        y[i] = y[i] == 9 ? x[i] : y[i];
+      expectEqual(over.get(), rounded(type, y), "over x");
+      OneOp("expert_bias_dw", type, dims)(pp_expert_bias_dw, Array(type, dy), counts, gotB);
+      expectNear(gotB.get(), db, 16 * toleranceOf(acc), "db");
+      OneOp("expert_bias_dw", type, dims, {}, {"accumulate"})(pp_expert_bias_dw, Array(type, dy), counts, added);
+      expectNear(added.get(), sums, 16 * toleranceOf(acc), "sums");
+    }
+}
+
 /// Rows are copied to their places and back; w multiplies them, and its gradient is a sum over a row.
 TEST(KernelsExperts, Rows) {
   const int64_t tokens = 7, top = 3;
@@ -692,5 +726,7 @@ TEST(KernelsExperts, Refusals) {
                 .find("5 rows of a section are more than can come"),
             std::string::npos);
   EXPECT_NE(refusal({"expert_linear", Type::F32, {9, 3, 4, 2, 2}, {}, {}}).find("9 rows are not cut in 2 sections"),
+            std::string::npos);
+  EXPECT_NE(refusal({"expert_bias_dw", Type::F32, {9, 3, 4, 2}, {}, {}}).find("9 rows are not cut in 2 sections"),
             std::string::npos);
 }

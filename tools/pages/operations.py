@@ -56,8 +56,9 @@ class Definitions:
 
 # Words of models that stand for several ops, by the op that has their options.
 WORDS = {"route": "experts"}
-# Options that do not belong to the op: they say how a weight is updated.
-OF_WEIGHTS = {("experts", "rate")}
+# Options that do not belong to the op: of the update of a weight, and of the ops beside it.
+OF_OTHERS = {("experts", name) for name in ("rate", "router_bias", "gate_up_bias", "down_bias", "on_input",
+                                            "activation", "limit", "alpha", "plus")}
 
 
 def word_of(op):
@@ -84,7 +85,7 @@ def problems_of(definitions, op):
     for word in re.split(r", ", re.sub(r"\[, (\w+)\]", r", \1", match[2])):
         name, _, default = word.partition(" = ")
         attribute, declared = known.get("lists" if name in ("k", "v") and name not in known else name, (None, None))
-        if (word_of(op), name) in OF_WEIGHTS:
+        if (word_of(op), name) in OF_OTHERS:
             continue
         if attribute is None and not default and op["opName"] in WORDS:
             continue  # a tensor that another of the ops reads
