@@ -4,6 +4,9 @@
 #define PP_DIALECT_SCANOPS_TD
 
 defvar Nn_ConvFactors = "x: b s! c, w: c m! n!, #starts: b s! -> y: b s! c";
+defvar Nn_SharedScanFactors = "q: b s! d!, k: b s! d!, v: b s! (h e!), decay: b s! h, beta: b s! h, #starts: b s! "
+                              "-> o: b s! (h e!)";
+defvar Nn_ScanCall = " | d(o) q k v decay beta starts -> d(q) d(k) d(v) d(decay) d(beta)";
 defvar Nn_ScanFactors = "q: b s! (g d!), k: b s! (g d!), v: b s! (g r! e!), decay: b s! (g r!), beta: b s! (g r!), "
                         "#starts: b s! -> o: b s! (g r! e!)";
 
@@ -44,7 +47,7 @@ def ConvDwOp : Nn_AccOp<"conv_dw", ["flags", "pointers"], [
 }
 
 def ScanOp : Nn_ForwardOp<"scan", ["flags", "pointers"], [
-  Nn_Factors<Nn_ScanFactors>]> {
+  Nn_Factors<Nn_ScanFactors, [Nn_When<"getShared()", Nn_SharedScanFactors>]>]> {
   let summary = "a linear scan along the sequence: each head's state is a matrix that decays, and gets a product k u^T";
   let signature = "scan(q, k, v, decay, beta, heads = .., key_heads = heads, delta = false)";
   let formula = "S_t = exp(decay_t) S_(t-1) + k_t u_t^T, o_t = S_t^T q_t, u = beta v";
@@ -56,10 +59,12 @@ def ScanOp : Nn_ForwardOp<"scan", ["flags", "pointers"], [
     `decay` and `beta` are [batch, length, heads] in the type of sums. `key_heads` heads of q and k, of one width, are
     read by heads / key_heads heads of v each; 0: as many as heads. Without `delta` and with beta = dt, q = C and k = B
     it is the state-space duality of Mamba 2 (Dao and Gu 2024); with `delta` it is the gated delta rule (Yang et al.
-    2024). `starts` says where in the sequence the document of each token begins.
+    2024). `starts` says where in the sequence the document of each token begins. `shared`: the model has one head of q
+    and k, which the heads of all devices read.
   }];
   let arguments = (ins Nn_Tensor:$q, Nn_Tensor:$k, Nn_Tensor:$v, Nn_Tensor:$decay, Nn_Tensor:$beta,
-                       Optional<Nn_Integers>:$starts, I64Attr:$heads, Nn_Offset:$key_heads, Nn_Flag:$delta);
+                       Optional<Nn_Integers>:$starts, I64Attr:$heads, Nn_Offset:$key_heads, Nn_Flag:$delta,
+                       Nn_Flag:$shared);
   let results = (outs Nn_Tensor:$o);
   let assemblyFormat = [{
     $q `,` $k `,` $v `,` $decay `,` $beta (`from` $starts^)? attr-dict `:` functional-type(operands, results)
@@ -67,10 +72,12 @@ def ScanOp : Nn_ForwardOp<"scan", ["flags", "pointers"], [
 }
 
 def ScanBwdOp : Nn_KernelOp<"scan_bwd", ["flags", "pointers"], [
-  Nn_Factors<Nn_ScanFactors # " | d(o) q k v decay beta starts -> d(q) d(k) d(v) d(decay) d(beta)">]> {
+  Nn_Factors<!strconcat(Nn_ScanFactors, Nn_ScanCall), [
+    Nn_When<"getShared()", !strconcat(Nn_SharedScanFactors, Nn_ScanCall)>]>]> {
   let summary = "gradients of all that a scan reads; it makes the states again";
   let arguments = (ins Nn_Tensor:$dout, Nn_Tensor:$q, Nn_Tensor:$k, Nn_Tensor:$v, Nn_Tensor:$decay, Nn_Tensor:$beta,
-                       Optional<Nn_Integers>:$starts, I64Attr:$heads, Nn_Offset:$key_heads, Nn_Flag:$delta);
+                       Optional<Nn_Integers>:$starts, I64Attr:$heads, Nn_Offset:$key_heads, Nn_Flag:$delta,
+                       Nn_Flag:$shared);
   let results = (outs Nn_Tensor:$dq, Nn_Tensor:$dk, Nn_Tensor:$dv, Nn_Tensor:$ddecay, Nn_Tensor:$dbeta);
   let assemblyFormat = [{
     $dout `,` $q `,` $k `,` $v `,` $decay `,` $beta (`from` $starts^)? attr-dict `:` functional-type(operands, results)

@@ -100,6 +100,9 @@ template <typename Adaptor> static LogicalResult checkScan(Check check, Adaptor 
   if (heads % keys != 0)
     return emitOptionalError(check.loc, "`", check.op, "` expects heads that are a multiple of the ", keys,
                              " heads of q and k, got ", heads);
+  if (a.getShared() && keys != 1)
+    return emitOptionalError(check.loc, "`", check.op, "` expects one head of q and k where it is `shared`, got ",
+                             keys);
   ArrayRef<int64_t> rows = tensorOf(a.getQ()).getShape().take_front(2);
   if (tensorOf(a.getV()).getShape().take_front(2) != rows)
     return emitOptionalError(check.loc, "`", check.op, "` expects q and v with the same rows, got ", a.getQ().getType(),
@@ -145,7 +148,7 @@ LogicalResult ScanOp::differentiate(Gradients &gradients) {
   if (!dout)
     return success();
   auto backward = gradients.builder.create<ScanBwdOp>(getLoc(), dout, getQ(), getK(), getV(), getDecay(), getBeta(),
-                                                      getStarts(), getHeads(), getKeyHeads(), getDelta());
+                                                      getStarts(), getHeads(), getKeyHeads(), getDelta(), getShared());
   for (auto [gradient, value] : llvm::zip_first(backward.getResults(), getOperands())) // `starts` has none
     gradients.add(getLoc(), value, gradient);
   return success();

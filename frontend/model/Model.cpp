@@ -440,8 +440,8 @@ private:
     if (!losses.isLoss(value))
       return success();
     if (expr->kind == Expr::Call && functionOf(expr))
-      return evaluator.fail(expr->at, "a loss that a function gives is named before it is used: `let loss = " +
-                                          expr->text + "`");
+      return evaluator.fail(expr->at,
+                            "a loss that a function gives is named before it is used: `let loss = " + expr->text + "`");
     return evaluator.fail(expr->at, "`" + expr->text +
                                         "` is a loss; it can only be multiplied by a number, added to a " +
                                         "loss, or returned");
@@ -1145,6 +1145,8 @@ private:
     if (name == "dropout" || rate)
       operands.push_back(added[2]);
     mlir::OperationName(("nn." + name).str(), builder.getContext()).populateDefaultAttrs(attributes);
+    if (auto keys = dyn_cast_or_null<mlir::IntegerAttr>(attributes.get("key_heads")); keys && keys.getInt() == 1)
+      attributes.set("shared", builder.getBoolAttr(true));
     // The text may be right and a size from the command line wrong: an error of shapes names these sizes, too.
     // It names the op as it is written, too: `glu`, of which some are `swiglu`, and `+`.
     mlir::ScopedDiagnosticHandler addSizes(builder.getContext(), [&](mlir::Diagnostic &error) {

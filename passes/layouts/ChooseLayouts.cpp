@@ -78,9 +78,6 @@ static int64_t runsOfColumns(Operation *op) {
   return llvm::TypeSwitch<Operation *, int64_t>(op)
       .Case<nn::RmsnormOp, nn::RopeOp, nn::RepeatHeadsOp>(
           [](auto heads) { return static_cast<int64_t>(heads.getHeads()); })
-      .Case([](nn::ScanOp scan) {
-        return static_cast<int64_t>(scan.getKeyHeads() ? scan.getKeyHeads() : scan.getHeads());
-      })
       .Case<nn::SplitOp, nn::ConcatOp, nn::PadOp>([](auto runs) { return static_cast<int64_t>(runs.getPeriods()); })
       .Default([](Operation *) { return int64_t(0); });
 }
@@ -315,6 +312,10 @@ std::optional<SmallVector<DeviceLayout>> Chooser::results(Operation *op, ArrayRe
   }
   if (isa<nn::EmbeddingOp>(op) && chosen[1] == DeviceLayout::shard(0))
     return SmallVector<DeviceLayout>{DeviceLayout::of(LayoutKind::partial)};
+  if (auto scan = dyn_cast<nn::ScanOp>(op); scan && chosen[2].kind == LayoutKind::shard) // whole heads of q and k, too
+    if (const int64_t heads = scan.getHeads(), keys = scan.getKeyHeads();
+        (scan.getShared() || keys == 0 ? heads : keys) % devices != 0)
+      return std::nullopt;
   int64_t runs = runsOfColumns(op), pieces = devices / (chosen.empty() ? 1 : chosen[0].copies);
   bool isCut = runs > 0 && chosen[0].kind == LayoutKind::shard && chosen[0].runs == 1;
   bool hasPeriods = isa<nn::SplitOp, nn::ConcatOp, nn::PadOp>(op);
@@ -427,6 +428,8 @@ LogicalResult Chooser::refuse(Operation *op, const State &state) const {
   }
   if (isa<nn::RmsnormOp>(op))
     error << "; of columns that are cut each device norms whole heads";
+  if (isa<nn::ScanOp>(op))
+    error << "; of heads that are cut each device scans whole ones, with their heads of q and k";
   if (isa<nn::SplitOp, nn::ConcatOp, nn::PadOp>(op))
     error << "; of columns that are cut each device has a piece of each of equal runs, or two or more whole periods";
   StringRef name = part.getName().substr(part.getName().rfind('.') + 1); // without the kind of its layers

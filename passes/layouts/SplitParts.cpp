@@ -248,7 +248,7 @@ void PartSplitter::adaptAttributes(Operation *op, const LayoutChoice::Step &step
     divide("heads", step.operands[0]);
     divide("kv_heads", step.operands[1]);
   } else if (isa<nn::ScanOp>(op)) {
-    divide("heads", step.operands[0]);
+    divide("heads", step.operands[2]);
     divide("key_heads", step.operands[0]);
   } else if (isa<nn::RopeOp, nn::RmsnormOp, nn::RepeatHeadsOp>(op) || (map && map.getHeads() > 1)) {
     divide("heads", *cut);

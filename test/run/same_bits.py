@@ -24,7 +24,7 @@ GROUPS = (("gpt2", "f32", "helixpipe/folds=2", SHIPPED),
           ("llama", "bf16", "helixpipe/ship=false", ()),
           ("llama", "f64", "helixpipe/folds=2/ship=false/mlp_chunks=5", ()),
           ("gpt2", "bf16", "1f1b/mlp_chunks=3", ()),
-          ("llama", "f32", "1f1b", ()))
+          ("llama", "f32", "1f1b", ()), ("delta", "bf16", "1f1b", ()))
 
 
 def judged(found, but):
