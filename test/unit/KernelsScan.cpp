@@ -273,6 +273,13 @@ TEST(KernelsScan, TakesAnyDecayAndKeys) {
   });
 }
 
+/// A decay below what f32 holds leaves 0 of the largest state.
+TEST(KernelsScan, TheStrongestDecayLeavesNothing) {
+  Problem p(Type::F32, false, {1, 2, 1, 1, 1, 1});
+  p.q = {1, 1}, p.keys = {1, 0}, p.v = {1e38, 1}, p.beta = {1, 1}, p.g = {0, -1e4};
+  pp::test::expectEqual(forward(p), {float(1e38), 0}, "o");
+}
+
 /// Documents that begin at the first row, in a chunk, at its end, and of one token.
 TEST(KernelsScan, DocumentsBeginAnywhere) {
   forEachKind([](Type type, bool delta) {
