@@ -264,11 +264,29 @@ static uint64_t linearTensors(const MapFormula &its) {
   return best;
 }
 
+/// Whether all reductions are sums over columns, and gradients of weights linear in them: of cut columns a device then
+/// has terms. Nothing that has rows may read such a sum.
+static bool areTermsOfGradients(const MapFormula &its) {
+  std::vector<Degree> degrees;
+  auto isFixed = [](Degree degree) { return degree == Degree::fixed || degree == Degree::zero; };
+  for (unsigned value = 0; value < its.formula.size(); ++value) {
+    const Formula::Term &term = its.formula.at(value);
+    auto of = llvm::map_to_vector(term.of, [&](unsigned operand) { return degrees[operand]; });
+    if (term.over != 0 && !(term.op == Element::sum_over && isFixed(of[0])))
+      return false;
+    degrees.push_back(term.over != 0 ? Degree::linear : term.op == Element::leaf ? Degree::fixed : degreeOf(term, of));
+  }
+  return llvm::all_of(its.made, [&](Formula::Made each) {
+    return isFixed(degrees[each.value]) || (!(each.axes & Along::rows) && degrees[each.value] == Degree::linear);
+  });
+}
+
 StringRef MapOp::factorText() {
   MapFormula its = formulaOf(*this);
   unsigned whole = 0;
+  const bool areTerms = areTermsOfGradients(its);
   for (unsigned value = 0; value < its.formula.size(); ++value)
-    whole |= its.formula.at(value).over;
+    whole |= areTerms ? 0 : its.formula.at(value).over;
   std::string text;
   llvm::raw_string_ostream out(text);
   auto state = [&](char kind, size_t i, unsigned axes) {

@@ -214,6 +214,7 @@ private:
   }
 
   LogicalResult readFields() {
+    scope.bind({source.intern("row_length"), SMLoc()}, Value(sequence()));
     for (const Family *one : rules)
       for (const Family::Field &field : one->fields)
         if (!isReplaced(one, field.name.text) && failed(readField(field)))

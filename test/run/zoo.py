@@ -32,6 +32,8 @@ def yarn(mscale, mscale_all_dim):
 
 # What the second size has beside other widths.
 SECOND = {
+    "llama4_text": dict(attention_chunk_size=None, num_experts_per_tok=2, use_qk_norm=False, attention_bias=True,
+                        **LLAMA3),
     "llama": dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True, pad_token_id=101),
     "qwen2": dict(tie_word_embeddings=True),
     "qwen3": dict(attention_bias=True, tie_word_embeddings=True),
@@ -136,7 +138,7 @@ def families(s):
         "llama3.1": ("llama", like_llama(**LLAMA3)),
         "llama4_text": ("llama4_text", like_llama(
             **wide, intermediate_size_mlp=s.ffn, num_local_experts=4, num_experts_per_tok=1,
-            interleave_moe_layer_step=2, attention_chunk_size=8, no_rope_layers=[1, 1, 1, 0])),
+            interleave_moe_layer_step=2, attention_chunk_size=64, no_rope_layers=[1, 1, 1, 0])),
         "mistral": ("mistral", like_llama(**window)),
         "ministral": ("ministral", like_llama(**wide, **window)),
         "ministral3": ("ministral3", like_llama(**wide)),
