@@ -294,6 +294,10 @@ VARIANTS = {
     "gpt_oss_plain": llama_like("gpt_oss", 24, 4, 2, 21, head_dim=10, num_local_experts=4, num_experts_per_tok=1,
                                 sliding_window=3, attention_bias=False, tie_word_embeddings=True, layer_types=[
                                     "full_attention", "sliding_attention"] * 2, **stretched("default")),
+    # What experts read is scaled; one layer does not turn, and rows are as long as a chunk.
+    "llama4_text": llama_like("llama4_text", 20, 2, 1, 13, head_dim=8, intermediate_size_mlp=33, num_local_experts=5,
+                              num_experts_per_tok=2, interleave_moe_layer_step=2, attention_chunk_size=SEQUENCE,
+                              pad_token_id=101, rope_theta=300.0),
     # Both halves read one norm.
     "phi": llama_like("phi", 24, 3, 1, 33, pad_token_id=101, rope_theta=300.0),
     "phi_norms": llama_like("phi", 20, 2, 1, 21, qk_layernorm=True, hidden_act="gelu", tie_word_embeddings=True,

@@ -61,7 +61,8 @@ def is_bias(name):
 def tensors(model):
     """By the names in files: a parameter, and which part of it."""
     named = {in_files(model, name): (weight, ...) for name, weight in parameters(model).items() if not is_bias(name)}
-    if model.config.model_type == "gpt_oss" or not any(name.endswith(".experts.gate_up_proj") for name in named):
+    in_memory = model.config.model_type in ("gpt_oss", "llama4_text")  # as they are in files
+    if in_memory or not any(name.endswith(".experts.gate_up_proj") for name in named):
         return named
     return {name: tensor for name, tensor in named.items() if ".experts." not in name} | experts_of(model)
 
