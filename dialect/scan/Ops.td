@@ -16,8 +16,8 @@ def ConvOp : Nn_KernelOp<"conv", ["flags", "pointers"], [
   let summary = "a causal convolution of each column with its own taps: depthwise, of whole sequences";
   let signature = "conv(x, w)";
   let formula = "y[t, c] = sum over i < n of w[c, 0, i] x[t - n + 1 + i, c]";
-  let note = "a causal convolution of each column with its own taps; w is [columns, 1, n], as checkpoints have it; rows "
-             "before the sequence, or before the token's document, are 0";
+  let note = "a causal convolution of each column with its own taps; w is [columns, 1, n], as checkpoints have it; "
+             "rows before the sequence, or before the token's document, are 0";
   let description = [{
     `starts` says where in the sequence the document of each token begins; no tap reaches over it.
   }];
@@ -51,8 +51,8 @@ def ScanOp : Nn_ForwardOp<"scan", ["flags", "pointers"], [
   let summary = "a linear scan along the sequence: each head's state is a matrix that decays, and gets a product k u^T";
   let signature = "scan(q, k, v, decay, beta, heads = .., key_heads = heads, delta = false)";
   let formula = "S_t = exp(decay_t) S_(t-1) + k_t u_t^T, o_t = S_t^T q_t, u = beta v";
-  let note = "of each head of v; q and k have key_heads heads, each read by heads / key_heads heads of v; decay, which is "
-             "at most 0, and beta are formulas with a number for each head of a token, as of_heads(x, heads) makes "
+  let note = "of each head of v; q and k have key_heads heads, each read by heads / key_heads heads of v; decay, which "
+             "is at most 0, and beta are formulas with a number for each head of a token, as of_heads(x, heads) makes "
              "them, and stay in the type of sums; with `delta` the rule of gated DeltaNet: u_t = beta_t (v_t - "
              "exp(decay_t) S_(t-1)^T k_t); S is 0 before the sequence, and before each document";
   let description = [{

@@ -4,7 +4,8 @@
 #
 # usage: check_hf.py PP_COMPILE FOLDER [NAME..]     a NAME of zoo.py, `verdicts` or `refusals`
 #        check_hf.py PP_COMPILE FOLDER --ways [NAME..]
-# --ways: the second size by other schedules and on meshes, where it may be refused with one of the reasons of MAY_REFUSE.
+# --ways: the second size by other schedules and on meshes, where it may be refused with one of the reasons of
+# MAY_REFUSE.
 # The folders have random weights. Each is made in two sizes; the config.json of the first one has all fields, as
 # transformers writes it, that of the second one only those that zoo.py names. Without torch the script ends with 77.
 import contextlib, importlib.util, io, json, os, re, shutil, stat, sys
