@@ -464,6 +464,7 @@ LogicalResult PieceGraph::writeBackward(bool first) {
   SmallVector<Group> given = with({{GroupKind::act, act},
                                    {GroupKind::tokens, tokens},
                                    {GroupKind::source, source},
+                                   {GroupKind::starts, starts},
                                    {GroupKind::positions, positions}},
                                   pendingGroups());
   given.append({{GroupKind::dact, dact}, {GroupKind::dkeys, dkeys}, {GroupKind::grad, grads}});
