@@ -137,9 +137,9 @@ WHOLE = (("1f1b", "head", dict(tensor=2), {}), ("zb_v", "qkv", dict(tensor=2), {
          ("zb_v/model=latent", "pre", dict(tensor=2, data=2, expert=2, sequence="true"),
           dict(ranks=2, experts=6, top=3, z=0)),
          ("1f1b/kv_heads=4", "attn", HEADS | dict(tensor=2, sequence="true"), {"model.sinks": "true"}),
-         ("zb_v/model=delta", "qkv", dict(tensor=2, data=2, expert=2, sequence="true"),
-          {"ranks": 2, "experts": 6, "top": 3, "model.keys": 2}),
-         ("weipipe_interleave/model=mamba", "qkv", dict(tensor=2, data=2, zero=1), {}))
+         ("zb_v/model=delta", "qkv", dict(tensor=2, data=2, expert=2),
+          {"ranks": 2, "experts": 6, "top": 3, "model.keys": 4}),
+         ("weipipe_interleave/model=mamba", "qkv", dict(tensor=2, data=2, zero=1), {"model.groups": 4}))
 ALL_WHOLE = WHOLE + tuple(
     (schedule, part, mesh, {}) for schedule in ("1f1b", "zb_v", "weipipe_interleave")
     for part in ("head", "embed", "post", "qkv", "attn", "qkv, attn, post")
