@@ -63,9 +63,9 @@ Status compare(const std::string &path, const std::string &name, const json &the
 
 /// With Infinity in a list as the number that frontend/model/Family.cpp has for it.
 json finite(json value) {
-  for (json &item : value.is_array() ? value.get_ref<json::array_t &>() : json::array_t())
-    if (item == "Infini" || item == json{{"__float__", "Infinity"}})
-      item = 1e300;
+  for (size_t i = 0; value.is_array() && i < value.size(); ++i)
+    if (value[i] == "Infini" || value[i] == json::object({{"__float__", "Infinity"}}))
+      value[i] = 1e300;
   return value;
 }
 

@@ -340,6 +340,7 @@ VARIANTS = {
                    conv_kernel=3, use_bias=True, time_step_limit=[0.6, 0.75], chunk_size=8, pad_token_id=101,
                    tie_word_embeddings=True, num_hidden_layers=LAYERS, vocab_size=256),
     "bamba": llama_like("bamba", 24, 4, 2, 21, **mamba(6, 2, 8), attn_layer_indices=[0, 2], attention_bias=True,
+                        time_step_limit=[0.0, math.inf],
                         mlp_bias=True, mamba_proj_bias=True, pad_token_id=None),
     "granitemoehybrid": llama_like("granitemoehybrid", 20, 2, 1, 13, **mamba(5, 1, 7), num_local_experts=6,
                                    num_experts_per_tok=3, shared_intermediate_size=9, embedding_multiplier=3.0,
