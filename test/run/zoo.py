@@ -77,7 +77,8 @@ SECOND = {
 WIDTHS = {"hidden_size", "n_embd", "intermediate_size", "n_inner", "ffn_dim", "num_attention_heads", "n_head",
           "num_heads", "num_key_value_heads", "num_kv_heads", "moe_intermediate_size",
           "shared_expert_intermediate_size", "shared_intermediate_size", "word_embed_proj_dim", "dim_model_base",
-          "q_lora_rank", "kv_lora_rank", "intermediate_size_mlp"}
+          "q_lora_rank", "kv_lora_rank", "intermediate_size_mlp", "mamba_n_heads", "mamba_d_ssm",
+          "linear_num_key_heads", "linear_num_value_heads"}
 
 
 def grown(fields, wider, deeper=1, vocabulary=None):
