@@ -155,10 +155,12 @@ private:
         rule.isLinear = true;
       else if (word == "each")
         rule.isEach = true;
+      else if (word == "copies")
+        rule.copies = true;
       else if (word == "linear_in" && expect("(") && !(word = readName()).empty() && expect(")"))
         rule.linearIn.push_back(word.str());
       else
-        return fail("counts, uncounted, ranked, linear, linear_in(name) or each");
+        return fail("counts, uncounted, ranked, linear, linear_in(name), each or copies");
     }
     return true;
   }

@@ -14,7 +14,7 @@
 //             from where a device counts it         y=acc   goes on in the operand `acc`
 // Behind `;` stand words. The op `counts` positions, so rows without their order are refused. It is `ranked` if it
 // numbers rows of its own, and `linear` in all operands together if terms and copies pass. It computes `each` element
-// by itself.
+// by itself. It `copies` if copies pass and terms do not.
 //
 // Behind `|` stands an op that is called with values of the op before it and their gradients, `d(y)`. A gradient has
 // the factors of its value, and all else follows: a factor that a gradient lacks is summed, and the op is linear in
@@ -50,7 +50,7 @@ struct FactorRule {
 
   llvm::SmallVector<Factor> factors;
   std::vector<Group> operands, results;
-  bool counts = false, isRanked = false, isLinear = false, isEach = false;
+  bool counts = false, isRanked = false, isLinear = false, isEach = false, copies = false;
   llvm::SmallVector<std::string> linearIn; ///< linear in these operands together, the others fixed
 
   int numberOf(llvm::StringRef factor) const;

@@ -249,7 +249,7 @@ def TransposeOp : Nn_Op<"transpose", [
 
 def QuantizeOp : Nn_ForwardOp<"quantize", [], [
   Nn_Factors<"x: b s k! -> y: b s k!", [
-    Nn_When<"::mlir::cast<::mlir::RankedTensorType>(getX().getType()).getRank() == 2", "x: k! n! -> y: k! n!">]>]> {
+    Nn_When<"getX().getType().getRank() == 2", "x: k! n! -> y: k! n! ; copies">]>]> {
   let summary = "x as numbers of 8 bits (e4m3) times a power of two for each block, in the type of x";
   let description = [{
     A block is `rows` rows of `columns` columns; 0 means all, and blocks at the end may be smaller. Its scale s is the

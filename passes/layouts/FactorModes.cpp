@@ -236,7 +236,7 @@ SmallVector<Mode> Modes::take() {
     addWhole(all(State::alike));
   if (hasRows() && fits({}))
     addWhole(statesOf(rule.numberOf("s")));
-  if (rule.isLinear && fits({})) {
+  if ((rule.isLinear || rule.copies) && fits({})) {
     for (const auto &states : terms())
       addWhole(states);
     addWhole(all(State::copy));

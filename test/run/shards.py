@@ -4,7 +4,7 @@
 #
 # usage: shards.py PP_COMPILE FOLDER [--torch 1]
 # With --torch, transformers and PyTorch read such folders; ends with 77, which ctest calls skipped, without them.
-import json, os, re, shutil, subprocess, sys, time
+import json, os, re, shutil, signal, subprocess, sys, time
 import harness, saves
 
 SIZES = dict(schedule="1f1b", ranks=4, microbatches=4, model="llama", layers=4, hidden=64, heads=4, kv_heads=2, ffn=96,
@@ -143,10 +143,12 @@ class Shards:
         while not os.path.exists("ck"):
             time.sleep(0.01)
         while os.path.exists("mine"):
-            try:
+            run.send_signal(signal.SIGSTOP)  # a folder that it had just made, and is empty, would be replaced
+            os.waitpid(run.pid, os.WUNTRACED)
+            if not os.path.exists("ck.tmp"):
                 os.rename("mine", "ck.tmp")
-            except OSError:
-                pass
+            run.send_signal(signal.SIGCONT)
+            time.sleep(0.001)
         said = run.communicate(timeout=60)[1]
         self.tally.check(run.returncode == 1 and "`ck.tmp`" in said and os.path.exists("ck.tmp/notes"),
                          f"what is not ours stays: {run.returncode} {said}")
