@@ -178,7 +178,7 @@ class Rows:
         runner = self.runner(row, os.path.join(self.folder, name))
         defines = dict(define.split("=", 1) for define in row.D)
         runner.small = SMALL | {its: defines.pop(its) for its in list(defines)
-                                if its in SMALL or its.startswith("model.")}
+                                if its in SMALL or its == "products" or its.startswith("model.")}
         schedules = ",".join(row.schedules).split(",")
         for number, (sizes, schedule) in enumerate(cases(row, schedules, row.precisions.split(",")), number):
             wanted = self.reference(runner, row, sizes)
