@@ -96,6 +96,7 @@ public:
     }
     isRight &= succeeded(trained.read(find("freeze"), find("lora"), overrides, trainScope));
     known.precision = succeeded(readPrecisions()) && knows("precision");
+    isRight &= succeeded(readProducts());
     if (options.precision.empty() && isRight && known.precision)
       isRight = succeeded(settings.checkOptimizer(evaluator, precision));
     isRight &= known.model && known.mesh && known.cluster && known.sizes && known.data && known.precision;
@@ -164,8 +165,8 @@ private:
   }
 
   LogicalResult checkOptions() {
-    static const StringRef known[] = {"model",     "schedule", "data",   "mlp",  "optimizer", "precision",
-                                      "gradients", "cluster",  "freeze", "lora", "mesh",      "names"};
+    static const StringRef known[] = {"model",    "schedule", "data",   "mlp",  "optimizer", "precision", "gradients",
+                                      "products", "cluster",  "freeze", "lora", "mesh",      "names"};
     bool isKnown = true;
     for (const Option &option : train->options) {
       const Option *first = find(option.name.text);
@@ -428,7 +429,8 @@ private:
     if (settings.choose(kind))
       return success();
     std::string all;
-    interleave(kOptimizers, [&](StringRef one) { all += ("`" + one + "(lr = .., ..)`").str(); }, [&] { all += ", "; });
+    interleave(
+        kOptimizers, [&](StringRef one) { all += ("`" + one + "(lr = .., ..)`").str(); }, [&] { all += ", "; });
     return evaluator.fail(at, "expected an optimizer; there are " + all + didYouMean(kind, kOptimizers));
   }
 
@@ -455,7 +457,7 @@ private:
     }
     given.owner = owner;
     given.parameter = name;
-    if (is_contained({"freeze", "recompute"}, given.name) && !calleeOf(schedule).find(given.name)) {
+    if (is_contained({"freeze", "recompute", "products"}, given.name) && !calleeOf(schedule).find(given.name)) {
       given.owner = given.parameter;
       return success();
     }
@@ -571,6 +573,30 @@ private:
     return success(isRead);
   }
 
+  /// `products fp8_row`: what linears of layers multiply, if not numbers of the precision; or that of -D in its place.
+  LogicalResult readProducts() {
+    SMLoc at;
+    if (const Option *written = find("products")) {
+      const Expr *expr = written->value;
+      if (!expr || expr->kind != Expr::Variable)
+        return evaluator.fail(written->name.at, "expected fp8_row, fp8_tile or none after `products`");
+      at = originOf(expr, trainScope);
+      products = expr->name;
+      if (Binding *given = trainScope.find(expr->name))
+        products = given->value.asString() ? *given->value.asString() : "";
+    }
+    for (const Override &given : overrides)
+      if (given.owner == "products") {
+        at = given.valueAt;
+        products = given.value.asString() ? *given.value.asString() : source.intern(given.value.text());
+      }
+    static const StringRef known[] = {"none", "fp8_row", "fp8_tile"};
+    if (is_contained(known, products))
+      return success();
+    return evaluator.fail(at, "`" + products + "` is not a kind of products; there are fp8_row, fp8_tile and none" +
+                                  didYouMean(products, known));
+  }
+
   /// `precision bf16`, of weights and activations; `gradients bf16`, that of weights' gradients between tasks.
   LogicalResult readPrecision(StringRef option, StringRef &precision) {
     const Option *written = find(option);
@@ -671,6 +697,8 @@ private:
     if (!options.folder.empty())
       made.append({string("folder", options.folder), string("config", options.config)});
     trained.addTo(made, builder);
+    if (products != "none")
+      made.push_back(string("products", products));
     if (settings.mlp[0].value > 1)
       made.push_back(builder.getNamedAttr("mlp", settings.dictionaryOf("mlp", precision, builder)));
     return builder.getDictionaryAttr(made);
@@ -716,7 +744,7 @@ private:
   std::vector<std::pair<std::string, mlir::Location>> placesOfClauses() {
     std::vector<std::pair<std::string, mlir::Location>> places;
     for (const Override &given : reverse(overrides))
-      if (is_contained({"data", "mlp", "optimizer", "lora", "mesh", "freeze"}, given.owner))
+      if (is_contained({"data", "mlp", "optimizer", "lora", "mesh", "freeze", "products"}, given.owner))
         places.emplace_back(given.owner == given.parameter ? given.owner.str()
                                                            : (given.owner + "." + given.parameter).str(),
                             source.location(given.valueAt));
@@ -727,6 +755,8 @@ private:
         if (option.parts.empty())
           places.emplace_back((option.name.text + "." + label.text).str(),
                               source.location(originOf(value, trainScope)));
+      if (option.name.text == "products" && option.value)
+        places.emplace_back("products", source.location(originOf(option.value, trainScope)));
       if (option.name.text == "freeze")
         places.emplace_back("freeze", source.location(option.texts.front().at));
     }
@@ -844,7 +874,7 @@ private:
   Settings settings;
   TrainedWeights trained{source, evaluator};
   MeshClause mesh{evaluator};
-  StringRef precision = "f32", gradients = "f32";
+  StringRef precision = "f32", gradients = "f32", products = "none";
   SmallVector<mlir::Attribute> columns; ///< of the dataset, that the model reads
 };
 } // namespace

@@ -199,6 +199,8 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, con
       isa<nn::MapOp, nn::TokenStatsOp, nn::TokenStatsBwdOp, nn::SegmentSumOp, nn::TokenMeanOp, nn::TokenMeanBwdOp>(op);
   if (isFormula && programTarget(op.getParentOfType<ModuleOp>()) != "cpu")
     return emitError(op.getLoc()) << "formulas run on CPUs only for now; compile with `--target=cpu`";
+  if (isa<nn::QuantizeOp>(op) && programTarget(op.getParentOfType<ModuleOp>()) != "cpu")
+    return emitError(op.getLoc()) << "products of 8 bits run on CPUs only for now; compile with `--target=cpu`";
   if (failed(placeResults(op, places)))
     return failure();
   if (isView)

@@ -70,6 +70,15 @@ def SplitParts : PpPass<"split-parts", "actions"> {
   let dependentDialects = ["::pp::nn::NnDialect"];
 }
 
+def QuantizeProducts : PpPass<"quantize-products", "actions"> {
+  let summary = "linears of layers multiply numbers of 8 bits, if the program says `products fp8_row` or `fp8_tile`";
+  let description = [{
+    `%y = nn.linear %x, %w` ~~> `%a = nn.quantize %x {rows = 1}; %b = nn.quantize %w {columns = 1}; %y = nn.linear %a,
+    %b`. Embedding, head, routers, experts, norms, attention and adapters stay in the program's precision (docs/fp8.md).
+  }];
+  let dependentDialects = ["::pp::nn::NnDialect"];
+}
+
 def VerifyLayouts : PpPass<"verify-layouts", "actions"> {
   let summary = "every op of every part and task body computes by a rule of layouts on what the devices have";
   let description = [{

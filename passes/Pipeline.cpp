@@ -15,6 +15,8 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
   manager.addPass(createCutSequences());
   manager.addPass(createCutExperts());
   manager.addPass(createSplitParts());
+  // Behind all that cuts parts, so that blocks are those of what a device multiplies; before parts are differentiated.
+  manager.addPass(createQuantizeProducts());
   // Checks once that the schedule asks for every unit exactly once, before anything is built on it.
   manager.addPass(createVerifyUnits());
   // If the step shall have no barrier, this comes before bodies are derived for it.

@@ -45,10 +45,24 @@ LogicalResult LinearOp::differentiate(Gradients &gradients) {
   if (!dy)
     return success();
   OpBuilder &builder = gradients.builder;
-  gradients.set(getW(), builder.create<LinearDwOp>(getLoc(), getX(), dy, gradients.get(getW()), getTransposed()));
+  auto rounded = getX().getDefiningOp<QuantizeOp>(), roundedW = getW().getDefiningOp<QuantizeOp>();
+  const bool inEightBits = rounded && roundedW;
+  Value x = inEightBits ? rounded.getX() : getX(), w = inEightBits ? roundedW.getX() : getW();
+  gradients.set(w, builder.create<LinearDwOp>(getLoc(), x, dy, gradients.get(w), getTransposed()));
   if (getBias())
     gradients.set(getBias(), builder.create<BiasDwOp>(getLoc(), dy, gradients.get(getBias())));
-  gradients.set(getX(), builder.create<LinearDxOp>(getLoc(), dy, getW(), gradients.get(getX()), getTransposed()));
+  Value turned = w;
+  if (inEightBits) { // this product is a sum over w's other dimension
+    dy = builder.create<QuantizeOp>(rounded.getLoc(), dy, rounded.getRows(), rounded.getColumns());
+    turned = builder.create<QuantizeOp>(roundedW.getLoc(), w, roundedW.getColumns(), roundedW.getRows());
+  }
+  gradients.set(x, builder.create<LinearDxOp>(getLoc(), dy, turned, gradients.get(x), getTransposed()));
+  return success();
+}
+
+LogicalResult QuantizeOp::differentiate(Gradients &gradients) {
+  if (Value dy = gradients.get(getY()))
+    gradients.add(getLoc(), getX(), dy);
   return success();
 }
 

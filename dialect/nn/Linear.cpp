@@ -166,6 +166,23 @@ INFER(BiasDwOp) {
   return check.into(a.getAcc(), types[0]);
 }
 
+INFER(QuantizeOp) {
+  Check check{"quantize", loc};
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())))
+    return failure();
+  for (auto [name, number] : {std::pair("rows", a.getRows()), {"columns", a.getColumns()}})
+    if (static_cast<int64_t>(number) < 0)
+      return emitOptionalError(loc, "`quantize` expects `", name, "` of at least 0, got ",
+                               static_cast<int64_t>(number));
+  types.push_back(a.getX().getType());
+  return success();
+}
+
+Dims QuantizeOp::dims() {
+  return {rowsOf(getX()), widthOf(getX()), static_cast<int64_t>(getRows()), static_cast<int64_t>(getColumns())};
+}
+double QuantizeOp::flops() { return 4.0 * elementsOf(getX()); }
+
 //===-- Stand-ins -----------------------------------------------------------------------------------------------===//
 
 INFER(OpaqueOp) {

@@ -247,6 +247,22 @@ def TransposeOp : Nn_Op<"transpose", [
   let assemblyFormat = "$w attr-dict `:` functional-type(operands, results)";
 }
 
+def QuantizeOp : Nn_ForwardOp<"quantize", [], [
+  Nn_Factors<"x: b s k! -> y: b s k!", [
+    Nn_When<"::mlir::cast<::mlir::RankedTensorType>(getX().getType()).getRank() == 2", "x: k! n! -> y: k! n!">]>]> {
+  let summary = "x as numbers of 8 bits (e4m3) times a power of two for each block, in the type of x";
+  let description = [{
+    A block is `rows` rows of `columns` columns; 0 means all, and blocks at the end may be smaller. Its scale s is the
+    largest power of two with which its largest number is at most 448, at most 2^126 (f64: 2^1022), or 1 where this
+    number is 0, inf or NaN. y = e4m3(s x) / s, rounded to even; what is larger than 448 becomes 448, and NaN stays NaN.
+    The derivative is that of y = x, but a `linear` of such operands has one of its own: dx is a product of dy and w,
+    each in blocks along the sum of this product, and dw one of x and dy as they were (docs/fp8.md).
+  }];
+  let arguments = (ins Nn_Tensor:$x, Nn_Offset:$rows, Nn_Offset:$columns);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+}
+
 def OpaqueOp : Nn_ForwardOp<"opaque"> {
   let summary = "a stand-in for a module that runs elsewhere: what it costs, without what it computes";
   let signature = "opaque(x, w, flops = .., keeps = ..)";

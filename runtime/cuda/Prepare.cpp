@@ -123,6 +123,8 @@ std::string checkLimits(const PreparedOp &op) {
   if (op.kernel == Kernel::scan || op.kernel == Kernel::scan_bwd || op.kernel == Kernel::conv ||
       op.kernel == Kernel::conv_dx || op.kernel == Kernel::conv_dw)
     return "scans and convolutions run on CPUs only for now";
+  if (op.kernel == Kernel::quantize)
+    return "products of 8 bits run on CPUs only for now";
   if (op.kernel == Kernel::attention_merge)
     return tooMany(op.dims[4], "parts");
   if (op.kernel == Kernel::cross_entropy_merge)
@@ -150,6 +152,7 @@ PP_ANY_TYPE(linear, runLinear)
 PP_ANY_TYPE(linear_dx, runLinearDx)
 PP_ANY_TYPE(linear_dw, runLinearDw)
 PP_ANY_TYPE(formula, nullptr)
+PP_ANY_TYPE(quantize, nullptr)
 PP_ANY_TYPE(scan, nullptr)
 PP_ANY_TYPE(scan_bwd, nullptr)
 PP_ANY_TYPE(conv, nullptr)

@@ -1,4 +1,4 @@
-// Loops over flat arrays: gelu, swiglu, glu, add, add_bias, scale, copies of columns and heads, zero, sums, round.
+// Loops over flat arrays: gelu, swiglu, glu, 8 bits, add, add_bias, scale, copies of columns and heads, sums, round.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // `#pragma omp simd` promises no dependence between iterations; iteration i touches index i alone, so every alias that
@@ -9,6 +9,7 @@
 #include "runtime/Rank.h"
 #include "runtime/files/Philox.h"
 #include "runtime/kernels/Element.h"
+#include <limits>
 
 namespace {
 using namespace pp;
@@ -111,6 +112,107 @@ template <class E> pp_status_t swiglu_bwd(const PreparedOp &op, void *const *arg
       put(row.dq, i, g * a * s);
     }
   });
+  return PP_OK;
+}
+
+/// Numbers of 8 bits, e4m3: 3 bits of fraction, 448 at most, and below 2^-6 multiples of 2^-9.
+template <class A> struct EightBits;
+template <> struct EightBits<float> {
+  using Bits = uint32_t;
+  static constexpr int fraction = 23, bias = 127;
+};
+template <> struct EightBits<double> {
+  using Bits = uint64_t;
+  static constexpr int fraction = 52, bias = 1023;
+};
+
+/// The largest power of two with which `largest` is at most 448, and no more than makes its inverse a normal number.
+template <class A> PP_INLINE A scaleOf(A largest) {
+  using F = EightBits<A>;
+  if (!(largest > 0) || largest > A(std::numeric_limits<A>::max()))
+    return 1;
+  const auto bits = __builtin_bit_cast(typename F::Bits, largest);
+  const int exponent =
+      int(bits >> F::fraction) - F::bias; // of numbers below the normal ones too small: the bound holds
+  const bool fits = (bits << (8 * sizeof(A) - F::fraction)) <= (typename F::Bits(3) << (8 * sizeof(A) - 2)); // 1.75
+  const int power = (fits ? 8 : 7) - exponent;
+  return __builtin_bit_cast(A, typename F::Bits(power < F::bias ? power + F::bias : 2 * F::bias - 1) << F::fraction);
+}
+
+/// The number of 8 bits that is nearest, of two the even one.
+template <class A> PP_INLINE A toEightBits(A x) {
+  using F = EightBits<A>;
+  using Bits = typename F::Bits;
+  constexpr int cut = F::fraction - 3;
+  constexpr A small = A(Bits(3) << (F::fraction - 1)) / A(512); // what is added to it becomes a multiple of 2^-9
+  A size = x < 0 ? -x : x;
+  size = size > 448 ? A(448) : size;
+  Bits bits = __builtin_bit_cast(Bits, size);
+  bits = (bits + (Bits(1) << (cut - 1)) - 1 + (bits >> cut & 1)) & ~((Bits(1) << cut) - 1);
+  A rounded = size < A(0.015625) ? (size + small) - small : __builtin_bit_cast(A, bits);
+  return x != x ? x : x < 0 ? -rounded : rounded;
+}
+
+/// Columns that have blocks of their own, all rows of a band at a time; `largest` is that of each.
+template <class E> PP_INLINE void quantizeColumns(const E *x, E *y, int64_t rows, int64_t columns, int64_t width) {
+  using A = Acc<E>;
+  constexpr int64_t most = 64;
+  A largest[most], scale[most], inverse[most];
+  for (int64_t first = 0; first < columns; first += most) {
+    const int64_t count = columns - first < most ? columns - first : most;
+    for (int64_t j = 0; j < count; ++j)
+      largest[j] = 0;
+    for (int64_t i = 0; i < rows; ++i)
+#pragma omp simd
+      for (int64_t j = 0; j < count; ++j) {
+        A a = get(x, i * width + first + j), size = a < 0 ? -a : a;
+        largest[j] = size > largest[j] || size != size ? size : largest[j];
+      }
+    for (int64_t j = 0; j < count; ++j) {
+      scale[j] = scaleOf(largest[j]);
+      inverse[j] = 1 / scale[j];
+    }
+    for (int64_t i = 0; i < rows; ++i)
+#pragma omp simd
+      for (int64_t j = 0; j < count; ++j) {
+        const int64_t at = i * width + first + j;
+        put(y, at, toEightBits<A>(get(x, at) * scale[j]) * inverse[j]);
+      }
+  }
+}
+
+/// One block.
+template <class E> PP_INLINE void quantizeBlock(const E *x, E *y, int64_t rows, int64_t columns, int64_t width) {
+  using A = Acc<E>;
+  A largest = 0;
+  bool isNan = false;
+  for (int64_t i = 0; i < rows; ++i)
+#pragma omp simd reduction(max : largest) reduction(| : isNan)
+    for (int64_t j = 0; j < columns; ++j) {
+      A a = get(x, i * width + j), size = a < 0 ? -a : a;
+      largest = size > largest ? size : largest;
+      isNan |= a != a;
+    }
+  const A scale = isNan ? A(1) : scaleOf(largest), inverse = 1 / scale;
+  for (int64_t i = 0; i < rows; ++i)
+#pragma omp simd
+    for (int64_t j = 0; j < columns; ++j)
+      put(y, i * width + j, toEightBits<A>(get(x, i * width + j) * scale) * inverse);
+}
+
+template <class E> pp_status_t quantize(const PreparedOp &op, void *const *arguments) {
+  const E *x = in<E>(arguments[0]);
+  E *y = out<E>(arguments[1]);
+  const int64_t rows = op.dims[0], width = op.dims[1];
+  const int64_t high = op.dims[2] > 0 ? op.dims[2] : rows, wide = op.dims[3] > 0 ? op.dims[3] : width;
+  for (int64_t i = 0; i < rows; i += high) {
+    const int64_t count = rows - i < high ? rows - i : high;
+    if (wide == 1)
+      quantizeColumns(x + i * width, y + i * width, count, width, width);
+    else
+      for (int64_t j = 0; j < width; j += wide)
+        quantizeBlock(x + i * width + j, y + i * width + j, count, width - j < wide ? width - j : wide, width);
+  }
   return PP_OK;
 }
 

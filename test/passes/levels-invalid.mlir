@@ -4,6 +4,7 @@
 // RUN: not pp-opt %s --split-input-file --pp-split-parts 2>&1 | FileCheck %s -DPASS=split-parts "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-cut-sequences 2>&1 | FileCheck %s -DPASS=cut-sequences "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-cut-experts 2>&1 | FileCheck %s -DPASS=cut-experts "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
+// RUN: not pp-opt %s --split-input-file --pp-quantize-products 2>&1 | FileCheck %s -DPASS=quantize-products "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-verify-units 2>&1 | FileCheck %s -DPASS=verify-units "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-verify-barrier 2>&1 | FileCheck %s -DPASS=verify-barrier "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-freeze-weights 2>&1 | FileCheck %s -DPASS=freeze-weights "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes

@@ -52,7 +52,8 @@ CONTEXT = (("1f1b/kv_heads=1", dict(context=2), dict(ranks=2)),
            ("zb_v/model=gpt2", dict(context=2, data=2, tensor=2), dict(ranks=2)),
            ("weipipe_interleave", dict(context=2), dict(ranks=2)),
            ("fsdp/model=gpt2", dict(context=3), dict(ranks=2, sequence=18)),
-           ("helixpipe", dict(context=2, tensor=2, sequence="true"), dict(ranks=2)))
+           ("helixpipe", dict(context=2, tensor=2, sequence="true"), dict(ranks=2)),
+           ("1f1b/model=gpt2", dict(context=2, data=2), dict(ranks=2, products="fp8_tile")))
 # The same where devices exchange heads and each attends whole sequences.
 HEADS = dict(context=2, attention="heads")
 CONTEXT_HEADS = (("1f1b", HEADS, dict(ranks=2)),
@@ -171,7 +172,8 @@ EXPERTS = (("1f1b/model=mixtral", dict(tensor=2, data=2, sequence="true", zero=1
            ("zb_v/model=mixtral", dict(data=2, expert=2, tensor=2, sequence="true"), MIXED),
            ("1f1b/model=qwen3_moe", dict(context=2, data=2, expert=4), MIXED | dict(experts=8)),
            ("fsdp/model=glm4_moe", dict(context=2, data=2, expert=2), MIXED | dict(z=0)),
-           ("1f1b/model=mixtral", dict(data=4, expert=2, tensor=2, zero=1), MIXED))
+           ("1f1b/model=mixtral", dict(data=4, expert=2, tensor=2, zero=1), MIXED),
+           ("zb_v/model=mixtral", dict(data=2, expert=2), MIXED | dict(products="fp8_row")))
 ALL_EXPERTS = EXPERTS + (
     ("single/model=mixtral", dict(tensor=2), MIXED | dict(ranks=1)), ("fsdp/model=mixtral", dict(tensor=2), MIXED),
     ("fsdp/model=mixtral", dict(context=2, tensor=2, sequence="true"), MIXED),
