@@ -184,7 +184,7 @@ private:
     model.isHeadWrong |= mishaps != before;
     const size_t begin = parts.size();
     braces([&] { addPart(kinds.size()); });
-    const SmallVector<ModelPart> its(ArrayRef(parts).drop_front(begin));
+    const SmallVector<ModelPart> its(parts.begin() + begin, parts.end());
     for (auto [i, name] : enumerate(names)) {
       for (ModelPart part : i ? ArrayRef(its) : ArrayRef<ModelPart>()) {
         part.kind = kinds.size();

@@ -77,6 +77,9 @@ SECOND = {
     "nemotron_h": dict(layers_block_type=["moe", "mamba", "attention", "mlp", "moe"], hybrid_override_pattern=None, n_groups=2,
                        mlp_bias=True, use_bias=True, use_conv_bias=False, n_group=2, topk_group=1, norm_topk_prob=False,
                        routed_scaling_factor=2.5, time_step_min=0.4, n_routed_experts=8, num_experts_per_tok=3),
+    "zamba2": dict(num_key_value_heads=2, layers_block_type=["hybrid", "linear_attention", "hybrid", "hybrid"],
+                   use_shared_attention_adapter=False, use_mem_rope=True, add_bias_linear=True, time_step_min=0.4,
+                   mamba_ngroups=2, pad_token_id=101, tie_word_embeddings=False),
     "granitemoe": dict(attention_bias=True, tie_word_embeddings=True),
     "granitemoeshared": dict(residual_multiplier=0.22, attention_multiplier=0.1, logits_scaling=8.0),
 }
@@ -251,8 +254,8 @@ def families(s):
             mamba_d_state=8, use_mamba_kernels=False)),
         "bamba": ("bamba", like_llama(**mamba, attn_layer_indices=[1])),
         "zamba2": ("zamba2", like_llama(
-            layer_types=["mamba", "hybrid"] * 2, mamba_d_state=8, n_mamba_heads=8, mamba_headdim=8, mamba_ngroups=1,
-            chunk_size=8, num_mem_blocks=1, hybrid_layer_ids=[1, 3])),
+            num_key_value_heads=s.heads, layers_block_type=["mamba", "hybrid"] * 2, mamba_d_state=8, n_mamba_heads=8,
+            mamba_ngroups=1, chunk_size=8, num_mem_blocks=1, adapter_rank=5, use_shared_attention_adapter=True)),
         "lfm2": ("lfm2", like_llama(layer_types=short, block_auto_adjust_ff_dim=False)),
         "lfm2_moe": ("lfm2_moe", like_llama(layer_types=short, **small, **mixed, num_dense_layers=1)),
         "ernie4_5": ("ernie4_5", like_llama(**wide)),
