@@ -79,7 +79,7 @@ SECOND = {
                        routed_scaling_factor=2.5, time_step_min=0.4, n_routed_experts=8, num_experts_per_tok=3),
     "zamba2": dict(num_key_value_heads=2, layers_block_type=["hybrid", "linear_attention", "hybrid", "hybrid"],
                    use_shared_attention_adapter=False, use_mem_rope=True, add_bias_linear=True, time_step_min=0.4,
-                   mamba_ngroups=2, pad_token_id=101, tie_word_embeddings=False),
+                   mamba_ngroups=2, pad_token_id=101),
     "granitemoe": dict(attention_bias=True, tie_word_embeddings=True),
     "granitemoeshared": dict(residual_multiplier=0.22, attention_multiplier=0.1, logits_scaling=8.0),
 }
