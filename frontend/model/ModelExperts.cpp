@@ -50,7 +50,8 @@ static LogicalResult checkShapes(mlir::ValueRange operands, const ExpertBiases &
     if (shapeOf(i) != ArrayRef(expected[i]))
       return fail("`experts` expects " + names[i] + " as " + shapeText(expected[i]) + ", got " + shapeText(shapeOf(i)));
   if (biases.gateUp && !packed)
-    return fail("`gate_up_bias` is of one weight for gate and up; `experts` has two here");
+    return fail("`gate_up_bias` is of one weight for gate and up" +
+                Twine(gated ? "; `experts` has two here" : ", and `experts` has no gate here"));
   auto check = [&](mlir::Value bias, StringRef name, ArrayRef<int64_t> wanted) {
     auto shape = bias ? cast<RankedTensorType>(bias.getType()).getShape() : wanted;
     return shape == wanted
