@@ -71,10 +71,11 @@ SECOND = {
                     rope_parameters=dict(rope_type="yarn", rope_theta=500.0, factor=4.0, truncate=False,
                                          original_max_position_embeddings=16)),
     "qwen3_next": dict(mlp_only_layers=[0, 3], tie_word_embeddings=True),
-    "olmo_hybrid": dict(linear_num_key_heads=3, linear_num_value_heads=3, linear_key_head_dim=6, linear_value_head_dim=6,
-                        linear_allow_neg_eigval=False, attention_bias=True, pad_token_id=101,
+    "olmo_hybrid": dict(linear_num_key_heads=3, linear_num_value_heads=3, linear_key_head_dim=6,
+                        linear_value_head_dim=6, linear_allow_neg_eigval=False, attention_bias=True, pad_token_id=101,
                         rope_parameters=dict(rope_type="default", rope_theta=None)),
-    "nemotron_h": dict(layers_block_type=["moe", "mamba", "attention", "mlp", "moe"], hybrid_override_pattern=None, n_groups=2,
+    "nemotron_h": dict(layers_block_type=["moe", "mamba", "attention", "mlp"], hybrid_override_pattern=None,
+                       n_groups=2,
                        mlp_bias=True, use_bias=True, use_conv_bias=False, n_group=2, topk_group=1, norm_topk_prob=False,
                        routed_scaling_factor=2.5, time_step_min=0.4, n_routed_experts=8, num_experts_per_tok=3),
     "zamba2": dict(num_key_value_heads=2, layers_block_type=["hybrid", "linear_attention", "hybrid", "hybrid"],
@@ -87,7 +88,8 @@ SECOND = {
 WIDTHS = {"hidden_size", "n_embd", "intermediate_size", "n_inner", "ffn_dim", "num_attention_heads", "n_head",
           "num_heads", "num_key_value_heads", "num_kv_heads", "moe_intermediate_size",
           "shared_expert_intermediate_size", "shared_intermediate_size", "word_embed_proj_dim", "dim_model_base",
-          "q_lora_rank", "kv_lora_rank", "intermediate_size_mlp", "mamba_n_heads", "mamba_d_ssm",
+          "q_lora_rank", "kv_lora_rank", "intermediate_size_mlp", "moe_shared_expert_intermediate_size",
+          "mamba_n_heads", "mamba_d_ssm",
           "linear_num_key_heads", "linear_num_value_heads"}
 
 
@@ -247,8 +249,8 @@ def families(s):
         "seed_oss": ("seed_oss", like_llama(**wide, attention_dropout=0.0, residual_dropout=0.0)),
         "nemotron": ("nemotron", like_llama(**HALF)),
         "nemotron_h": ("nemotron_h", like_llama(
-            **wide, **small, **routed, hybrid_override_pattern="M*-E", mamba_num_heads=8, mamba_head_dim=8, ssm_state_size=8,
-            n_groups=1, chunk_size=8, moe_shared_expert_intermediate_size=s.expert + 4)),
+            **wide, **small, **routed, hybrid_override_pattern="M*-E", mamba_num_heads=8, mamba_head_dim=8,
+            ssm_state_size=8, n_groups=1, chunk_size=8, moe_shared_expert_intermediate_size=s.expert + 4)),
         "jamba": ("jamba", like_llama(
             **mixed, attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1,
             mamba_d_state=8, use_mamba_kernels=False)),
