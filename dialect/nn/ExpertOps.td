@@ -36,7 +36,8 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
              "f devices with experts of their own take f times the mean of choices at most, and drop the rest; "
              "`router_bias` [experts] is added to x wr, `down_bias` [experts, in] to what w_e multiplies, and "
              "`gate_up_bias` [experts, 2 out] to x times the one weight for gate and up; with `on_input` w_e "
-             "multiplies x, not the output of the expert; `activation` to `plus`: of the gated unit, as `glu` has them";
+             "multiplies x, not the output of the expert; `activation` to `plus`: of the gated unit, as `glu` has "
+             "them; with `activation` \"relu2\" experts have no gate, relu(x w_up_e)^2 w_down_e, and no w_gate";
   let description = [{
     p is the softmax of the logits, or with `score = "sigmoid"` the sigmoid of each, whose lse is 0. `sel` are the `top`
     experts of largest p, of equal ones the lower first; `w` are their p, divided by their sum with `renormalise`, times

@@ -16,9 +16,10 @@ Binding *Scope::find(StringRef name) {
   return nullptr;
 }
 
-static constexpr const char *kBuiltins[] = {
-    "min",    "max",       "sum",          "len",         "abs",          "power",       "sorted",    "reversed",
-    "unique", "layers_of", "rope_default", "rope_linear", "rope_dynamic", "rope_llama3", "rope_yarn", "rope_longrope"};
+static constexpr const char *kBuiltins[] = {"min",       "max",          "sum",         "len",          "abs",
+                                            "power",     "sorted",       "reversed",    "unique",       "letters",
+                                            "layers_of", "rope_default", "rope_linear", "rope_dynamic", "rope_llama3",
+                                            "rope_yarn", "rope_longrope"};
 
 LogicalResult Evaluator::unknown(StringRef name, SMLoc at, Scope &scope) {
   SmallVector<StringRef> names(std::begin(kBuiltins), std::end(kBuiltins));
@@ -154,6 +155,17 @@ FailureOr<Value> Evaluator::callBuiltin(const Expr *expr, Scope &scope) {
   }
   if (name == "layers_of")
     return layersOf(expr, scope, value);
+  if (name == "letters") {
+    const StringRef *text = value.asString();
+    if (!text)
+      return fail(expr->at, "`letters` expects a string, got " + value.type() + " " + value.text());
+    if (failed(spend(expr->at, text->size())) || failed(reserve(expr->at, text->size())))
+      return failure();
+    Value::List items;
+    for (size_t i = 0; i < text->size(); ++i)
+      items.push_back(Value(source.intern(text->substr(i, 1))));
+    return Value(std::move(items));
+  }
   if (!value.asList())
     return fail(expr->at, "`" + name + "` expects a list, got " + value.type() + " " + value.text());
   if (failed(spend(expr->at, value.asList()->size())) || failed(reserve(expr->at, value.asList()->size())))

@@ -190,11 +190,17 @@ private:
     return made;
   }
 
+  /// A prefix that begins with `model.` stands in the place of it; names without it, such as lm_head, stay.
+  std::string inFile(StringRef name) const {
+    const bool replaces = inFiles.starts_with("model."), its = name.consume_front(replaces ? "model." : "");
+    return ((replaces && !its ? "" : inFiles) + name).str();
+  }
+
   /// A name in checkpoints, "..", or transpose("..").
   Expr *prefixed(const Expr *as) {
     Expr *made = copyOf(as);
     if (made->kind == Expr::String)
-      made->name = source.intern((inFiles + made->name).str());
+      made->name = source.intern(inFile(made->name));
     SmallVector<Expr *> operands;
     for (const Expr *operand : as->operands)
       operands.push_back(prefixed(operand));

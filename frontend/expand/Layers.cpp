@@ -79,6 +79,9 @@ LogicalResult pp::expandLayers(Source &source, Evaluator &evaluator, const Model
                                ExpandedModel &expanded) {
   expanded.model = model;
   expanded.weights.assign(model.weights.begin(), model.weights.end());
+  const StringRef word = source.intern("layer");
+  if (!model.kinds.empty() && !model.kinds.front().text.empty() && !parameters.find(word))
+    parameters.bind({word, model.kinds.front().at}, Value(word));
   if (model.layerVariables.empty()) {
     expanded.parts.assign(model.parts.begin(), model.parts.end());
     expanded.model.parts = expanded.parts;
@@ -125,6 +128,9 @@ LogicalResult pp::expandLayers(Source &source, Evaluator &evaluator, const Model
 }
 
 void pp::enterPart(const Model &model, const ModelPart &part, Scope &parameters) {
+  for (Binding &bound : parameters.bindings) // `layer`, which is no parameter: the name of the kind
+    if (part.kind && bound.name.text == "layer" && bound.name.at == model.kinds.front().at)
+      bound.value = Value(model.kinds[*part.kind].text);
   for (auto [variable, value] : zip(model.layerVariables, part.layerValues))
     parameters.find(variable.name.text)->value = Value(value);
 }

@@ -277,8 +277,14 @@ private:
     for (const Family *one : outer)
       append_range(kept, one->kept);
     for (auto [number, pattern] : enumerate(kept)) {
-      std::string text(wrapper && number < own ? wrapper->prefix : "");
-      for (StringRef rest = pattern.text; !rest.empty();) {
+      // A prefix `model...` is of names that begin with `model.`.
+      const bool isPrefixed =
+          wrapper && number < own && (!wrapper->prefix.starts_with("model.") || pattern.text.starts_with("model."));
+      std::string text(isPrefixed ? wrapper->prefix : "");
+      StringRef rest = pattern.text;
+      if (isPrefixed && wrapper->prefix.starts_with("model."))
+        rest.consume_front("model.");
+      while (!rest.empty()) {
         auto [before, after] = rest.split('{');
         auto [name, behind] = after.split('}');
         text += before;
@@ -411,6 +417,13 @@ private:
     return ropeCall(source, config, defaults, sequence());
   }
 
+  /// Not where the base of `rope_parameters` is null.
+  bool hasRope() {
+    const json::Value *given = config.get("rope_parameters");
+    const json::Value *theta = given && given->getAsObject() ? given->getAsObject()->get("rope_theta") : nullptr;
+    return !theta || !theta->getAsNull();
+  }
+
   /// A value as a program spells it; lists in full, where messages leave out the middle.
   static std::string spelt(const Value &value) {
     if (!value.asList())
@@ -437,6 +450,8 @@ private:
       } else if (argument->kind == Expr::Call && argument->name == "rope_temperature" && argument->operands.empty()) {
         if (FailureOr<double> factor = ropeTemperature(source, config); succeeded(factor))
           value = Value(*factor).text();
+      } else if (argument->kind == Expr::Call && argument->name == "rope_turns" && argument->operands.empty()) {
+        value = std::string(hasRope() ? "1" : "0");
       } else if (FailureOr<Value> evaluated = evaluate(argument, scope); succeeded(evaluated)) {
         value = spelt(*evaluated);
       }

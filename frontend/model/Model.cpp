@@ -1102,8 +1102,12 @@ private:
     const bool hasCapacity = any_of(given, [](mlir::NamedAttribute option) {
       return option.getName() == "capacity" && !cast<mlir::FloatAttr>(option.getValue()).getValue().isZero();
     });
+    auto squared = [&](mlir::Value its) -> FailureOr<mlir::Value> {
+      ModelFormulas::FormedOr relu = formulas.tensor(expr, its);
+      return failed(relu) ? FailureOr<mlir::Value>() : formulas.write(expr, formulas.squaredRelu(*relu));
+    };
     FailureOr<mlir::Value> y =
-        createExperts(operands, biases, shape.documents || hasCapacity ? added[2] : mlir::Value(), given, make,
+        createExperts(operands, biases, shape.documents || hasCapacity ? added[2] : mlir::Value(), given, make, squared,
                       [&](const Twine &why) { return evaluator.fail(expr->at, why); });
     return failed(y) ? FailureOr<Tensors>() : Tensors{*y};
   }

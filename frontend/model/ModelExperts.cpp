@@ -25,13 +25,15 @@ mlir::Value *ExpertBiases::find(StringRef name) {
 }
 
 /// Checks the shapes for h columns of x and n experts of width f: wr [h, n], w_gate and w_up [n, h, f], or one weight
-/// [n, h, 2 f], and w_down [n, f, h]; biases [n], [n, 2 f] and [n, h].
-static LogicalResult checkShapes(mlir::ValueRange operands, const ExpertBiases &biases,
+/// [n, h, 2 f], and w_down [n, f, h]; biases [n], [n, 2 f] and [n, h]. Experts without a gate have w_up alone.
+static LogicalResult checkShapes(mlir::ValueRange operands, const ExpertBiases &biases, bool gated,
                                  function_ref<LogicalResult(const Twine &)> fail) {
-  const bool packed = isPacked(operands);
+  const bool four = isPacked(operands), packed = four && gated;
   static constexpr StringRef each[] = {"x", "wr", "w_gate", "w_up", "w_down"},
-                             both[] = {"x", "wr", "w_gate and w_up", "w_down"};
-  const ArrayRef<StringRef> names = packed ? ArrayRef<StringRef>(both) : ArrayRef<StringRef>(each);
+                             both[] = {"x", "wr", "w_gate and w_up", "w_down"}, up[] = {"x", "wr", "w_up", "w_down"};
+  const ArrayRef<StringRef> names = !four ? ArrayRef<StringRef>(each) : ArrayRef<StringRef>(gated ? both : up);
+  if (!four && !gated)
+    return fail("`experts` without a gate, of the activation \"relu2\", has one weight before w_down, w_up; got two");
   auto shapeOf = [&](size_t i) { return cast<RankedTensorType>(operands[i].getType()).getShape(); };
   if (shapeOf(0).size() != 3)
     return fail("`experts` expects x with 3 dimensions, got " + shapeText(shapeOf(0)));
@@ -42,13 +44,14 @@ static LogicalResult checkShapes(mlir::ValueRange operands, const ExpertBiases &
   if (packed && columns % 2 != 0)
     return fail("`experts` expects an even number of columns of w_gate and w_up, got " + Twine(columns));
   SmallVector<SmallVector<int64_t>> expected = {{}, {h, n}, {n, h, columns}, {n, h, columns}, {n, f, h}};
-  if (packed)
+  if (four)
     expected.erase(expected.begin() + 3);
   for (size_t i = 1; i < expected.size(); ++i)
     if (shapeOf(i) != ArrayRef(expected[i]))
       return fail("`experts` expects " + names[i] + " as " + shapeText(expected[i]) + ", got " + shapeText(shapeOf(i)));
   if (biases.gateUp && !packed)
-    return fail("`gate_up_bias` is of one weight for gate and up; `experts` has two here");
+    return fail("`gate_up_bias` is of one weight for gate and up" +
+                Twine(gated ? "; `experts` has two here" : ", and `experts` has no gate here"));
   auto check = [&](mlir::Value bias, StringRef name, ArrayRef<int64_t> wanted) {
     auto shape = bias ? cast<RankedTensorType>(bias.getType()).getShape() : wanted;
     return shape == wanted
@@ -95,12 +98,19 @@ static SmallVector<mlir::NamedAttribute> take(SmallVectorImpl<mlir::NamedAttribu
 
 FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, const ExpertBiases &biases, mlir::Value rows,
                                          ArrayRef<mlir::NamedAttribute> options, CreateOp create,
+                                         function_ref<FailureOr<mlir::Value>(mlir::Value)> squared,
                                          function_ref<LogicalResult(const Twine &)> fail) {
   SmallVector<mlir::NamedAttribute> routed(options);
-  if (failed(checkShapes(operands, biases, fail)))
+  const auto gates = take(routed, {"activation", "limit", "alpha", "plus"}), onInput = take(routed, {"on_input"});
+  auto isUngated = [](mlir::NamedAttribute option) {
+    return option.getName() == "activation" && cast<mlir::StringAttr>(option.getValue()).getValue() == "relu2";
+  };
+  const bool gated = none_of(gates, isUngated), packed = gated && isPacked(operands);
+  if (failed(checkShapes(operands, biases, gated, fail)))
     return failure();
-  const bool packed = isPacked(operands);
-  const size_t matrices = packed ? 4 : 5; // and what stands before them
+  if (!gated && gates.size() > 1)
+    return fail("`experts` of the activation \"relu2\" has no gate, so it has no `limit`, `alpha` or `plus`");
+  const size_t matrices = isPacked(operands) ? 4 : 5; // and what stands before them
   mlir::Value bias = operands.size() > matrices ? operands[matrices] : mlir::Value();
   if (failed(steer(bias, routed, fail)))
     return failure();
@@ -111,7 +121,6 @@ FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, const Expert
     return fails ? mlir::Value() : *value;
   };
   mlir::Value x = operands[0];
-  const auto gates = take(routed, {"activation", "limit", "alpha", "plus"}), onInput = take(routed, {"on_input"});
   const bool isOnInput = !onInput.empty() && cast<mlir::BoolAttr>(onInput[0].getValue()).getValue();
   SmallVector<mlir::Value> scored = {made("router", {x, operands[1]})};
   if (biases.router)
@@ -136,14 +145,21 @@ FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, const Expert
     return bias ? made("expert_bias", {y, bias, counts}) : y;
   };
   mlir::Value gate = product(chosen, operands[2], biases.gateUp);
-  mlir::Value up = packed ? gate : made("expert_linear", {chosen, operands[3], counts});
+  mlir::Value up = packed || !gated ? gate : made("expert_linear", {chosen, operands[3], counts});
   if (mlir::Value first =
           packed ? made("split", {gate}, builder.getNamedAttr("parts", builder.getI64IntegerAttr(2))) : mlir::Value())
     gate = first, up = first.getDefiningOp<nn::SplitOp>().getColumns()[1];
-  mlir::Value down = operands[matrices - 1], gated = made(gates.empty() ? "swiglu" : "glu", {gate, up}, gates);
-  mlir::Value y = isOnInput     ? product(gated, down, biases.down)
-                  : biases.down ? scaled(product(gated, down, biases.down)) // w (a Wd + b)
-                                : product(scaled(gated), down, {});
+  mlir::Value down = operands[matrices - 1], unit;
+  if (gated) {
+    unit = made(gates.empty() ? "swiglu" : "glu", {gate, up}, gates);
+  } else if (!fails) {
+    FailureOr<mlir::Value> square = squared(gate);
+    fails = failed(square);
+    unit = fails ? mlir::Value() : *square;
+  }
+  mlir::Value y = isOnInput     ? product(unit, down, biases.down)
+                  : biases.down ? scaled(product(unit, down, biases.down)) // w (a Wd + b)
+                                : product(scaled(unit), down, {});
   y = made("combine", {y, places});
   return fails ? FailureOr<mlir::Value>(failure()) : FailureOr<mlir::Value>(y);
 }

@@ -20,9 +20,11 @@ struct ExpertBiases {
 };
 
 /// Operands: x, the router's weight and the experts' three. `rows` is negative where there is no token; null: all are
-/// tokens. `fail` reports a fault of the call.
+/// tokens. With the activation "relu2" experts have no gate, and `squared` makes the square of relu. `fail` reports a
+/// fault of the call.
 mlir::FailureOr<mlir::Value> createExperts(mlir::ValueRange operands, const ExpertBiases &biases, mlir::Value rows,
                                            llvm::ArrayRef<mlir::NamedAttribute> options, CreateOp create,
+                                           llvm::function_ref<mlir::FailureOr<mlir::Value>(mlir::Value)> squared,
                                            llvm::function_ref<mlir::LogicalResult(const llvm::Twine &)> fail);
 
 } // namespace pp

@@ -237,6 +237,11 @@ std::optional<unsigned> ModelFormulas::function(StringRef name, unsigned x) {
   return std::nullopt;
 }
 
+Formed ModelFormulas::squaredRelu(Formed x) {
+  x.value = *function("square", *function("relu", x.value));
+  return x;
+}
+
 FormedOr ModelFormulas::power(const Expr *expr, Formed x, Formed exponent) {
   double number = formula.numberAt(exponent.value), halves = 2 * number;
   if (!(halves == std::floor(halves) && std::fabs(number) <= 16))

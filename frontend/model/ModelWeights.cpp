@@ -65,7 +65,7 @@ LogicalResult ModelWeights::findShared() {
       FailureOr<bool> found = reads(part, weight.name.text);
       if (failed(found))
         return failure();
-      readers += *found;
+      readers += *found && part.kind ? 2 : *found; // a part of layers stands in several
     }
     if (readers > 1)
       shared.push_back(&weight);

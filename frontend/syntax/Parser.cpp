@@ -145,7 +145,7 @@ private:
       else if (takeName("column"))
         append_range(columns, list<ColumnDeclaration>([&] { return column(); }));
       else if (peek().kind == Token::Name && peek().text == "layer")
-        layer(*node, kinds, addPart);
+        layer(*node, kinds, parts, addPart);
       else
         addPart(std::nullopt);
     };
@@ -168,18 +168,30 @@ private:
     model.kindOfAt = begin;
   }
 
-  void layer(Model &model, SmallVector<Name> &kinds, function_ref<void(unsigned)> addPart) {
+  /// `layer { .. }`, `layer NAME in LIST { .. }`, or `layer NAME, .. { .. }`: several kinds with parts of one text.
+  void layer(Model &model, SmallVector<Name> &kinds, SmallVectorImpl<ModelPart> &parts,
+             function_ref<void(unsigned)> addPart) {
     unsigned before = mishaps;
-    Name kind{"", next().at};
+    SmallVector<Name> names = {{"", next().at}};
     if (!at("{"))
-      kind = expectName();
+      names[0] = expectName();
     if (at("in")) {
-      model.layerVariables = layerVariables(kind);
-      kind.text = "";
+      model.layerVariables = layerVariables(names[0]);
+      names[0].text = "";
     }
+    while (!names[0].text.empty() && take(","))
+      names.push_back(expectName());
     model.isHeadWrong |= mishaps != before;
+    const size_t begin = parts.size();
     braces([&] { addPart(kinds.size()); });
-    kinds.push_back(kind);
+    const SmallVector<ModelPart> its(parts.begin() + begin, parts.end());
+    for (auto [i, name] : enumerate(names)) {
+      for (ModelPart part : i ? ArrayRef(its) : ArrayRef<ModelPart>()) {
+        part.kind = kinds.size();
+        parts.push_back(part);
+      }
+      kinds.push_back(name);
+    }
   }
 
   ArrayRef<LayerVariable> layerVariables(Name name) {

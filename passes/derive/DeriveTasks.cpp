@@ -245,8 +245,25 @@ void PieceTable::putFrozenLast(PieceModel &model) {
       weight = place[weight];
 }
 
+/// Its gradient has no update here, which would say how two of them are added.
+static LogicalResult checkStays(ProgramOp program, PieceOp op, int64_t number) {
+  Pieces pieces(program);
+  WalkResult walked = program.walk([&](TransferOp move) {
+    bool isIts = move.getThing().getRole() == Role::grad && pieces.find(move.getThing().getCoord()) == number;
+    return isIts ? WalkResult::interrupt() : WalkResult::advance();
+  });
+  if (!walked.wasInterrupted())
+    return success();
+  return emitError(op.getLoc()) << "all weights of `" << op.getSymName()
+                                << "` are shared with an earlier piece; then its gradient cannot move";
+}
+
 LogicalResult PieceTable::readSharers() {
   for (Entry &entry : entries) {
+    bool isTied = !entry.model.weights.empty() &&
+                  llvm::all_of(entry.model.weights, [](const PieceWeight &weight) { return weight.isTied(); });
+    if (isTied && failed(checkStays(program, entry.op, &entry - entries.data())))
+      return failure();
     int64_t primary = -1;
     Sharer sharer;
     for (PieceWeight &weight : entry.model.weights) {

@@ -336,6 +336,35 @@ VARIANTS = {
     "qwen3_5_moe": llama_like("qwen3_5_moe_text", 24, 4, 2, 21, **rule(3, 3, 4, 5, 2), head_dim=8,
                               moe_intermediate_size=11, shared_expert_intermediate_size=7, num_experts=4,
                               num_experts_per_tok=3, rms_norm_eps=1e-4),
+    "qwen3_next_dense": llama_like("qwen3_next", 20, 2, 1, 33, **rule(2, 4, 5, 7, 3), head_dim=8,
+                                   moe_intermediate_size=9,
+                                   shared_expert_intermediate_size=11, num_experts=5, num_experts_per_tok=2,
+                                   layer_types=["linear_attention", "full_attention"] * 2, mlp_only_layers=[0, 3],
+                                   pad_token_id=101),
+    # One block for two layers, with products of their own.
+    "zamba2": llama_like("zamba2", 20, 2, 2, 33, layers_block_type=["hybrid", "mamba"] * 2, mamba_d_state=6,
+                         n_mamba_heads=8, adapter_rank=3, use_shared_attention_adapter=True, time_step_min=0.6,
+                         chunk_size=8, pad_token_id=101),
+    "zamba2_turned": llama_like("zamba2", 24, 4, 2, 21, layers_block_type=["hybrid", "linear_attention", "hybrid",
+                                                                           "hybrid"], mamba_d_state=5,
+                                n_mamba_heads=6, mamba_ngroups=2, adapter_rank=7, use_mem_rope=True, chunk_size=8,
+                                add_bias_linear=True, pad_token_id=None, rope_theta=300.0),
+    # A convolution in three files, of unequal widths.
+    "olmo_hybrid": llama_like("olmo_hybrid", 20, 2, 1, 33, **rule(2, 4, 5, 7, 3), pad_token_id=101, rope_theta=300.0),
+    "olmo_hybrid_plain": llama_like("olmo_hybrid", 24, 4, 2, 21, **rule(3, 3, 4, 5, 2), linear_allow_neg_eigval=False,
+                                    layer_types=["full_attention", "linear_attention"] * 2, attention_bias=True,
+                                    tie_word_embeddings=True, pad_token_id=None,
+                                    rope_parameters=dict(rope_type="default", rope_theta=None)),
+    # A layer is one half.
+    "nemotron_h": llama_like("nemotron_h", 20, 2, 1, 33, head_dim=8, hybrid_override_pattern="M*-E", mamba_num_heads=5,
+                             mamba_head_dim=6, ssm_state_size=7, n_groups=1, chunk_size=8, moe_intermediate_size=9,
+                             moe_shared_expert_intermediate_size=11, n_routed_experts=6, num_experts_per_tok=3,
+                             routed_scaling_factor=2.5, n_group=3, topk_group=2, time_step_min=0.6),
+    "nemotron_h_biases": llama_like("nemotron_h", 24, 4, 2, 21, head_dim=6, layers_block_type=[
+        "moe", "linear_attention", "full_attention", "mlp"], mamba_num_heads=4, mamba_head_dim=5, ssm_state_size=8,
+                                    n_groups=2, chunk_size=8, moe_intermediate_size=7, n_routed_experts=5,
+                                    moe_shared_expert_intermediate_size=13, num_experts_per_tok=2, use_bias=True,
+                                    norm_topk_prob=False, mlp_bias=True, use_conv_bias=False, conv_kernel=3),
     "mamba2": dict(model_type="mamba2", hidden_size=20, num_heads=8, head_dim=5, state_size=6, n_groups=2,
                    conv_kernel=3, use_bias=True, time_step_limit=[0.6, 0.75], chunk_size=8, pad_token_id=101,
                    tie_word_embeddings=True, num_hidden_layers=LAYERS, vocab_size=256),
@@ -400,7 +429,7 @@ def has_head_bias(variant):
 
 def is_scan(variant):
     return VARIANTS[variant]["model_type"].startswith(("qwen3_next", "qwen3_5", "mamba2", "bamba", "granitemoehybrid",
-                                                       "falcon_h1", "lfm2"))
+                                                       "falcon_h1", "lfm2", "zamba2", "olmo_hybrid", "nemotron_h"))
 
 
 class Judge:

@@ -46,7 +46,27 @@ STACKED = {".experts.gate_up_proj": ".input_linear.weight", ".experts.down_proj"
 MIXTRALS = {family: ("block_sparse_moe", "w1", "w3", "w2") for family in ("mixtral", "minimax_m2")}
 
 
+def halves_of(model, named):
+    """Of Nemotron-H each expert has two matrices in files; of OLMo Hybrid a convolution is three tensors."""
+    for name, (weight, _) in list(named.items()):
+        if model.config.model_type == "nemotron_h" and ".experts." in name:
+            before, _, its = name.rpartition(".")
+            named |= {f"{before}.{number}.{its}.weight": (weight, (number,)) for number in range(len(weight))}
+            del named[name]
+        if model.config.model_type == "olmo_hybrid" and name.endswith(".conv1d.weight"):
+            keys = model.config.linear_num_key_heads * model.config.linear_key_head_dim
+            runs = (slice(None, keys), slice(keys, 2 * keys), slice(2 * keys, None))
+            named |= {name.replace("conv1d", f"{its}_conv1d"): (weight, (run,)) for its, run in zip("qkv", runs)}
+            del named[name]
+    return named
+
+
 def in_files(model, name):
+    if model.config.model_type == "nemotron_h":
+        name = name.replace("model.", "backbone.", 1)
+    if model.config.model_type == "olmo_hybrid":
+        name = name.replace("input_layernorm", "attention_layer_norm")
+        name = name.replace("post_attention_layernorm", "feedforward_layer_norm")
     for memory, file in STACKED.items() if model.config.model_type.startswith("granitemoe") else ():
         name = name.replace(memory, file)
     name = name.replace(".gate.moe_statics.", ".moe_statics.")
@@ -60,7 +80,8 @@ def is_bias(name):
 
 def tensors(model):
     """By the names in files: a parameter, and which part of it."""
-    named = {in_files(model, name): (weight, ...) for name, weight in parameters(model).items() if not is_bias(name)}
+    named = halves_of(model, {in_files(model, name): (weight, ...) for name, weight in parameters(model).items()
+                              if not is_bias(name)})
     in_memory = model.config.model_type in ("gpt_oss", "llama4_text")  # as they are in files
     if in_memory or not any(name.endswith(".experts.gate_up_proj") for name in named):
         return named
@@ -84,7 +105,7 @@ def watch_routers(model):
         return count
 
     for name, (bias, _) in biases(model).items():
-        place = name.replace(".block_sparse_moe.", ".mlp.").rpartition(".")[0]
+        place = name.replace(".block_sparse_moe.", ".mlp.").replace("backbone.", "model.").rpartition(".")[0]
         block = modules[place.removesuffix(".gate").removesuffix(".moe_statics")]
         router = block.gate if hasattr(block, "gate") else block.router
         router.register_forward_hook(hook(name, bias.numel()))

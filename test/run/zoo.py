@@ -70,6 +70,17 @@ SECOND = {
     "gpt_oss": dict(attention_bias=False, swiglu_limit=0.3, swiglu_alpha=1.3, tie_word_embeddings=True,
                     rope_parameters=dict(rope_type="yarn", rope_theta=500.0, factor=4.0, truncate=False,
                                          original_max_position_embeddings=16)),
+    "qwen3_next": dict(mlp_only_layers=[0, 3], tie_word_embeddings=True),
+    "olmo_hybrid": dict(linear_num_key_heads=3, linear_num_value_heads=3, linear_key_head_dim=6,
+                        linear_value_head_dim=6, linear_allow_neg_eigval=False, attention_bias=True, pad_token_id=101,
+                        rope_parameters=dict(rope_type="default", rope_theta=None)),
+    "nemotron_h": dict(layers_block_type=["moe", "mamba", "attention", "mlp"], hybrid_override_pattern=None,
+                       n_groups=2,
+                       mlp_bias=True, use_bias=True, use_conv_bias=False, n_group=2, topk_group=1, norm_topk_prob=False,
+                       routed_scaling_factor=2.5, time_step_min=0.4, n_routed_experts=8, num_experts_per_tok=3),
+    "zamba2": dict(num_key_value_heads=2, layers_block_type=["hybrid", "linear_attention", "hybrid", "hybrid"],
+                   use_shared_attention_adapter=False, use_mem_rope=True, add_bias_linear=True, time_step_min=0.4,
+                   mamba_ngroups=2, pad_token_id=101),
     "granitemoe": dict(attention_bias=True, tie_word_embeddings=True),
     "granitemoeshared": dict(residual_multiplier=0.22, attention_multiplier=0.1, logits_scaling=8.0),
 }
@@ -77,7 +88,8 @@ SECOND = {
 WIDTHS = {"hidden_size", "n_embd", "intermediate_size", "n_inner", "ffn_dim", "num_attention_heads", "n_head",
           "num_heads", "num_key_value_heads", "num_kv_heads", "moe_intermediate_size",
           "shared_expert_intermediate_size", "shared_intermediate_size", "word_embed_proj_dim", "dim_model_base",
-          "q_lora_rank", "kv_lora_rank", "intermediate_size_mlp", "mamba_n_heads", "mamba_d_ssm",
+          "q_lora_rank", "kv_lora_rank", "intermediate_size_mlp", "moe_shared_expert_intermediate_size",
+          "mamba_n_heads", "mamba_d_ssm",
           "linear_num_key_heads", "linear_num_value_heads"}
 
 
@@ -118,6 +130,8 @@ def families(s):
     scores = dict(query_pre_attn_scalar=s.head + 2)
     images = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, image_size=28,
                   patch_size=14)
+    vision = dict(depth=1, hidden_size=16, intermediate_size=24, num_heads=2, out_hidden_size=s.hidden, patch_size=4,
+                  num_position_embeddings=16)
     widths = dict(qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=s.head)
     latent = dict(num_key_value_heads=s.heads, q_lora_rank=12, kv_lora_rank=16, **widths)
     deepseek = latent | small | dict(n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1,
@@ -152,6 +166,11 @@ def families(s):
             **wide, **small, **shared, **mixed, **delta, full_attention_interval=4)),
         "qwen3_5_text": ("qwen3_5_text", like_llama(**wide, **delta)),
         "qwen3_5_moe_text": ("qwen3_5_moe_text", like_llama(**wide, **small, **shared, **mixed, **delta)),
+        "qwen3_5": ("qwen3_5", dict(
+            text_config=dict(model_type="qwen3_5_text", **like_llama(**wide, **delta)), vision_config=vision)),
+        "qwen3_5_moe": ("qwen3_5_moe", dict(
+            text_config=dict(model_type="qwen3_5_moe_text", **like_llama(**wide, **small, **shared, **mixed, **delta)),
+            vision_config=vision)),
         "gemma": ("gemma", like_llama(**wide)),
         "gemma2": ("gemma2", like_llama(**wide, **window, **scores)),
         "gemma3_text": ("gemma3_text", like_llama(**wide, **window, **scores)),
@@ -184,7 +203,8 @@ def families(s):
         "olmo3": ("olmo3", like_llama(**window)),
         "olmoe": ("olmoe", like_llama(**mixed)),
         "flex_olmo": ("flex_olmo", like_llama(**mixed)),
-        "olmo_hybrid": ("olmo_hybrid", like_llama()),
+        # transformers saves the convolution in three equal parts, which are those of q, k and v where these are equal.
+        "olmo_hybrid": ("olmo_hybrid", like_llama(**(delta | dict(linear_value_head_dim=4)))),
         "falcon": ("falcon", dict(
             vocab_size=s.vocab, hidden_size=s.hidden, num_hidden_layers=LAYERS, num_attention_heads=s.heads,
             multi_query=True, new_decoder_architecture=False, parallel_attn=True, bias=False, alibi=False,
@@ -229,15 +249,15 @@ def families(s):
         "seed_oss": ("seed_oss", like_llama(**wide, attention_dropout=0.0, residual_dropout=0.0)),
         "nemotron": ("nemotron", like_llama(**HALF)),
         "nemotron_h": ("nemotron_h", like_llama(
-            **wide, hybrid_override_pattern="M*-M", mamba_num_heads=8, mamba_head_dim=8, ssm_state_size=8, n_groups=1,
-            chunk_size=8)),
+            **wide, **small, **routed, hybrid_override_pattern="M*-E", mamba_num_heads=8, mamba_head_dim=8,
+            ssm_state_size=8, n_groups=1, chunk_size=8, moe_shared_expert_intermediate_size=s.expert + 4)),
         "jamba": ("jamba", like_llama(
             **mixed, attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1,
             mamba_d_state=8, use_mamba_kernels=False)),
         "bamba": ("bamba", like_llama(**mamba, attn_layer_indices=[1])),
         "zamba2": ("zamba2", like_llama(
-            layer_types=["mamba", "hybrid"] * 2, mamba_d_state=8, n_mamba_heads=8, mamba_headdim=8, mamba_ngroups=1,
-            chunk_size=8, num_mem_blocks=1, hybrid_layer_ids=[1, 3])),
+            num_key_value_heads=s.heads, layers_block_type=["mamba", "hybrid"] * 2, mamba_d_state=8, n_mamba_heads=8,
+            mamba_ngroups=1, chunk_size=8, num_mem_blocks=1, adapter_rank=5, use_shared_attention_adapter=True)),
         "lfm2": ("lfm2", like_llama(layer_types=short, block_auto_adjust_ff_dim=False)),
         "lfm2_moe": ("lfm2_moe", like_llama(layer_types=short, **small, **mixed, num_dense_layers=1)),
         "ernie4_5": ("ernie4_5", like_llama(**wide)),

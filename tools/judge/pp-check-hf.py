@@ -212,8 +212,10 @@ class Reference:
                 setattr(config, name, 0.0)
         config._experts_implementation = "eager"  # the others take no f64
         how, auto = dict(attn_implementation="eager", dtype=self.torch.float64), transformers.AutoModelForCausalLM
-        if type(config) not in auto._model_mapping.keys():
-            auto = transformers.AutoModelForImageTextToText  # of which the text is trained
+        images = transformers.AutoModelForImageTextToText  # of which the text is trained
+        if type(config) not in auto._model_mapping.keys() or (
+                hasattr(config, "vision_config") and type(config) in images._model_mapping.keys()):
+            auto = images
         self.lacking = []
         if weights:
             self.model, info = auto.from_pretrained(folder, config=config, output_loading_info=True, **how)
