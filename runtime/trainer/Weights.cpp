@@ -258,6 +258,12 @@ Status findWeight(RankMemory &memory, const std::string &name, const WeightSpec 
   return internal("no rank holds the weight `", name, "` whose state rank ", memory.program.rank, " has");
 }
 
+/// What published files call a module where transformers, which saves it under the first name, also reads the second.
+constexpr std::pair<std::string_view, std::string_view> otherNames[] = {
+    {".attention_layer_norm.", ".input_layernorm."}, // both: OLMo Hybrid
+    {".feedforward_layer_norm.", ".post_attention_layernorm."},
+};
+
 /// The place of the tensor in the files, with or without the prefix that Hugging Face puts before names.
 FilePlace placeOf(const std::string &name, const WeightFiles &files) {
   if (FilePlace place = files.find(name))
@@ -269,6 +275,9 @@ FilePlace placeOf(const std::string &name, const WeightFiles &files) {
       if (FilePlace place = files.find(name.substr(prefix.size())))
         return place;
   }
+  for (auto [own, other] : otherNames)
+    if (size_t at = name.find(own); at != std::string::npos)
+      return placeOf(std::string(name).replace(at, own.size(), other), files);
   return {};
 }
 

@@ -558,6 +558,18 @@ def kept_tensors(tally, judge):
     tally.check(f"has `model.layers.{layers}x.a`, which this model does not use" in done.stderr, "others are refused")
 
 
+def other_names(tally, judge):
+    """OLMo Hybrid's norms have one name where transformers saves them, and another one in its own modules."""
+    program, file = judge.write("olmo_hybrid"), os.path.join(judge.folder, "olmo_hybrid", "model.safetensors")
+    expected = judge.run(program)
+    renamed = {name.replace(".feedforward_layer_norm.", ".post_attention_layernorm.").replace(
+        ".attention_layer_norm.", ".input_layernorm."): tensor for name, tensor in
+               harness.read_safetensors(file).items()}
+    harness.write_safetensors(file, renamed)
+    ours = judge.run(program)
+    tally.check(ours == expected and sum("layernorm" in name for name in renamed) > 4, "norms under their other names")
+
+
 def main():
     compiler, folder, *chosen = sys.argv[1:]
     judge, tally = Judge(compiler, folder), harness.Tally()
@@ -574,6 +586,8 @@ def main():
         other_folders(tally, judge)
     if not chosen or "kept_tensors" in chosen:
         kept_tensors(tally, judge)
+    if not chosen or "other_names" in chosen:
+        other_names(tally, judge)
     return tally.close()
 
 

@@ -92,8 +92,8 @@ def judge_errors(compiler, folder, text, tally):
     """In bf16, where products of 8 bits belong: near the gradients of bf16, and the bits of one rank wherever bf16 has
     them. Torch finds 0.08 and 0.997 for larger models of random weights; the bounds are twice as far. All experts are
     chosen: a router that chooses others has other gradients."""
-    sizes = dict(microbatches=4, microbatch=1, sequence=64, layers=4, hidden=128, heads=4, kv_heads=4, ffn=344, vocab=256,
-                 experts=4, top=4, precision="bf16")
+    sizes = dict(microbatches=4, microbatch=1, sequence=64, layers=4, hidden=128, heads=4, kv_heads=4, ffn=344,
+                 vocab=256, experts=4, top=4, precision="bf16")
     grads, log = os.path.join(folder, "grads"), os.path.join(folder, "log")
 
     def step(**more):

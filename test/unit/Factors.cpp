@@ -92,8 +92,8 @@ TEST(FactorRules, AWrongStatementIsRefused) {
   EXPECT_EQ(errorOf("x b -> y: b"), "expected `:` behind `x`");
   EXPECT_EQ(errorOf("x: -> y: b"), "expected a factor behind `x:`");
   EXPECT_EQ(errorOf("[x: b -> y: b"), "expected `]` behind `[x: b`");
-  EXPECT_EQ(errorOf("x: b -> y: b ; fast"), "expected counts, uncounted, ranked, linear, linear_in(name), each or copies "
-                                            "behind `x: b -> y: b ; fast`");
+  EXPECT_EQ(errorOf("x: b -> y: b ; fast"), "expected counts, uncounted, ranked, linear, linear_in(name), each or "
+                                            "copies behind `x: b -> y: b ; fast`");
   EXPECT_EQ(errorOf("x: b -> y: b | d(q) -> d(x)"), "expected a value of the op before it in place of `q` behind "
                                                     "` d(q) -> d(x)`");
 }
