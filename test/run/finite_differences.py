@@ -100,7 +100,7 @@ CASES = {
     "delta": ("delta", {"layers": 4, "model.keys": 2, "model.values": 4, "model.key_dim": 5, "model.value_dim": 7,
                         "model.head_dim": 6, "sequence": 37, "experts": 0}),
     "delta_apart": ("delta", {"layers": 1, "model.keys": 1, "model.values": 1, "model.key_dim": 8,
-                              "model.value_dim": 3, "model.head_dim": 6, "model.joined": "false", "experts": 0}),
+                              "model.value_dim": 3, "model.head_dim": 6, "model.form": "rows", "experts": 0}),
     "mamba": ("mamba", {"model.ssm_heads": 6, "model.ssm_dim": 5, "model.groups": 3, "model.state": 4,
                         "model.low": 0.1, "model.ssm_bias": "true", "sequence": 37}),
     "lfm2": ("lfm2", {"model.shorts": "[1, 0]", "model.bias": "true"}),
