@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <mutex>
 
 using namespace pp;
 
@@ -14,6 +15,8 @@ struct Block {
   void *whole;
   int64_t bytes;
 };
+std::mutex mutex; ///< of the blocks: ranks that are threads allocate and free at the same time
+
 /// The blocks by their begins for the kernels.
 std::map<char *, Block> &blocks() {
   static auto &all = *new std::map<char *, Block>;
@@ -23,6 +26,7 @@ std::map<char *, Block> &blocks() {
 } // namespace
 
 DeviceBlock::~DeviceBlock() {
+  std::lock_guard lock(mutex);
   auto block = blocks().find(memory);
   if (block == blocks().end())
     return;
@@ -38,6 +42,7 @@ bool DeviceBlock::allocate(size_t bytes, std::string &why) {
     why = "no memory";
     return false;
   }
+  std::lock_guard lock(mutex);
   memory = reinterpret_cast<char *>((reinterpret_cast<uintptr_t>(whole) + 255) / 256 * 256);
   blocks()[memory] = {whole, int64_t(bytes)};
   if (simtMemory)

@@ -7,6 +7,7 @@
 #include "runtime/simt/Element.h"
 #include <cmath>
 #include <cstdlib>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -133,7 +134,9 @@ std::unique_ptr<SdpaPlan> SdpaPlan::create(const SdpaShape &shape, const std::st
 
 /// Made anew for each op, for a test may change its wish.
 SdpaPlan *SdpaPlan::shared(const SdpaShape &shape) {
+  static std::mutex mutex; // ranks may be threads
   static auto &all = *new std::vector<std::unique_ptr<SdpaPlan>>;
+  std::lock_guard lock(mutex);
   std::string why;
   return all.emplace_back(create(shape, "", why)).get();
 }
