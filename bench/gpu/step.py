@@ -43,6 +43,15 @@ def inside(folder, text):
     return sum(task["count"] * task["mean"] for task in profile["tasks"]) / profile["steps"]
 
 
+def by_op(folder, text):
+    """The ten kinds of op that take longest, as the program prints them; or why it ended."""
+    done = subprocess.run([os.path.abspath(os.path.join(folder, "program")), "--in-process", "--data", text, "--steps",
+                           str(STEPS), "--profile", os.path.join(folder, "profile-ops"), "--profile-ops"],
+                          capture_output=True, text=True, timeout=120)
+    table = re.search(r"^the longest of \d+ kinds of op.*(?:\n.*%.*|\n share.*)+", done.stdout, re.M)
+    return table[0] if table else (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
+
+
 def torch_step(length, compiled):
     import torch
     import torch.nn.functional as F
@@ -194,6 +203,8 @@ def main():
                       flush=True)
     epilogues(programs, text)
     experts(programs, text)
+    for folder in sorted(glob.glob(f"{programs}/step*.single")):
+        print(f"\n{os.path.basename(folder)}: {by_op(folder, text)}", flush=True)
 
 
 if __name__ == "__main__":
