@@ -114,6 +114,13 @@ def check_ops(tally, compiler, folder, text):
     row = " ".join(map(str, [first["kernel"], first["type"], *first["dims"], *first["flags"]]))
     tally.check(re.search(rf"share  calls/step   us/call  op\n +[\d.]+% +[\d.]+ +[\d.]+  {re.escape(row)}\n", said),
                 f"{path}: the longest op is printed first, {row}")
+    stats = json.loads(harness.call([compiler, harness.TRAIN, *defines, "--cluster=cpu", "--emit=stats"]).stdout)
+    named = lambda op: (op["kernel"], op["type"], *op["dims"], *op["flags"])
+    others = ("adamw", "sum_squares", "attention_delta")  # that the lowering puts together, or marks
+    planned, ran = ({named(op): op["count"] / steps for op in told if not op["kernel"].startswith(others)}
+                    for told, steps in ((stats["ops"], 1), (profile["ops"], profile["steps"])))
+    tally.check(planned == ran and len(ran) > 20, f"{path}: {len(ran)} kinds of op are as --emit=stats counts them, "
+                f"apart: {set(planned.items()) ^ set(ran.items())}")
     with open(path + ".trace") as file:
         kinds = {event.get("cat") for event in json.load(file)["traceEvents"]}
     tally.check("F" in kinds and not kinds & set(counted), f"{path}: a trace has no ops, but {kinds}")
