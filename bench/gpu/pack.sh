@@ -13,7 +13,7 @@ folder=$(realpath "$folder")
 
 for file in /usr/share/common-licenses/*; do [ -L "$file" ] || cat "$file"; done > "$folder/text.txt"
 
-# One folder of objects a program: rank<k>.o and table.o. Beside those that are timed alone lies what an H100 would take.
+# One folder of objects a program: rank<k>.o and table.o. Beside those timed alone lies what an H100 would take.
 pack() { # NAME -D..
   local name=$1 && shift
   "$build/bin/pp-compile" "$root/examples/train.pipe" --target=cuda --emit=obj -o "$folder/programs/$name" "$@"
