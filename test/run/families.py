@@ -216,6 +216,10 @@ VARIANTS = {
     "arcee": llama_like("arcee", 20, 2, 1, 33, head_dim=6),
     "arcee_biases": llama_like("arcee", 24, 4, 2, 21, attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
                                pad_token_id=101),
+    # Norms in front of the last linear of each half.
+    "bitnet": llama_like("bitnet", 20, 2, 1, 33, rope_theta=300.0),
+    "bitnet_biases": llama_like("bitnet", 24, 4, 2, 21, attention_bias=True, tie_word_embeddings=True, pad_token_id=101,
+                                rms_norm_eps=1e-4, hidden_act="silu"),
     "apertus": llama_like("apertus", 20, 2, 1, 33, pad_token_id=101, **stretched(
         "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)),
     "nanochat": llama_like("nanochat", 20, 2, 1, 33, final_logit_softcapping=2.0, pad_token_id=101),
@@ -294,6 +298,18 @@ VARIANTS = {
     "gpt_oss_plain": llama_like("gpt_oss", 24, 4, 2, 21, head_dim=10, num_local_experts=4, num_experts_per_tok=1,
                                 sliding_window=3, attention_bias=False, tie_word_embeddings=True, layer_types=[
                                     "full_attention", "sliding_attention"] * 2, **stretched("default")),
+    # Values narrower or wider than keys; layers with a window have sinks and twice the heads of keys.
+    "mimo_v2_flash": llama_like("mimo_v2_flash", 20, 4, 1, 33, head_dim=10, v_head_dim=7, sliding_window=5,
+                                moe_intermediate_size=9, n_routed_experts=6, num_experts_per_tok=3, n_group=3,
+                                topk_group=2, routed_scaling_factor=2.5, pad_token_id=101, attention_value_scale=0.6),
+    "mimo_v2_flash_wide": llama_like("mimo_v2_flash", 24, 4, 2, 21, head_dim=6, v_head_dim=8, attention_bias=True,
+                                     layer_types=["sliding_attention", "full_attention"] * 2, sliding_window=7,
+                                     mlp_layer_types=["sparse", "sparse", "dense", "sparse"], moe_intermediate_size=11,
+                                     n_routed_experts=5, num_experts_per_tok=2, norm_topk_prob=False,
+                                     attention_value_scale=None, tie_word_embeddings=True, rope_parameters={
+                                         f"{kind}_attention": dict(rope_type="default", rope_theta=theta,
+                                                                   partial_rotary_factor=share)
+                                         for kind, theta, share in (("full", 300.0, 0.4), ("sliding", 70.0, 0.7))}),
     # What experts read is scaled; one layer does not turn, and rows are as long as a chunk.
     "llama4_text": llama_like("llama4_text", 20, 2, 1, 13, head_dim=8, intermediate_size_mlp=33, num_local_experts=5,
                               num_experts_per_tok=2, interleave_moe_layer_step=2, attention_chunk_size=SEQUENCE,

@@ -67,6 +67,8 @@ def in_files(model, name):
     if model.config.model_type == "olmo_hybrid":
         name = name.replace("input_layernorm", "attention_layer_norm")
         name = name.replace("post_attention_layernorm", "feedforward_layer_norm")
+    if model.config.model_type == "mimo_v2_flash":
+        name = name.replace("self_attn.sinks", "self_attn.attention_sink_bias")
     for memory, file in STACKED.items() if model.config.model_type.startswith("granitemoe") else ():
         name = name.replace(memory, file)
     name = name.replace(".gate.moe_statics.", ".moe_statics.")

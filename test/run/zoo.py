@@ -81,6 +81,14 @@ SECOND = {
     "zamba2": dict(num_key_value_heads=2, layers_block_type=["hybrid", "linear_attention", "hybrid", "hybrid"],
                    use_shared_attention_adapter=False, use_mem_rope=True, add_bias_linear=True, time_step_min=0.4,
                    mamba_ngroups=2, pad_token_id=101),
+    "bitnet": dict(attention_bias=True, tie_word_embeddings=True),
+    "mimo_v2_flash": dict(v_head_dim=17, attention_bias=True, attention_value_scale=None, routed_scaling_factor=2.5,
+                          layer_types=["sliding_attention", "full_attention"] * 2, norm_topk_prob=False,
+                          mlp_layer_types=["sparse", "dense", "sparse", "sparse"], n_group=3, topk_group=2,
+                          num_key_value_heads=1, tie_word_embeddings=True,
+                          rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=300.0),
+                                               sliding_attention=dict(rope_type="default", rope_theta=70.0,
+                                                                      partial_rotary_factor=0.7))),
     "granitemoe": dict(attention_bias=True, tie_word_embeddings=True),
     "granitemoeshared": dict(residual_multiplier=0.22, attention_multiplier=0.1, logits_scaling=8.0),
 }
@@ -154,6 +162,13 @@ def families(s):
         "llama4_text": ("llama4_text", like_llama(
             **wide, intermediate_size_mlp=s.ffn, num_local_experts=4, num_experts_per_tok=1,
             interleave_moe_layer_step=2, attention_chunk_size=64, no_rope_layers=[1, 1, 1, 0])),
+        "llama4": ("llama4", dict(
+            text_config=dict(model_type="llama4_text", **like_llama(
+                **wide, intermediate_size_mlp=s.ffn, num_local_experts=4, num_experts_per_tok=1,
+                interleave_moe_layer_step=2, attention_chunk_size=64, no_rope_layers=[1, 1, 1, 0])),
+            vision_config=dict(hidden_size=16, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+                               image_size=28, patch_size=14, vision_output_dim=16, projector_input_dim=16,
+                               projector_output_dim=16))),
         "mistral": ("mistral", like_llama(**window)),
         "ministral": ("ministral", like_llama(**wide, **window)),
         "ministral3": ("ministral3", like_llama(**wide)),
@@ -243,7 +258,7 @@ def families(s):
         "glm_moe_dsa": ("glm_moe_dsa", like_llama(**deepseek, **first, **indexed)),
         "minimax": ("minimax", like_llama(**wide, **local, block_size=8, **turns("linear", "full", "linear", "full"))),
         "minimax_m2": ("minimax_m2", like_llama(**wide, **local, rotary_dim=4)),
-        "mimo_v2_flash": ("mimo_v2_flash", like_llama(**wide, **routed, **small)),
+        "mimo_v2_flash": ("mimo_v2_flash", like_llama(**wide, **routed, **small, **window, v_head_dim=s.head - 3)),
         "exaone4": ("exaone4", like_llama(**window, sliding_window_pattern=4)),
         "smollm3": ("smollm3", like_llama()),
         "seed_oss": ("seed_oss", like_llama(**wide, attention_dropout=0.0, residual_dropout=0.0)),
