@@ -19,7 +19,7 @@ RATES = dict(lr=1e-3, beta1=0.9, beta2=0.999, epsilon=1e-6, weight_decay=0, clip
 POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 TEXT = b"Pack my box with five dozen liquor jugs; the quick brown fox jumps over the lazy dog. "
 CHOICE = re.compile("correction_bias|expert_bias")  # what a router adds before it chooses; torch has no gradient of it
-IMAGES = re.compile(r"(^|\.)(vision_tower|vision_model|multi_modal_projector|visual)\.")  # of which text has no gradient
+IMAGES = re.compile(r"(^|\.)(vision_\w+|multi_modal_projector|visual)\.")  # of which text has no gradient
 NO_GRADIENT = 12345.678  # stands in files where transformers has no gradient: buffers, and what reads images
 RIGHT, WRONG, REFUSED = 0, 1, 2
 TYPES = {}  # of tensors in files; filled in before f32 becomes f64
