@@ -18,6 +18,11 @@ INFER(RopeOp) {
   if (auto table = a.getTable(); table && (table->size() < 2 || static_cast<int64_t>(table->size()) > 1 + width / 2))
     return emitOptionalError(loc, "`rope` expects a table of a factor and a frequency for each pair that turns, so of ",
                              "length 2 to ", 1 + width / 2, " for heads of width ", width, ", got ", table->size());
+  if (auto growth = a.getGrowth();
+      growth && (growth->size() != 3 || !((*growth)[1] > 0) || !((*growth)[2] >= 0) || width % 2 || !a.getTable() ||
+                 static_cast<int64_t>(a.getTable()->size()) != 1 + width / 2))
+    return emitOptionalError(loc, "`rope` expects a growth of three numbers, of which the second is above 0 and the ",
+                             "third at least 0, beside a table for all ", width / 2, " pairs of a head");
   if (const int64_t passing = a.getPassing(), heads = a.getHeads(); passing < 0 || passing >= heads)
     return emitOptionalError(loc, "`rope` expects fewer heads that pass than the ", heads, " of a row, got ", passing);
   if (a.getPassing() > 0 && a.getZigzag() > 0)
@@ -37,8 +42,11 @@ Dims RopeOp::dims() {
 }
 SmallVector<Varying> RopeOp::varying() { return TwoRuns(*this, getX()).varying(4, 5); }
 SmallVector<double> RopeOp::params() {
-  if (std::optional<ArrayRef<double>> table = getTable())
-    return llvm::to_vector(*table);
+  if (std::optional<ArrayRef<double>> table = getTable()) {
+    SmallVector<double> params = llvm::to_vector(*table);
+    params.append(llvm::to_vector(getGrowth().value_or(ArrayRef<double>())));
+    return params;
+  }
   return {getTheta().convertToDouble()};
 }
 double RopeOp::flops() {

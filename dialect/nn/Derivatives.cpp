@@ -120,8 +120,8 @@ LogicalResult RopeOp::differentiate(Gradients &gradients) {
     return success();
   gradients.add(getLoc(), getX(),
                 gradients.builder.create<RopeOp>(getLoc(), dy, getStarts(), getHeads(), getTheta(), getStyle(),
-                                                 getOffset(), !getInverse(), getTableAttr(), getZigzag(),
-                                                 getPassing()));
+                                                 getOffset(), !getInverse(), getTableAttr(), getZigzag(), getPassing(),
+                                                 getGrowthAttr()));
   return success();
 }
 

@@ -20,20 +20,20 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
   let summary = "which experts take each token, with which weight, and where its rows are among all";
   let signature = "experts(x, wr, w_gate, w_up, w_down[, bias], top = .., renormalise = false, scale = 1.0, "
                   "balance = 0.0, over = \"sequence\", z = 0.0, score = \"softmax\", groups = 1, top_groups = 1, "
-                  "rate = 0.0, capacity = 0.0, group_by = \"pair\", least = 0.0, router_bias = .., "
+                  "rate = 0.0, capacity = 0.0, group_by = \"pair\", least = 0.0, added = 0.0, router_bias = .., "
                   "gate_up_bias = .., down_bias = .., on_input = false, activation = \"silu\", limit = 0.0, "
                   "alpha = 1.0, plus = 0.0)";
   let formula = "y = sum over the top experts e, those of largest p, of w_e (swiglu(x w_gate_e, x w_up_e)) w_down_e, "
                 "p = softmax(x wr), w = scale p or, with renormalise, scale p / (sum of the chosen p)";
   let note = "a mixture of experts; wr is [in, experts], the others [experts, in, out]; w_gate and w_up may be one, "
-             "whose columns are those of w_gate, then those of w_up; `balance` and `z` add two "
-             "losses to what is trained, balance experts / top sum over e of (share of choices) (mean of p), over each "
-             "sequence or \"microbatch\", and z mean(log(sum(e^logits))^2), each a mean over a step's tokens; with "
-             "`score` \"sigmoid\" p is that of each logit; experts are chosen by p + bias, among the `top_groups` of "
-             "`groups` runs of experts whose two largest are together the largest, or with `group_by` \"largest\" "
-             "whose largest is; a sum of p is at least `least`; after each step `bias` grows by `rate` for an expert "
-             "with fewer choices than the mean, and falls for one with more; with `capacity` "
-             "f devices with experts of their own take f times the mean of choices at most, and drop the rest; "
+             "whose columns are those of w_gate, then those of w_up; `balance` and `z` add two losses to what is "
+             "trained, balance experts / top sum over e of (share of choices) (mean of p), over each sequence or "
+             "\"microbatch\", and z mean(log(sum(e^logits))^2), each a mean over a step's tokens; with `score` "
+             "\"sigmoid\" p is that of each logit; experts are chosen by p + bias, among the `top_groups` of `groups` "
+             "runs of experts whose two largest are together the largest, or with `group_by` \"largest\" whose "
+             "largest is; a sum of p is at least `least`, and `added` is added to it; after each step `bias` grows by "
+             "`rate` for an expert with fewer choices than the mean, and falls for one with more; with `capacity` f "
+             "devices with experts of their own take f times the mean of choices at most, and drop the rest; "
              "`router_bias` [experts] is added to x wr, `down_bias` [experts, in] to what w_e multiplies, and "
              "`gate_up_bias` [experts, 2 out] to x times the one weight for gate and up; with `on_input` w_e "
              "multiplies x, not the output of the expert; `activation` to `plus`: of the gated unit, as `glu` has "
@@ -41,16 +41,17 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
   let description = [{
     p is the softmax of the logits, or with `score = "sigmoid"` the sigmoid of each, whose lse is 0. `sel` are the `top`
     experts of largest p, of equal ones the lower first; `w` are their p, divided by their sum with `renormalise`, times
-    `scale`; a sum below `least` counts as that. `bias` is added to p where experts are chosen, and nowhere else. With
-    `groups` above 1, only experts in the `top_groups` runs of experts with the largest sums of their two largest, or
-    with `group_by = "largest"` with the largest p + bias, are chosen. The rows of all choices are
-    ordered by expert, then by token: choice j of a token has row `places`, and the expert e has the `counts[e]` rows
-    behind those of the experts before it. `lse` is the log of the sum of e^logits. `balance`, `over` and `z` say which
-    losses the derivative adds. With `shared`, a group of tokens of the balance is spread over the devices along these
-    axes, and the derivative adds up how often they chose each expert. With `sections` the experts are in as many equal
-    runs, the rows of a run are a section, and `counts` are [sections, experts of a section]. A section takes choices
-    until it is full, first choices of all tokens first; a choice that is dropped has no row, so `places` is -1. What it
-    chose is never computed again: if a tie were broken in another way, the function would be another one.
+    `scale`; a sum below `least` counts as that, and `added` is added to it. `bias` is added to p where experts are
+    chosen, and nowhere else. With `groups` above 1, only experts in the `top_groups` runs of experts with the largest
+    sums of their two largest, or with `group_by = "largest"` with the largest p + bias, are chosen. The rows of all
+    choices are ordered by expert, then by token: choice j of a token has row `places`, and the expert e has the
+    `counts[e]` rows behind those of the experts before it. `lse` is the log of the sum of e^logits. `balance`, `over`
+    and `z` say which losses the derivative adds. With `shared`, a group of tokens of the balance is spread over the
+    devices along these axes, and the derivative adds up how often they chose each expert. With `sections` the experts
+    are in as many equal runs, the rows of a run are a section, and `counts` are [sections, experts of a section]. A
+    section takes choices until it is full, first choices of all tokens first; a choice that is dropped has no row, so
+    `places` is -1. What it chose is never computed again: if a tie were broken in another way, the function would be
+    another one.
 
     `rows` [b, l] is negative where a row holds no token. Such a row chooses nothing and counts nowhere: `sel` and
     `places` are -1, and w, p and lse are 0. The room that `capacity` gives is that of the tokens which are there.
@@ -60,7 +61,8 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
                        DefaultValuedStrAttr<StrAttr, "sequence">:$over, Nn_Number:$z,
                        DefaultValuedStrAttr<StrAttr, "softmax">:$score, Nn_Once:$groups, Nn_Once:$top_groups,
                        OptionalAttr<Nn_AxesAttr>:$shared, OptionalAttr<Nn_SectionsAttr>:$sections,
-                       Nn_Number:$capacity, DefaultValuedStrAttr<StrAttr, "pair">:$group_by, Nn_Number:$least);
+                       Nn_Number:$capacity, DefaultValuedStrAttr<StrAttr, "pair">:$group_by, Nn_Number:$least,
+                       Nn_Number:$added);
   let results = (outs Nn_Tensor:$w, Nn_Integers:$sel, Nn_Tensor:$p, Nn_Tensor:$lse, Nn_Integers:$places,
                       Nn_Integers:$counts);
   let assemblyFormat = "$logits (`bias` $bias^)? (`rows` $rows^)? attr-dict `:` functional-type(operands, results)";
@@ -109,7 +111,7 @@ def RouteBwdOp : Nn_KernelOp<"route_bwd", ["params", "flags", "pointers"], [
   }];
   let arguments = (ins Nn_Tensor:$dw, Nn_Tensor:$w, Nn_Integers:$sel, Nn_Tensor:$p, Optional<Nn_Tensor>:$lse,
                        Optional<Nn_Tensor>:$often, Nn_Flag:$renormalise, Nn_One:$scale, Nn_Number:$balance,
-                       I64Attr:$group, Nn_Number:$z, Nn_Flag:$sigmoid, Nn_Number:$least);
+                       I64Attr:$group, Nn_Number:$z, Nn_Flag:$sigmoid, Nn_Number:$least, Nn_Number:$added);
   let results = (outs Nn_Tensor:$dlogits);
   let assemblyFormat = "$dw `,` $w `,` $sel `,` $p (`lse` $lse^)? (`often` $often^)? attr-dict `:` "
                        "functional-type(operands, results)";

@@ -102,6 +102,9 @@ template <typename Adaptor> static LogicalResult checkScores(std::optional<Locat
                              a.getZ().convertToDouble(), " with \"sigmoid\"");
   if (a.getGroupBy() != "pair" && a.getGroupBy() != "largest")
     return emitOptionalError(loc, "`group_by` is \"pair\" or \"largest\", got \"", a.getGroupBy(), "\"");
+  if (!a.getAdded().isZero() && !a.getRenormalise())
+    return emitOptionalError(loc, "`added` is of the sum by which `renormalise = true` divides, got ",
+                             a.getAdded().convertToDouble(), " without it");
   if (!a.getLeast().isZero() && !a.getRenormalise())
     return emitOptionalError(loc, "`least` is of the sum by which `renormalise = true` divides, got ",
                              a.getLeast().convertToDouble(), " without it");
@@ -182,11 +185,13 @@ SmallVector<double> RouteOp::params() {
   double reported = getShared() ? 0 : getBalance().convertToDouble();    // else by the derivative, which has all counts
   double capacity = getSections() ? getCapacity().convertToDouble() : 0; // one device has room for all
   SmallVector<double> params = {getScale().convertToDouble(), reported, getZ().convertToDouble(), capacity};
-  double least = getLeast().convertToDouble();
-  if (getGroups() != 1 || least != 0)
+  double least = getLeast().convertToDouble(), added = getAdded().convertToDouble();
+  if (getGroups() != 1 || least != 0 || added != 0)
     params.append({static_cast<double>(getGroups()), static_cast<double>(getTopGroups())});
-  if (least != 0)
+  if (least != 0 || added != 0)
     params.push_back(least);
+  if (added != 0)
+    params.push_back(added);
   return params;
 }
 Flags RouteOp::flags() {
@@ -215,7 +220,7 @@ LogicalResult RouteOp::differentiate(Gradients &gradients) {
   }
   auto backward = gradients.builder.create<RouteBwdOp>(
       getLoc(), dw, getW(), getSel(), getP(), getZ().isZero() ? Value() : getLse(), often, getRenormalise(), getScale(),
-      getBalance(), group, getZ(), getScore() == "sigmoid", getLeast());
+      getBalance(), group, getZ(), getScore() == "sigmoid", getLeast(), getAdded());
   if (Value bias = getBias())
     gradients.set(bias, gradients.builder.create<ExpertLoadOp>(getLoc(), getCounts(), gradients.get(bias), getTop(),
                                                                tensorOf(getLogits()).getElementType()));
@@ -277,8 +282,10 @@ INFER(RouteBwdOp) {
 Dims RouteBwdOp::dims() { return {rowsOf(getP()), widthOf(getP()), widthOf(getW()), static_cast<int64_t>(getGroup())}; }
 SmallVector<double> RouteBwdOp::params() {
   SmallVector<double> params = {getScale().convertToDouble(), getBalance().convertToDouble(), getZ().convertToDouble()};
-  if (!getLeast().isZero())
+  if (!getLeast().isZero() || !getAdded().isZero())
     params.push_back(getLeast().convertToDouble());
+  if (!getAdded().isZero())
+    params.push_back(getAdded().convertToDouble());
   return params;
 }
 Flags RouteBwdOp::flags() { return flagsOf({{"renormalise", getRenormalise()}, {"sigmoid", getSigmoid()}}); }

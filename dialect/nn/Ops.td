@@ -305,23 +305,27 @@ def RopeOp : Nn_ForwardOp<"rope", ["params", "flags", "pointers", "varying"], [
   Nn_Factors<"x: b s (m d!), #starts: b s -> y: b s (m d!) ; counts linear", [
     Nn_When<"getPassing() > 0", "x: b s c!, #starts: b s -> y: b s c! ; counts linear">]>]> {
   let summary = "turns pairs of each head by an angle of the position; `inverse` turns back, the derivative";
-  let signature = "rope(x, heads = .., theta = 10000.0, style = \"half\", table = [])";
+  let signature = "rope(x, heads = .., theta = 10000.0, style = \"half\", table = [], growth = [])";
   let formula = "(y_j, y_k) = (x_j cos a - x_k sin a, x_k cos a + x_j sin a), a = t theta^(-2j/d), d = width / heads";
   let note = "each head turned, pair by pair, by angles of the position t; pairs are (j, j + d/2) for \"half\", "
              "(2j, 2j + 1) for \"pair\"; a `table` of rope_llama3(..) or the like replaces the frequencies of theta, "
-             "and one with fewer than d/2 of them turns the first columns of each head alone, as if it had no others";
+             "and one with fewer than d/2 of them turns the first columns of each head alone, as if it had no others; "
+             "`growth` [b, n, m], beside a table for all pairs, multiplies what is turned by "
+             "1 + b log(1 + floor((t + m) / n))";
   let description = [{
     `style` pairs (j, j + d/2) for "half", (2j, 2j + 1) for "pair". `table` holds the factor of cosines and sines and
     then the angle that each pair turns by from one position to the next; without it they are 1 and theta^(-2j/d). A
     table of n angles, n < d/2, turns the first 2n columns of each head, where pairs are (j, j + n) for "half"; the
-    others pass.
+    others pass. `growth` has b, n and m of the factor 1 + b log(1 + floor((t + m) / n)) of all columns, which then all
+    turn: queries whose scores grow behind the n positions of a model's first training.
     `starts` says where in the sequence each token's document begins, and positions count from there. The last `passing`
     heads of each row do not turn: those of v where q, k and v are one tensor.
   }];
   let arguments = (ins Nn_Tensor:$x, Optional<Nn_Integers>:$starts, I64Attr:$heads,
                        DefaultValuedAttr<F64Attr, "10000.0">:$theta,
                        DefaultValuedStrAttr<StrAttr, "half">:$style, Nn_Offset:$offset, Nn_Flag:$inverse,
-                       OptionalAttr<DenseF64ArrayAttr>:$table, Nn_Zigzag:$zigzag, Nn_Offset:$passing);
+                       OptionalAttr<DenseF64ArrayAttr>:$table, Nn_Zigzag:$zigzag, Nn_Offset:$passing,
+                       OptionalAttr<DenseF64ArrayAttr>:$growth);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x (`from` $starts^)? attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;

@@ -406,10 +406,12 @@ private:
         defaults.base = *value->asString();
       else if (label.text == "needed" && value->asBool())
         defaults.isNeeded = *value->asBool();
+      else if (label.text == "grows" && value->asBool())
+        defaults.grows = *value->asBool();
       else
         return fail(operand->at, "`rope_table` takes the width of a head, numbers for `theta`, `partial` and "
                                  "`original`, a type for `yarn`, layers for `kind`, a field for `base`, and true or "
-                                 "false for `needed`");
+                                 "false for `needed` and `grows`");
     }
     append_range(known, kRopeFields);
     known.push_back(defaults.base);
@@ -450,6 +452,8 @@ private:
       } else if (argument->kind == Expr::Call && argument->name == "rope_temperature" && argument->operands.empty()) {
         if (FailureOr<double> factor = ropeTemperature(source, config); succeeded(factor))
           value = Value(*factor).text();
+      } else if (argument->kind == Expr::Call && argument->name == "rope_growth" && argument->operands.empty()) {
+        value = ropeGrowth(source, config);
       } else if (argument->kind == Expr::Call && argument->name == "rope_turns" && argument->operands.empty()) {
         value = std::string(hasRope() ? "1" : "0");
       } else if (FailureOr<Value> evaluated = evaluate(argument, scope); succeeded(evaluated)) {

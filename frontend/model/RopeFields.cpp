@@ -64,6 +64,18 @@ public:
     return grown * grown;
   }
 
+  /// The factor, the positions of the first training, and what is added to a position.
+  FailureOr<std::string> growth() {
+    if (failed(readGiven()))
+      return failure();
+    FailureOr<double> factor = number("llama_4_scaling_beta"), first = number("original_max_position_embeddings");
+    if (failed(factor) || failed(first))
+      return failure();
+    if (*first <= 0)
+      return refuse(givenAs, "`original_max_position_embeddings` of `" + givenAs + "` must be above 0");
+    return "[" + Value(*factor).text() + ", " + Value(*first).text() + ", 0]";
+  }
+
 private:
   static double grownBy(double by, double factor) { return factor <= 1 ? 1 : 0.1 * by * std::log(factor) + 1; }
   /// The object of this name; null where there is none or nothing in it.
@@ -153,6 +165,9 @@ private:
   LogicalResult only(std::initializer_list<StringRef> names) {
     for (const auto &[key, value] : given ? *given : json::Object()) {
       StringRef name = key;
+      if (defaults.grows &&
+          is_contained({"llama_4_scaling_beta", "max_position_embeddings", "original_max_position_embeddings"}, name))
+        continue;
       if (!is_contained(names, name) &&
           !is_contained({"type", "rope_type", "rope_theta", "partial_rotary_factor"}, name) && !value.getAsNull())
         return refuse(givenAs, "`" + name + "` of `" + givenAs + "` is not known for this type of rotary positions");
@@ -265,6 +280,11 @@ private:
 FailureOr<std::string> pp::ropeCall(Source &source, const FolderConfig &config, const RopeDefaults &defaults,
                                     int64_t sequence) {
   return RopeFields(source, config, defaults).call(sequence);
+}
+
+FailureOr<std::string> pp::ropeGrowth(Source &source, const FolderConfig &config) {
+  RopeDefaults defaults;
+  return RopeFields(source, config, defaults).growth();
 }
 
 FailureOr<double> pp::ropeTemperature(Source &source, const FolderConfig &config) {

@@ -22,6 +22,7 @@ struct RopeDefaults {
   std::optional<double> partial;       ///< the share of a head that turns; none: heads turn as a whole
   std::optional<double> original;      ///< the sequence's length in training, whatever the dictionary says
   bool isNeeded = false;               ///< transformers has a dictionary of its own where the file has none
+  bool grows = false;                  ///< the dictionary says, too, how scores grow with positions
   llvm::StringRef yarn = "yarn";       ///< the type that `yarn` stands for
 };
 
@@ -31,6 +32,9 @@ mlir::FailureOr<std::string> ropeCall(Source &source, const FolderConfig &config
 
 /// What multiplies the scores of latent attention beside 1 / sqrt(d).
 mlir::FailureOr<double> ropeTemperature(Source &source, const FolderConfig &config);
+
+/// By what the scores of queries grow, `llama_4_scaling_beta`, as the growth of `rope`.
+mlir::FailureOr<std::string> ropeGrowth(Source &source, const FolderConfig &config);
 
 } // namespace pp
 

@@ -36,7 +36,7 @@ struct Made {
 static bool turnAlike(nn::RopeOp q, nn::RopeOp k, nn::AttentionOp attention) {
   auto angles = [](nn::RopeOp rope) {
     return std::tuple(rope.getStarts(), rope.getThetaAttr(), rope.getStyleAttr(), rope.getOffset(), rope.getTableAttr(),
-                      rope.getInverse(), rope.getZigzag(), rope.getPassing());
+                      rope.getInverse(), rope.getZigzag(), rope.getPassing(), rope.getGrowthAttr());
   };
   auto turns = [](nn::RopeOp rope, int64_t heads) { return static_cast<int64_t>(rope.getHeads()) == heads; };
   return q && k && angles(q) == angles(k) && turns(q, static_cast<int64_t>(attention.getHeads())) &&
@@ -71,7 +71,7 @@ static nn::RopeOp ropeOfAll(Made made, nn::AttentionOp attention) {
   return builder.create<nn::RopeOp>(q.getLoc(), made.split.getX(), q.getStarts(),
                                     static_cast<int64_t>(attention.getHeads()) + 2 * kvHeads, q.getTheta(),
                                     q.getStyle(), q.getOffset(), q.getInverse(), q.getTableAttr(), q.getZigzag(),
-                                    /*passing=*/kvHeads);
+                                    /*passing=*/kvHeads, q.getGrowthAttr());
 }
 
 /// Whether a result of the op leaves the piece, or is a key or value that other slices read.

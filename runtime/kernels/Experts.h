@@ -227,7 +227,7 @@ template <class E> pp_status_t route(const PreparedOp &op, void *const *argument
     chooseLargest(scoresOf<E>(op, p + t * n, arguments[1] ? in<E>(arguments[1]) : nullptr, scores), n, sel + t * k, k);
     A factor = A(op.params[0]);
     if (op.has(Renormalise))
-      factor /= atLeast(sumOfChosen(p + t * n, sel + t * k, k), A(op.params[6]));
+      factor /= atLeast(sumOfChosen(p + t * n, sel + t * k, k), A(op.params[6])) + A(op.params[7]);
     for (int64_t j = 0; j < k; ++j)
       w[t * k + j] = factor * p[t * n + sel[t * k + j]];
     report.add(p + t * n, sel + t * k, lse[t]);
@@ -240,13 +240,13 @@ template <class E> pp_status_t route(const PreparedOp &op, void *const *argument
 /// dp of one token's chosen experts; that of the others is 0. A sum below `least` has no gradient.
 template <class A>
 void chosenSlopes(const A *dw, const A *w, const int32_t *sel, const A *p, A *dp, int64_t k, A scale, bool renormalises,
-                  A least) {
+                  A least, A added) {
   A dot = 0, sum = 1;
   if (renormalises) {
     sum = sumOfChosen(p, sel, k);
     for (int64_t j = 0; j < k && sum >= least; ++j)
       dot += dw[j] * w[j];
-    sum = atLeast(sum, least);
+    sum = atLeast(sum, least) + added;
   }
   for (int64_t j = 0; j < k; ++j)
     dp[sel[j]] += (scale * dw[j] - dot) / sum;
@@ -340,7 +340,8 @@ template <class E> pp_status_t route_bwd(const PreparedOp &op, void *const *argu
     }
     for (int64_t i = 0; i < n; ++i)
       dp[i] = op.has(Sigmoid) ? A(0) : balance * often[i];
-    chosenSlopes(dw + t * k, w + t * k, chosen, row, dp, k, scale, op.has(Renormalise), A(op.params[3]));
+    chosenSlopes(dw + t * k, w + t * k, chosen, row, dp, k, scale, op.has(Renormalise), A(op.params[3]),
+                 A(op.params[4]));
     if (op.has(Sigmoid)) {
       for (int64_t i = 0; i < n; ++i)
         pull[i] = balance * often[i];

@@ -28,9 +28,12 @@ struct RopeRows {
       : first(hasDocuments || second > 0 ? 0 : offset), count(second > 0 ? second + rows / 2 : offset + rows - first) {}
 };
 
+/// Whether three numbers stand behind the table of a rope, by which what it turns grows.
+constexpr bool growsRope(int64_t d, std::span<const double> params) { return int64_t(params.size()) > 1 + d / 2; }
+
 /// The pairs of a head of width d that rope turns.
 constexpr int64_t pairsOfRope(int64_t d, std::span<const double> params) {
-  return params.size() > 1 ? int64_t(params.size()) - 1 : d / 2;
+  return params.size() > 1 && !growsRope(d, params) ? int64_t(params.size()) - 1 : d / 2;
 }
 
 //===-- On a CPU: the same bounds for every CPU, so that plans depend on none -----------------------------------===//

@@ -194,7 +194,7 @@ bool takesParams(const OpSpec &spec, const KernelFacts &facts, Kernel kernel) {
   if (isAttention(kernel) && std::count(spec.flags.begin(), spec.flags.end(), "dropout"))
     return count == 6 || count == 7;
   if (kernel == Kernel::rope && spec.dims[3] > 0 && count > 1)
-    return count <= 1 + size_t(spec.dims[3]) / 2;
+    return count <= 1 + size_t(spec.dims[3]) / 2 || (count == 4 + size_t(spec.dims[3]) / 2 && spec.dims[3] % 2 == 0);
   return count >= least && count <= most && !(endsWithPair(kernel) && count == least + 1);
 }
 
@@ -259,11 +259,11 @@ std::string pp::readSpec(const OpSpec &given, PreparedOp &op, std::vector<Chunk>
   const size_t least = facts.params.least();
   if (!takesParams(spec, facts, *kernel))
     return "expected " + counted(least, "param") +
-           (*kernel == Kernel::rope           ? ", or a factor and a frequency for each pair that turns"
+           (*kernel == Kernel::rope ? ", or a factor, a frequency for each pair that turns, and three of a growth"
             : *kernel == Kernel::embedding_dw ? " or 1"
             : takesCap(*kernel)               ? ", or a cap behind"
             : isUpdate(*kernel)               ? ", or two of a group behind"
-            : *kernel == Kernel::route        ? ", or two of groups behind, and a least sum"
+            : *kernel == Kernel::route        ? ", or two of groups behind, a least sum, and what is added"
             : isAttention(*kernel)            ? " to 3, or 6 or 7 with the flag `dropout`"
                                               : "") +
            ", got " + std::to_string(spec.params.size());
@@ -302,6 +302,10 @@ std::array<double, 2> pp::ropeTurn(const std::vector<double> &params, int64_t d,
   bool isTable = params.size() > 1;
   double frequency = isTable ? params[1 + size_t(j)] : std::pow(params[0], -2.0 * double(j) / double(d));
   double angle = double(position) * frequency, factor = isTable ? params[0] : 1;
+  if (growsRope(d, params)) {
+    const double *growth = params.data() + 1 + d / 2;
+    factor *= 1 + growth[0] * std::log(1 + std::floor((double(position) + growth[2]) / growth[1]));
+  }
   return {factor * std::cos(angle), factor * std::sin(angle)};
 }
 

@@ -139,7 +139,7 @@ template <class E> struct Router {
   A *values; ///< of each token's groups of experts
   double *wholes;
   int64_t tokens, n, k, groups, best;
-  A scale, least;
+  A scale, least, added;
   bool renormalises, sigmoids, byLargest;
 };
 
@@ -261,7 +261,7 @@ template <class E> __global__ void __launch_bounds__(128) routeKernel(Router<E> 
   if (its.scores != its.p)
     fillScores(its, t);
   const A sum = choose(its, its.scores + t * its.n, t),
-          factor = its.renormalises ? its.scale / larger(sum, its.least) : its.scale;
+          factor = its.renormalises ? its.scale / (larger(sum, its.least) + its.added) : its.scale;
   for (int64_t j = t * its.k + laneNumber(); j < (t + 1) * its.k; j += 32)
     its.w[j] = factor * its.p[t * its.n + its.sel[j]];
 }
@@ -371,6 +371,7 @@ template <class E> pp_status_t route(const PreparedOp &op, void *const *a) {
                             int64_t(op.params[5]),
                             A(op.params[0]),
                             A(op.params[6]),
+                            A(op.params[7]),
                             op.has(Renormalise),
                             op.has(Sigmoid),
                             op.has(Largest)};
@@ -436,7 +437,7 @@ template <class A> struct RouteSlopes {
   double *shares; ///< of each token, of a balance that devices share; null: none
   const OptimizerScalars *scalars;
   int64_t tokens, n, k, group;
-  A scale, least;
+  A scale, least, added;
   double balance, z;
   bool renormalises, sigmoids;
 };
@@ -454,6 +455,7 @@ template <class A> PP_DEVICE void addChosen(const RouteSlopes<A> &its, int64_t t
     }
     if (sum < its.least)
       dot = 0, sum = its.least; // which has no gradient
+    sum += its.added;
   }
   for (int64_t j = laneNumber(); j < its.k; j += 32)
     dp[sel[j]] += (its.scale * dw[j] - dot) / sum;
@@ -532,6 +534,7 @@ template <class E> pp_status_t route_bwd(const PreparedOp &op, void *const *a) {
                                  op.dims[3],
                                  A(op.params[0]),
                                  A(op.params[3]),
+                                 A(op.params[4]),
                                  op.params[1] * double(op.dims[1]),
                                  op.params[2],
                                  op.has(Renormalise),

@@ -123,6 +123,16 @@ func.func @f(%x: tensor<2x4x6xf32>) {
 // -----
 
 func.func @f(%x: tensor<2x4x6xf32>) {
+  // expected-error@+2 {{`added` is of the sum by which `renormalise = true` divides, got 1.000000e-06 without it}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y:6 = nn.route %x {top = 3, added = 1.0e-6}
+      : (tensor<2x4x6xf32>) -> (tensor<2x4x3xf32>, tensor<2x4x3xi32>, tensor<2x4x6xf32>, tensor<2x4xf32>, tensor<2x4x3xi32>, tensor<6xi32>)
+  return
+}
+
+// -----
+
+func.func @f(%x: tensor<2x4x6xf32>) {
   // expected-error@+2 {{`least` is of the sum by which `renormalise = true` divides, got 1.000000e-12 without it}}
   // expected-error@+1 {{failed to infer returned types}}
   %y:6 = nn.route %x {top = 3, least = 1.0e-12}

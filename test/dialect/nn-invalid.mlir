@@ -1033,3 +1033,32 @@ func.func @scans_other_rows(%q: tensor<2x8x6xf32>, %v: tensor<2x9x12xf32>, %g: t
   %a = nn.scan %q, %q, %v, %g, %g {heads = 2 : i64} : (tensor<2x8x6xf32>, tensor<2x8x6xf32>, tensor<2x9x12xf32>, tensor<2x8x2xf32>, tensor<2x8x2xf32>) -> tensor<2x9x12xf32>
   return
 }
+
+// -----
+
+// Three numbers, of which the second divides positions.
+func.func @growth_of_two(%x: tensor<2x8x12xf32>) {
+  // expected-error@+2 {{`rope` expects a growth of three numbers, of which the second is above 0 and the third at least 0, beside a table for all 2 pairs of a head}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.rope %x {heads = 3 : i64, table = array<f64: 1.0, 0.5, 0.1>, growth = array<f64: 0.1, 4.0>} : (tensor<2x8x12xf32>) -> tensor<2x8x12xf32>
+  return
+}
+
+// -----
+
+func.func @growth_by_zero(%x: tensor<2x8x12xf32>) {
+  // expected-error@+2 {{`rope` expects a growth of three numbers}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.rope %x {heads = 3 : i64, table = array<f64: 1.0, 0.5, 0.1>, growth = array<f64: 0.1, 0.0, 0.0>} : (tensor<2x8x12xf32>) -> tensor<2x8x12xf32>
+  return
+}
+
+// -----
+
+// Columns that a table leaves alone would not grow.
+func.func @growth_of_some_columns(%x: tensor<2x8x12xf32>) {
+  // expected-error@+2 {{`rope` expects a growth of three numbers}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.rope %x {heads = 3 : i64, table = array<f64: 1.0, 0.5>, growth = array<f64: 0.1, 4.0, 0.0>} : (tensor<2x8x12xf32>) -> tensor<2x8x12xf32>
+  return
+}

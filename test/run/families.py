@@ -170,6 +170,11 @@ VARIANTS = {
     "deepseek_v3_half": latent_like("deepseek_v3", 24, 2, 21, None, 9, 5, 6, 11, **MIXED, n_group=1, topk_group=1,
                                     first_k_dense_replace=0, rope_interleave=False, attention_bias=True,
                                     tie_word_embeddings=True, pad_token_id=101, norm_topk_prob=False),
+    "youtu": latent_like("youtu", 20, 3, 33, 7, 5, 6, 4, 13, rope_theta=300.0),
+    "youtu_plain": latent_like("youtu", 24, 3, 21, None, 8, 6, 4, 7, attention_bias=True, tie_word_embeddings=False,
+                               rope_interleave=False, pad_token_id=101),
+    "sarvam_mla": latent_like("sarvam_mla", 20, 3, 33, None, 5, 6, 4, 13, **MIXED, n_group=3, topk_group=2,
+                              pad_token_id=101),
     "glm4_moe_lite": latent_like("glm4_moe_lite", 20, 3, 33, 7, 5, 6, 4, 13, **MIXED),
     "deepseek_v2": latent_like("deepseek_v2", 24, 3, 21, None, 8, 6, 4, 7, **MIXED, first_k_dense_replace=2,
                                mlp_bias=True, routed_scaling_factor=1.5, rope_parameters=dict(
@@ -216,6 +221,28 @@ VARIANTS = {
     "arcee": llama_like("arcee", 20, 2, 1, 33, head_dim=6),
     "arcee_biases": llama_like("arcee", 24, 4, 2, 21, attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
                                pad_token_id=101),
+    # As llama or granite, nearly.
+    "internlm3": llama_like("internlm3", 20, 2, 1, 33, head_dim=8, attention_bias=True, mlp_bias=True, pad_token_id=101,
+                            rope_theta=300.0),
+    "iquestcoder": llama_like("iquestcoder", 24, 4, 2, 21, head_dim=None, tie_word_embeddings=True, rms_norm_eps=1e-4),
+    "jais2": llama_like("jais2", 20, 2, 1, 33, head_dim=8, pad_token_id=101, rope_theta=300.0),
+    "jais2_plain": llama_like("jais2", 24, 4, 2, 21, attention_bias=False, mlp_bias=False, hidden_act="silu",
+                              tie_word_embeddings=True, layer_norm_eps=1e-4),
+    "hyperclovax": llama_like("hyperclovax", 20, 2, 1, 33, head_dim=8, embedding_multiplier=3.0, pad_token_id=101,
+                              residual_multiplier=0.4, attention_multiplier=0.2, logits_scaling=1.5),
+    "hyperclovax_before": llama_like("hyperclovax", 24, 4, 2, 21, use_post_norm=False, attention_bias=True,
+                                     mlp_bias=True, tie_word_embeddings=True, logits_scaling=0.3),
+    # Queries that grow with each multiple of six and four positions.
+    "ministral3": llama_like("ministral3", 20, 2, 1, 33, head_dim=8, pad_token_id=101, **stretched(
+        "yarn", factor=4.0, original_max_position_embeddings=6, mscale=1.0, mscale_all_dim=1.0,
+        llama_4_scaling_beta=0.1)),
+    "ministral3_window": llama_like("ministral3", 24, 4, 2, 21, head_dim=10, sliding_window=7, tie_word_embeddings=True,
+                                    pad_token_id=None, **stretched("default", original_max_position_embeddings=4,
+                                                                   llama_4_scaling_beta=0.3)),
+    # Norms in front of the last linear of each half.
+    "bitnet": llama_like("bitnet", 20, 2, 1, 33, rope_theta=300.0),
+    "bitnet_biases": llama_like("bitnet", 24, 4, 2, 21, attention_bias=True, tie_word_embeddings=True, pad_token_id=101,
+                                rms_norm_eps=1e-4, hidden_act="silu"),
     "apertus": llama_like("apertus", 20, 2, 1, 33, pad_token_id=101, **stretched(
         "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)),
     "nanochat": llama_like("nanochat", 20, 2, 1, 33, final_logit_softcapping=2.0, pad_token_id=101),
@@ -294,10 +321,39 @@ VARIANTS = {
     "gpt_oss_plain": llama_like("gpt_oss", 24, 4, 2, 21, head_dim=10, num_local_experts=4, num_experts_per_tok=1,
                                 sliding_window=3, attention_bias=False, tie_word_embeddings=True, layer_types=[
                                     "full_attention", "sliding_attention"] * 2, **stretched("default")),
+    "exaone_moe": llama_like("exaone_moe", 20, 2, 1, 33, head_dim=8, moe_intermediate_size=9, num_experts=6,
+                             num_experts_per_tok=3, n_group=3, topk_group=2, sliding_window=5,
+                             sliding_window_pattern=3, pad_token_id=101, rope_theta=300.0),
+    "exaone_moe_whole": llama_like("exaone_moe", 24, 4, 2, 21, moe_intermediate_size=11, num_experts=5,
+                                   num_experts_per_tok=2, num_shared_experts=2, sliding_window=7,
+                                   layer_types=["full_attention", "sliding_attention"] * 2, norm_topk_prob=False,
+                                   pad_token_id=None,
+                                   mlp_layer_types=["sparse", "sparse", "dense", "sparse"], tie_word_embeddings=True),
+    "mellum": llama_like("mellum", 20, 2, 1, 33, head_dim=8, moe_intermediate_size=9, num_experts=6,
+                         num_experts_per_tok=3, sliding_window=5, attention_bias=True, pad_token_id=101,
+                         layer_types=["full_attention", "sliding_attention"] * 2),
+    "flint": llama_like("flint", 20, 2, 1, 33, head_dim=8, moe_intermediate_size=9, num_experts=6, sliding_window=5,
+                        num_experts_per_tok=3, shared_expert_intermediate_size=13, pad_token_id=101),
+    # Values narrower or wider than keys; layers with a window have sinks and twice the heads of keys.
+    "mimo_v2_flash": llama_like("mimo_v2_flash", 20, 4, 1, 33, head_dim=10, v_head_dim=7, sliding_window=5,
+                                moe_intermediate_size=9, n_routed_experts=6, num_experts_per_tok=3, n_group=3,
+                                topk_group=2, routed_scaling_factor=2.5, pad_token_id=101, attention_value_scale=0.6),
+    "mimo_v2_flash_wide": llama_like("mimo_v2_flash", 24, 4, 2, 21, head_dim=6, v_head_dim=8, attention_bias=True,
+                                     layer_types=["sliding_attention", "full_attention"] * 2, sliding_window=7,
+                                     mlp_layer_types=["sparse", "sparse", "dense", "sparse"], moe_intermediate_size=11,
+                                     n_routed_experts=5, num_experts_per_tok=2, norm_topk_prob=False,
+                                     attention_value_scale=None, tie_word_embeddings=True, rope_parameters={
+                                         f"{kind}_attention": dict(rope_type="default", rope_theta=theta,
+                                                                   partial_rotary_factor=share)
+                                         for kind, theta, share in (("full", 300.0, 0.4), ("sliding", 70.0, 0.7))}),
     # What experts read is scaled; one layer does not turn, and rows are as long as a chunk.
     "llama4_text": llama_like("llama4_text", 20, 2, 1, 13, head_dim=8, intermediate_size_mlp=33, num_local_experts=5,
                               num_experts_per_tok=2, interleave_moe_layer_step=2, attention_chunk_size=SEQUENCE,
                               pad_token_id=101, rope_theta=300.0),
+    # Queries of layers that do not turn grow.
+    "llama4_text_grown": llama_like("llama4_text", 24, 4, 2, 21, head_dim=6, intermediate_size_mlp=33,
+                                    num_local_experts=4, attention_chunk_size=None, floor_scale=5, attn_scale=0.3,
+                                    no_rope_layers=[0, 1, 0, 1], pad_token_id=None, tie_word_embeddings=True),
     # Both halves read one norm.
     "phi": llama_like("phi", 24, 3, 1, 33, pad_token_id=101, rope_theta=300.0),
     "phi_norms": llama_like("phi", 20, 2, 1, 21, qk_layernorm=True, hidden_act="gelu", tie_word_embeddings=True,
@@ -388,6 +444,20 @@ VARIANTS = {
     "lfm2": llama_like("lfm2", 20, 2, 1, 50, full_attn_idxs=[1, 3], block_multiple_of=7, conv_L_cache=4),
     "lfm2_biases": llama_like("lfm2", 24, 4, 2, 21, block_auto_adjust_ff_dim=False, conv_bias=True, pad_token_id=101,
                               layer_types=["conv", "full_attention", "conv", "conv"], tie_word_embeddings=False),
+    "lfm2_moe": llama_like("lfm2_moe", 20, 2, 1, 33, layer_types=["conv", "full_attention"] * 2, num_dense_layers=1,
+                           moe_intermediate_size=9, num_experts=6, num_experts_per_tok=3, routed_scaling_factor=2.5,
+                           conv_L_cache=4, pad_token_id=101),
+    "lfm2_moe_plain": llama_like("lfm2_moe", 24, 4, 2, 21, layer_types=["full_attention", "conv", "conv", "conv"],
+                                 num_dense_layers=0, moe_intermediate_size=11, num_experts=5, num_experts_per_tok=2,
+                                 use_expert_bias=False, conv_bias=True, tie_word_embeddings=False),
+    # Linear attention whose decays are constants, in blocks that are shorter than a row.
+    "minimax": llama_like("minimax", 20, 2, 1, 13, num_local_experts=5, num_experts_per_tok=2, block_size=7,
+                          linear_attn_alpha_factor=1.5, linear_attn_beta_factor=0.7, full_attn_alpha_factor=1.3,
+                          full_attn_beta_factor=0.8, mlp_alpha_factor=0.9, mlp_beta_factor=1.2, rope_theta=300.0),
+    "minimax_heads": llama_like("minimax", 24, 3, 3, 11, head_dim=6, num_local_experts=4, num_experts_per_tok=3,
+                                layer_types=["linear_attention", "linear_attention", "full_attention",
+                                             "linear_attention"], sliding_window=5, tie_word_embeddings=True,
+                                pad_token_id=101, rms_norm_eps=1e-4),
     "gpt_bigcode": BIGCODE,
     "gpt_bigcode_heads": BIGCODE | dict(multi_query=False, n_inner=33, activation_function="gelu",
                                         scale_attn_weights=False, tie_word_embeddings=False, layer_norm_epsilon=1e-4),
@@ -428,8 +498,9 @@ def has_head_bias(variant):
 
 
 def is_scan(variant):
-    return VARIANTS[variant]["model_type"].startswith(("qwen3_next", "qwen3_5", "mamba2", "bamba", "granitemoehybrid",
-                                                       "falcon_h1", "lfm2", "zamba2", "olmo_hybrid", "nemotron_h"))
+    kind = VARIANTS[variant]["model_type"]
+    return kind == "minimax" or kind.startswith(("qwen3_next", "qwen3_5", "mamba2", "bamba", "granitemoehybrid",
+                                                 "falcon_h1", "lfm2", "zamba2", "olmo_hybrid", "nemotron_h"))
 
 
 class Judge:

@@ -28,9 +28,10 @@ def experts_of(model):
     names = MIXTRALS.get(model.config.model_type, ("mlp", "gate_proj", "up_proj", "down_proj"))
     apart = {}
     for layer, block in enumerate(model.model.layers):
-        if not hasattr(block.mlp, "experts"):
+        mlp = block.feed_forward if names[0] == "feed_forward" else block.mlp
+        if not hasattr(mlp, "experts"):
             continue
-        experts, prefix = block.mlp.experts, f"model.layers.{layer}.{names[0]}"
+        experts, prefix = mlp.experts, f"model.layers.{layer}.{names[0]}"
         width = experts.gate_up_proj.shape[1] // 2
         for number in range(len(experts.gate_up_proj)):
             name = f"{prefix}.experts.{number}."
@@ -43,7 +44,8 @@ def experts_of(model):
 # What files call the tensors of all experts together, and the router.
 STACKED = {".experts.gate_up_proj": ".input_linear.weight", ".experts.down_proj": ".output_linear.weight",
            ".router.weight": ".router.layer.weight"}
-MIXTRALS = {family: ("block_sparse_moe", "w1", "w3", "w2") for family in ("mixtral", "minimax_m2")}
+MIXTRALS = {family: ("block_sparse_moe", "w1", "w3", "w2") for family in ("mixtral", "minimax", "minimax_m2")}
+MIXTRALS["lfm2_moe"] = ("feed_forward", "w1", "w3", "w2")
 
 
 def halves_of(model, named):
@@ -67,15 +69,22 @@ def in_files(model, name):
     if model.config.model_type == "olmo_hybrid":
         name = name.replace("input_layernorm", "attention_layer_norm")
         name = name.replace("post_attention_layernorm", "feedforward_layer_norm")
+    if model.config.model_type == "mimo_v2_flash":
+        name = name.replace("self_attn.sinks", "self_attn.attention_sink_bias")
+    if model.config.model_type == "flint":
+        name = name.replace("self_attn.sinks", "self_attn.softmax_offset")
+    if model.config.model_type == "exaone_moe":
+        name = name.replace("mlp.gate.e_score", "mlp.e_score")
     for memory, file in STACKED.items() if model.config.model_type.startswith("granitemoe") else ():
         name = name.replace(memory, file)
     name = name.replace(".gate.moe_statics.", ".moe_statics.")
-    return name.replace(".mlp.", ".block_sparse_moe.") if model.config.model_type in MIXTRALS else name
+    place = MIXTRALS.get(model.config.model_type, ("mlp",))[0]
+    return name.replace(".mlp.", f".{place}.")
 
 
 def is_bias(name):
     """Of what routers add to scores before they choose."""
-    return name.endswith(("e_score_correction_bias", "mlp.expert_bias"))
+    return name.endswith(("e_score_correction_bias", "mlp.expert_bias", "feed_forward.expert_bias"))
 
 
 def tensors(model):

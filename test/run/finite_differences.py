@@ -88,7 +88,7 @@ CASES = {
                               "model.qk_norm": "true", "model.scale": 2.5}),
     # Limits that some gates feel.
     "biased": ("mixture", {"model.experts": 5, "model.top": 3, "model.balance": 2, "model.z": 0.3,
-                           "model.biased": "true", "model.gate_limit": 0.5, "model.sinks": "true",
+                           "model.biased": "true", "model.gate_limit": 0.5, "model.sinks": "all",
                            "model.vocab": 256}),
     # A key that all heads share, and values narrower or wider than keys.
     "latent": ("latent", {"experts": 6, "top": 3, "balance": 2, "model.q_latent": 7, "model.latent": 5,

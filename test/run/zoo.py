@@ -29,10 +29,19 @@ def yarn(mscale, mscale_all_dim):
     return dict(rope_parameters=dict(rope_type="yarn", rope_theta=500.0, factor=4.0, mscale=mscale,
                                      mscale_all_dim=mscale_all_dim, original_max_position_embeddings=16))
 
+def growing(beta):
+    fields = yarn(1.0, 1.0)["rope_parameters"]
+    return dict(rope_parameters=fields | dict(llama_4_scaling_beta=beta, original_max_position_embeddings=6))
+
 
 # What the second size has beside other widths.
 SECOND = {
-    "llama4_text": dict(attention_chunk_size=None, num_experts_per_tok=2, use_qk_norm=False, attention_bias=True,
+    "ministral3": dict(sliding_window=5, tie_word_embeddings=True, rope_parameters=dict(
+        rope_type="default", rope_theta=500.0, llama_4_scaling_beta=0.3, original_max_position_embeddings=4)),
+    "lfm2_moe": dict(use_expert_bias=False, routed_scaling_factor=2.5, tie_word_embeddings=False, conv_bias=True,
+                     pad_token_id=101),
+    "llama4_text": dict(attention_chunk_size=None, floor_scale=5, attn_scale=0.3,
+                        num_experts_per_tok=2, use_qk_norm=False, attention_bias=True,
                         **LLAMA3),
     "llama": dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True, pad_token_id=101),
     "qwen2": dict(tie_word_embeddings=True),
@@ -81,6 +90,34 @@ SECOND = {
     "zamba2": dict(num_key_value_heads=2, layers_block_type=["hybrid", "linear_attention", "hybrid", "hybrid"],
                    use_shared_attention_adapter=False, use_mem_rope=True, add_bias_linear=True, time_step_min=0.4,
                    mamba_ngroups=2, pad_token_id=101),
+    "minimax": dict(block_size=5, sliding_window=7, tie_word_embeddings=True, linear_attn_alpha_factor=1.5,
+                    linear_attn_beta_factor=0.7, full_attn_alpha_factor=1.3, full_attn_beta_factor=0.8,
+                    mlp_alpha_factor=0.9, mlp_beta_factor=1.2, layer_types=None),
+    "internlm3": dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True, pad_token_id=101),
+    "iquestcoder": dict(attention_bias=True, pad_token_id=101, head_dim=None),
+    "jais2": dict(attention_bias=False, mlp_bias=False, hidden_act="gelu", tie_word_embeddings=True),
+    "hyperclovax": dict(use_post_norm=False, attention_bias=True, mlp_bias=True, attention_multiplier=None,
+                        tie_word_embeddings=True),
+    "youtu": dict(q_lora_rank=None, rope_interleave=False, attention_bias=True, v_head_dim=15,
+                  tie_word_embeddings=False, **yarn(0.6, 1.1)),
+    "sarvam_mla": dict(q_lora_rank=None, v_head_dim=10, norm_topk_prob=False, n_group=1, topk_group=1,
+                       tie_word_embeddings=True),
+    "exaone_moe": dict(sliding_window_pattern=2, first_k_dense_replace=0, num_shared_experts=2, n_group=3, topk_group=2,
+                       norm_topk_prob=False, tie_word_embeddings=True,
+                       mlp_layer_types=["sparse", "dense", "sparse", "sparse"]),
+    "mellum": dict(attention_bias=True, norm_topk_prob=False, mlp_layer_types=["sparse", "dense", "sparse", "sparse"],
+                   rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=300.0),
+                                        sliding_attention=dict(rope_type="default", rope_theta=70.0))),
+    "flint": dict(attention_bias=True, norm_topk_prob=False, mlp_only_layers=[3], tie_word_embeddings=True,
+                  layer_types=["sliding_attention", "full_attention"] * 2),
+    "bitnet": dict(attention_bias=True, tie_word_embeddings=True),
+    "mimo_v2_flash": dict(v_head_dim=17, attention_bias=True, attention_value_scale=None, routed_scaling_factor=2.5,
+                          layer_types=["sliding_attention", "full_attention"] * 2, norm_topk_prob=False,
+                          mlp_layer_types=["sparse", "dense", "sparse", "sparse"], n_group=3, topk_group=2,
+                          num_key_value_heads=1, tie_word_embeddings=True,
+                          rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=300.0),
+                                               sliding_attention=dict(rope_type="default", rope_theta=70.0,
+                                                                      partial_rotary_factor=0.7))),
     "granitemoe": dict(attention_bias=True, tie_word_embeddings=True),
     "granitemoeshared": dict(residual_multiplier=0.22, attention_multiplier=0.1, logits_scaling=8.0),
 }
@@ -154,9 +191,26 @@ def families(s):
         "llama4_text": ("llama4_text", like_llama(
             **wide, intermediate_size_mlp=s.ffn, num_local_experts=4, num_experts_per_tok=1,
             interleave_moe_layer_step=2, attention_chunk_size=64, no_rope_layers=[1, 1, 1, 0])),
+        "llama4": ("llama4", dict(
+            text_config=dict(model_type="llama4_text", **like_llama(
+                **wide, intermediate_size_mlp=s.ffn, num_local_experts=4, num_experts_per_tok=1,
+                interleave_moe_layer_step=2, attention_chunk_size=64, no_rope_layers=[1, 1, 1, 0])),
+            vision_config=dict(hidden_size=16, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+                               image_size=28, patch_size=14, vision_output_dim=16, projector_input_dim=16,
+                               projector_output_dim=16))),
         "mistral": ("mistral", like_llama(**window)),
         "ministral": ("ministral", like_llama(**wide, **window)),
-        "ministral3": ("ministral3", like_llama(**wide)),
+        "ministral3": ("ministral3", like_llama(**wide, **growing(0.1))),
+        "internlm3": ("internlm3", like_llama(**wide)),
+        "iquestcoder": ("iquestcoder", like_llama(**wide)),
+        "jais2": ("jais2", like_llama(**wide)),
+        "hyperclovax": ("hyperclovax", like_llama(**wide, **multipliers)),
+        "youtu": ("youtu", like_llama(**latent)),
+        "sarvam_mla": ("sarvam_mla", like_llama(**deepseek, **first)),
+        "exaone_moe": ("exaone_moe", like_llama(**wide, **small, **mixed, **window)),
+        "mellum": ("mellum", like_llama(**wide, **small, **mixed, **window,
+                                        **turns("sliding", "full", "sliding", "sliding"))),
+        "flint": ("flint", like_llama(**wide, **small, **shared, **mixed, **window)),
         "mixtral": ("mixtral", like_llama(**local)),
         "qwen2": ("qwen2", like_llama()),
         "qwen2_moe": ("qwen2_moe", like_llama(**small, **shared, **mixed)),
@@ -243,7 +297,7 @@ def families(s):
         "glm_moe_dsa": ("glm_moe_dsa", like_llama(**deepseek, **first, **indexed)),
         "minimax": ("minimax", like_llama(**wide, **local, block_size=8, **turns("linear", "full", "linear", "full"))),
         "minimax_m2": ("minimax_m2", like_llama(**wide, **local, rotary_dim=4)),
-        "mimo_v2_flash": ("mimo_v2_flash", like_llama(**wide, **routed, **small)),
+        "mimo_v2_flash": ("mimo_v2_flash", like_llama(**wide, **routed, **small, **window, v_head_dim=s.head - 3)),
         "exaone4": ("exaone4", like_llama(**window, sliding_window_pattern=4)),
         "smollm3": ("smollm3", like_llama()),
         "seed_oss": ("seed_oss", like_llama(**wide, attention_dropout=0.0, residual_dropout=0.0)),

@@ -26,7 +26,7 @@ struct RouterCase {
   double scale, balance, z;
   int64_t group, groups, best;
   bool hasBias, byLargest = false;
-  double least = 0;
+  double least = 0, added = 0;
 };
 
 const RouterCase routers[] = {
@@ -41,6 +41,8 @@ const RouterCase routers[] = {
     {12, 8, 2, true, false, 1, 0, 0, 12, 8, 3, true, true}, // groups of one expert
     {12, 8, 2, true, false, 2, 0.4, 0.05, 6, 1, 1, true, false, 0.3},
     {12, 8, 4, true, true, 1, 0, 0, 6, 2, 1, false, true, 2},
+    {12, 8, 3, true, true, 1.5, 0.7, 0, 6, 1, 1, true, false, 0, 0.25},
+    {12, 6, 2, true, false, 1, 0.4, 0.05, 6, 1, 1, false, false, 0.4, 0.2},
     // More experts than a warp has lanes, more choices than a block has threads.
     {60, 40, 5, true, false, 1.5, 0.4, 0.05, 20, 1, 1, true},
     {60, 40, 5, true, true, 1, 0.7, 0, 30, 5, 2, true},
@@ -111,7 +113,7 @@ Routed routed(const RouterCase &its, const Values &logits, const Values &bias, c
     for (int32_t e : sel)
       sum += p[e], ++made.counts[e];
     for (int32_t e : sel)
-      made.w.push_back(its.scale * p[e] / (its.renormalises ? std::max(sum, its.least) : 1));
+      made.w.push_back(its.scale * p[e] / (its.renormalises ? std::max(sum, its.least) + its.added : 1));
     made.p.insert(made.p.end(), p.begin(), p.end());
     made.lse.push_back(lse);
     made.sel.insert(made.sel.end(), sel.begin(), sel.end());
@@ -236,10 +238,12 @@ void checkRoute(Type type, const RouterCase &its, int64_t sections, bool full, i
   auto equal = [&](int64_t count) { return std::min(most, (count * its.top + sections - 1) / sections); };
   const int64_t room = full ? equal(its.tokens) : most;
   std::vector<double> params = {its.scale, its.balance, its.z, full ? 1.0 : 0.0};
-  if (its.groups > 1 || its.least > 0)
+  if (its.groups > 1 || its.least > 0 || its.added > 0)
     params.insert(params.end(), {double(its.groups), double(its.best)});
-  if (its.least > 0)
+  if (its.least > 0 || its.added > 0)
     params.push_back(its.least);
+  if (its.added > 0)
+    params.push_back(its.added);
   OneOp op("route", type, {its.tokens, its.experts, its.top, its.group, sections, room}, params, flagsOf(its, true));
   Values logits = random(its.tokens * its.experts, 1), bias(its.experts);
   for (double &value : logits)
@@ -309,8 +313,8 @@ TEST(KernelsExperts, BiasOf16Bits) {
 /// fixed. Rows without a token have no gradient.
 void checkRouteBackward(Type type, const RouterCase &its, int kind) {
   const double lossScale = 4, perToken = 0.125;
-  OneOp op("route_bwd", type, {its.tokens, its.experts, its.top, its.group}, {its.scale, its.balance, its.z, its.least},
-           flagsOf(its));
+  OneOp op("route_bwd", type, {its.tokens, its.experts, its.top, its.group},
+           {its.scale, its.balance, its.z, its.least, its.added}, flagsOf(its));
   op.rank.optimizer.lossScale = lossScale;
   op.rank.optimizer.perToken = perToken;
   Values logits = rounded(type, random(its.tokens * its.experts, 3)), bias(its.experts, 0.1);
@@ -717,7 +721,7 @@ TEST(KernelsExperts, Refusals) {
       refusal({"route", Type::F32, {4, 6, 2, 3, 1, 8}, {1, 0, 0, 0}, {}}).find("groups of 3 do not divide 4 tokens"),
       std::string::npos);
   EXPECT_NE(refusal({"route", Type::F32, {4, 6, 2, 4, 1, 8}, {1, 0, 0, 0, 3}, {}})
-                .find("expected 4 params, or two of groups behind, and a least sum"),
+                .find("expected 4 params, or two of groups behind, a least sum, and what is added"),
             std::string::npos);
   EXPECT_NE(
       refusal({"route", Type::F32, {4, 6, 2, 4, 4, 1}, {1, 0, 0, 0}, {}}).find("6 experts are not cut in 4 sections"),

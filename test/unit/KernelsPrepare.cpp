@@ -59,8 +59,9 @@ TEST(KernelsPrepare, NamesTheOpAndWhatIsWrong) {
             "op 1 `cross_entropy_dz`: columns 16 to 23 do not fit a vocabulary of 16");
   EXPECT_EQ(refusal({"embedding", Type::F32, {4, 8, 17, 0, 16}, {}, {}}),
             "op 1 `embedding`: rows 0 to 16 do not fit a vocabulary of 16");
-  EXPECT_EQ(refusal({"rope", Type::F32, {1, 8, 2, 8, 0}, {1, 1, 1, 1, 1, 1}, {}}),
-            "op 1 `rope`: expected 1 param, or a factor and a frequency for each pair that turns, got 6");
+  EXPECT_EQ(
+      refusal({"rope", Type::F32, {1, 8, 2, 8, 0}, {1, 1, 1, 1, 1, 1}, {}}),
+      "op 1 `rope`: expected 1 param, or a factor, a frequency for each pair that turns, and three of a growth, got 6");
   EXPECT_EQ(refusal({"embedding_dw", Type::F32, {4, 8, 8}, {1, 2}, {}}),
             "op 1 `embedding_dw`: expected 0 params or 1, got 2");
   EXPECT_EQ(refusal({"rope", Type::F32, {1, 8, 2, 7, 0}, {1e4}, {}}),

@@ -239,6 +239,37 @@ TEST(KernelsRows, Rope) {
         }
 }
 
+/// What is turned, and turned back, grows with the position: 1 + f log(1 + floor((t + m) / n)).
+TEST(KernelsRows, RopeThatGrows) {
+  for (Type type : allTypes)
+    for (double shift : {0.0, 1.0}) {
+      const int64_t batch = 2, s = 9, heads = 3, d = 4, offset = 7;
+      const Values table = {1.25, 0.5, 0.01, 0.3, 4, shift};
+      const Values x = rounded(type, random(size_t(batch * s * heads * d), 1));
+      Values plain(x.size()), expected(x.size());
+      std::vector<int64_t> dims = {batch, s, heads, d, offset};
+      Array turned(type, x.size()), y(type, x.size());
+      OneOp("rope", type, dims, {1.25, 0.5, 0.01}, {})(pp_rope, Array(type, x), nullptr, turned);
+      plain = turned.get();
+      for (size_t i = 0; i < x.size(); ++i) {
+        // Positions 7 to 15: 4 divides 8 and 12, from which on there is a step more.
+        const int64_t position = offset + int64_t(i) / (d * heads) % s + int64_t(shift);
+        const double steps = position < 8 ? 1 : position < 12 ? 2 : position < 16 ? 3 : 4;
+        expected[i] = plain[i] * (1 + 0.3 * std::log(1 + steps));
+      }
+      OneOp("rope", type, dims, table, {})(pp_rope, Array(type, x), nullptr, y);
+      expectNear(y.get(), expected, 2 * toleranceOf(type), "grown");
+      OneOp("rope", type, dims, {1.25, 0.5, 0.01}, {"inverse"})(pp_rope, Array(type, x), nullptr, turned);
+      plain = turned.get();
+      for (size_t i = 0; i < x.size(); ++i) {
+        const int64_t position = offset + int64_t(i) / (d * heads) % s + int64_t(shift);
+        expected[i] = plain[i] * (1 + 0.3 * std::log(1 + std::floor(double(position) / 4)));
+      }
+      OneOp("rope", type, dims, table, {"inverse"})(pp_rope, Array(type, x), nullptr, y);
+      expectNear(y.get(), expected, 2 * toleranceOf(type), "the derivative");
+    }
+}
+
 /// A table in place of theta: a factor of all that is turned, and an angle for each pair of its own.
 TEST(KernelsRows, RopeOfATable) {
   for (Type type : allTypes)

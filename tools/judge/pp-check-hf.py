@@ -19,7 +19,7 @@ RATES = dict(lr=1e-3, beta1=0.9, beta2=0.999, epsilon=1e-6, weight_decay=0, clip
 POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 TEXT = b"Pack my box with five dozen liquor jugs; the quick brown fox jumps over the lazy dog. "
 CHOICE = re.compile("correction_bias|expert_bias")  # what a router adds before it chooses; torch has no gradient of it
-IMAGES = re.compile(r"(^|\.)(vision_tower|multi_modal_projector|visual)\.")  # of which text has no gradient
+IMAGES = re.compile(r"(^|\.)(vision_\w+|multi_modal_projector|visual)\.")  # of which text has no gradient
 NO_GRADIENT = 12345.678  # stands in files where transformers has no gradient: buffers, and what reads images
 RIGHT, WRONG, REFUSED = 0, 1, 2
 TYPES = {}  # of tensors in files; filled in before f32 becomes f64
@@ -250,7 +250,9 @@ class Reference:
         if hasattr(self.model.config, "vision_config") and \
                 "token_type_ids" in inspect.signature(self.model.forward).parameters:
             given["token_type_ids"] = self.torch.zeros_like(read)  # none is of an image
-        logits = self.model(**given).logits
+        # Of Llama 4's wrapper transformers 5.24 runs no text without images; what it calls for the logits is this.
+        asked = self.model.language_model if self.model.config.model_type == "llama4" else self.model
+        logits = asked(**given).logits
         return self.torch.nn.functional.cross_entropy(logits.reshape(count, -1), targets)
 
     def train(self, tokens, program):
