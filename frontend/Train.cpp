@@ -694,6 +694,10 @@ private:
     }
     if (!columns.empty())
       made.push_back(builder.getNamedAttr("columns", builder.getArrayAttr(columns)));
+    if (ArrayRef<Name> reports = model->parts.back().reports; !reports.empty()) {
+      auto names = llvm::map_to_vector(reports, [](const Name &name) { return name.text; });
+      made.push_back(builder.getNamedAttr("reports", builder.getStrArrayAttr(names)));
+    }
     if (!options.folder.empty())
       made.append({string("folder", options.folder), string("config", options.config)});
     trained.addTo(made, builder);

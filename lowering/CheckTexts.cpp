@@ -437,8 +437,13 @@ LogicalResult TextCheck::checkSlot(SlotOp slot) {
   auto tensor = cast<RankedTensorType>(slot.getSlot().getType().getPayload().getType(0));
   if (kind == BindingKind::loss) {
     expected["type"] = nameOfType(tensor.getElementType());
-    if (slot.getSlot().getType().getPayload().size() == 2) // each tensor begins on a line of its own
+    auto named = slot->getParentOfType<ProgramOp>().getTrain().getAs<ArrayAttr>("reports");
+    const size_t tensors = slot.getSlot().getType().getPayload().size(), reports = named ? named.size() : 0;
+    if (tensors == 2 + reports) // each tensor begins on a line of its own
       expected["further"] = expected["offset"].get<int64_t>() + 64;
+    for (size_t i = 0; i < reports; ++i)
+      expected["reports"].push_back(expected["offset"].get<int64_t>() +
+                                    64 * static_cast<int64_t>(tensors - reports + i));
     for (auto [number, its] : llvm::enumerate(slot.getSlot().getType().getPayload().getTypes()))
       if (cast<RankedTensorType>(its).getDimSize(0) == 2) // the second one is the z-loss
         expected["z"].push_back(expected["offset"].get<int64_t>() + 64 * static_cast<int64_t>(number) +
@@ -733,7 +738,7 @@ LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
   JsonValue got = JsonValue::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false), expected;
   DictionaryAttr train = program.getTrain();
   for (StringRef key : {"model", "schedule", "batch", "sequence", "vocab", "precision", "optimizer", "function",
-                        "folder", "config", "pad", "group", "columns", "lora"})
+                        "folder", "config", "pad", "group", "columns", "reports", "lora"})
     if (Attribute value = train.get(key))
       expected[key.str()] = inWords(value);
   if (train.get("documents"))

@@ -621,8 +621,12 @@ LogicalResult RankText::addSlot(SlotOp slot, const Pieces &pieces) {
     Json loss = {
         {"microbatch", binding.getMicrobatch()}, {"offset", offset}, {"type", typeName(type.getElementType())}};
     TupleType payload = slot.getSlot().getType().getPayload();
-    if (payload.size() > 1)
+    auto reports = slot->getParentOfType<ProgramOp>().getTrain().getAs<ArrayAttr>("reports");
+    const size_t told = payload.size() - (reports ? reports.size() : 0);
+    if (told > 1)
       loss["further"] = offset + payloadOffsets(payload)[1];
+    for (size_t i = told; i < payload.size(); ++i)
+      loss["reports"].push_back(offset + payloadOffsets(payload)[i]);
     for (auto [its, at] : llvm::zip(payload.getTypes(), payloadOffsets(payload)))
       if (auto both = cast<RankedTensorType>(its); both.getNumElements() == 2)
         loss["z"].push_back(offset + at + both.getElementTypeBitWidth() / 8);
@@ -744,7 +748,7 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
     json["reads_source"] = true;
   if (train.get("documents"))
     json["documents"] = true;
-  for (StringRef key : {"optimizer", "function", "folder", "config", "pad", "group", "columns", "lora"})
+  for (StringRef key : {"optimizer", "function", "folder", "config", "pad", "group", "columns", "reports", "lora"})
     if (Attribute value = train.get(key))
       json[key.str()] = toJson(value);
   json["fingerprint"] = toJson(fingerprintOf(program));

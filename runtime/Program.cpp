@@ -299,6 +299,8 @@ void checkInside(const RankProgram &rank, const std::vector<InputSpec> &inputs, 
       checkInside(rank, "z-loss", z, static_cast<int64_t>(elementBytes(loss.type)));
     if (loss.further >= 0)
       checkInside(rank, "further loss", loss.further, static_cast<int64_t>(elementBytes(loss.type)));
+    for (int64_t offset : loss.reports)
+      checkInside(rank, "report", offset, static_cast<int64_t>(elementBytes(loss.type)));
     if (loss.microbatch < 0 || loss.microbatch >= program.microbatches)
       throw Unfit(text("loss of microbatch ", loss.microbatch, " of ", program.microbatches));
   }
@@ -458,6 +460,7 @@ void readProgramRoot(const json &root, Program &program) {
     if (column.width < 0)
       throw Unfit(text("column `", column.name, "` has ", column.width, " values for each token"));
   }
+  program.reports = root.value("reports", std::vector<std::string>());
   if (auto optimizer = root.find("optimizer"); optimizer != root.end())
     readOptimizer(*optimizer, program.optimizer);
   if (auto lora = root.find("lora"); lora != root.end())
@@ -485,7 +488,7 @@ void readEnds(const json &root, const Program &program, std::vector<InputSpec> &
   for (const json &entry : listOf(root, "losses"))
     losses.push_back({entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),
                       elementType(entry.value("type", std::string("f32"))), entry.value("further", int64_t(-1)),
-                      entry.value("z", std::vector<int64_t>())});
+                      entry.value("reports", std::vector<int64_t>()), entry.value("z", std::vector<int64_t>())});
 }
 
 void readRankRoot(const json &root, const Program &program, RankProgram &rank) {

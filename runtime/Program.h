@@ -14,6 +14,7 @@
 //                 "default": 0.0 (absent: data must have it),
 //                 "made": true (absent: it is of the data; true: `group` is where a token's group begins in its row,
 //                 `member` which document of its group it is of)}] (absent: none; what the model reads beside tokens),
+//    "reports": ["divergence"] (absent: none; the names of values that are logged, and not trained),
 //    "optimizer": {"lr": 3e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1, "clip": 1.0,
 //                  "warmup": 10, "decay_steps": 0, "min_lr": 0.1,
 //                  "schedule": "cosine" | "linear" | "constant" | "wsd", "decay": 0, "lag": 0 | 1,
@@ -49,7 +50,8 @@
 //    "grads":    [{"name": "model.norm.weight", "shape": [128], "stored": "plain", "type": "f32", "offset": 1024}],
 //    "inputs":   [{"kind": "tokens" | "targets" | "source" | "starts" | "positions" | "rows" | "column",
 //                  "microbatch": 0, "offset": 4096, "first": 64, "length": 32, "column": 1 (its number, of columns)}],
-//    "losses":   [{"microbatch": 0, "offset": 8192, "type": "f32"}],
+//    "losses":   [{"microbatch": 0, "offset": 8192, "type": "f32", "further": 8256 (absent: no second loss),
+//                  "reports": [8320] (absent: none), "z": [8196] (absent: none)}],
 //    "norm":     {"offset": 8256},
 //    "forward":  {"units": 24, "messages": 10, "inputs": [..], "losses": [..]}}
 // Offsets are bytes in the rank's arena. A weight stands once for every place that must hold it when a step begins;
@@ -284,8 +286,9 @@ struct LossSpec {
   int64_t microbatch = 0;
   int64_t offset = 0;
   Type type = Type::F32;
-  int64_t further = -1;   ///< where a second loss lies, which is told apart
-  std::vector<int64_t> z; ///< where z-losses of these lie
+  int64_t further = -1;         ///< where a second loss lies, which is told apart
+  std::vector<int64_t> reports; ///< where the program's reports lie
+  std::vector<int64_t> z;       ///< where z-losses of these lie
 };
 
 struct PeakSpec {
@@ -380,6 +383,7 @@ struct Program {
   int32_t pad = 0;          ///< the token behind the last document of a row
   int64_t group = 1;        ///< so many documents of the data stay together in a row
   std::vector<ColumnSpec> columns;
+  std::vector<std::string> reports; ///< names of values that are logged and not trained
   OptimizerSpec optimizer;
   LoraSpec lora;
   /// The weights of the model stay as they are read, and a checkpoint has the adapters alone.

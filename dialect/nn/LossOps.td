@@ -147,10 +147,12 @@ def TokenMeanOp : Nn_ForwardOp<"token_mean", ["params", "flags", "pointers"], [
     `counted` and `further` as of `cross_entropy`; `divisor` says by which of the step's divisors it is divided: that of
     targets (so many places on), of a column's sum, or of documents. The sum of a `total` is divided by nothing.
     v is in the type of sums, and where there is no target it counts for nothing, whatever it is. With `starts` the
-    first token of each segment that has a target stands for it.
+    first token of each segment that has a target stands for it. A `report` is that of this number: it has no gradient,
+    and is no part of the loss.
   }];
   let arguments = (ins Nn_Tensor:$v, Nn_Integers:$targets, Optional<Nn_Integers>:$starts, Nn_One:$scale,
-                       UnitAttr:$counted, Nn_Offset:$divisor, UnitAttr:$total, UnitAttr:$further);
+                       UnitAttr:$counted, Nn_Offset:$divisor, UnitAttr:$total, UnitAttr:$further,
+                       OptionalAttr<I64Attr>:$report);
   let results = (outs Nn_Tensor:$loss);
   let assemblyFormat = "$v `,` $targets (`from` $starts^)? attr-dict `:` functional-type(operands, results)";
 }

@@ -72,6 +72,7 @@ public:
   const double lossScale;
   /// The loss, once a cross-entropy was differentiated.
   mlir::Value loss, furtherLoss;
+  llvm::SmallVector<mlir::Value> reports; ///< values that are only told, by number
   /// Their gradients are sums over units, which W goes on with; and what has none.
   llvm::DenseSet<mlir::Value> weights, data;
 

@@ -129,11 +129,14 @@ LogicalResult SinkOp::differentiate(Gradients &gradients) {
 
 //===-- Cross-entropy -------------------------------------------------------------------------------------------===//
 
-/// The loss of a step is the sum of all that its model makes.
-static LogicalResult addLoss(Location loc, Value loss, bool further, Gradients &gradients) {
-  Value &sum = further ? gradients.furtherLoss : gradients.loss;
+static LogicalResult addTo(Value &sum, Location loc, Value loss, Gradients &gradients) {
   sum = sum ? gradients.builder.create<AddOp>(loc, loss, sum).getZ() : loss;
   return success();
+}
+
+/// The loss of a step is the sum of all that its model makes.
+static LogicalResult addLoss(Location loc, Value loss, bool further, Gradients &gradients) {
+  return addTo(further ? gradients.furtherLoss : gradients.loss, loc, loss, gradients);
 }
 
 LogicalResult CrossEntropyOp::differentiate(Gradients &gradients) {
@@ -182,6 +185,10 @@ LogicalResult TokenMeanOp::differentiate(Gradients &gradients) {
       gradients.builder.getF64FloatAttr(getScale().convertToDouble() * (isDivided ? gradients.lossScale : 1.0));
   auto backward = gradients.builder.create<TokenMeanBwdOp>(getLoc(), getV(), getTargets(), getStarts(), scale,
                                                            getCountedAttr(), getDivisorAttr());
+  if (std::optional<uint64_t> report = getReport()) {
+    gradients.reports.resize(std::max<size_t>(gradients.reports.size(), *report + 1));
+    return addTo(gradients.reports[*report], getLoc(), backward.getLoss(), gradients);
+  }
   gradients.add(getLoc(), getV(), backward.getDv());
   return addLoss(getLoc(), backward.getLoss(), getFurther(), gradients);
 }

@@ -56,7 +56,8 @@ public:
       auto element = pp::nn::sumType(shape.element);
       return type == RankedTensorType::get({1}, element) || type == RankedTensorType::get({2}, element);
     };
-    if (types->empty() || types->size() > 2 || !all_of(*types, isLoss))
+    const size_t trained = types->size() - model.parts.back().reports.size();
+    if (trained == 0 || trained > 2 || !all_of(*types, isLoss))
       return evaluator.fail(model.parts.back().returnAt,
                             "the last part of a model returns the loss alone, got " + str(*types));
     return success();
@@ -306,7 +307,7 @@ private:
       wrong += failed(value);
       returned.push_back(value.value_or(mlir::Value()));
     }
-    if (wrong || failed(losses.finish(builder, evaluator, isLast(part), shape.sequence, returned)))
+    if (wrong || failed(losses.finish(builder, evaluator, isLast(part), shape.sequence, part.reports, returned)))
       return failure();
     append_range(built[number].results, mlir::ValueRange(returned).getTypes());
     if (failed(returnSkips(part, function, returned)))
@@ -316,7 +317,9 @@ private:
     if (isLast(part))
       columns.finish(function, columnsAt, columnList);
     for (auto [mean, column] : weighed)
-      mean.setDivisor(nn::kDivisorOfColumn + cast<mlir::IntegerAttr>(saidOf(column, nn::kColumnAttr)).getInt());
+      for (mlir::Operation *each : losses.copiesOf(mean))
+        cast<nn::TokenMeanOp>(each).setDivisor(nn::kDivisorOfColumn +
+                                               cast<mlir::IntegerAttr>(saidOf(column, nn::kColumnAttr)).getInt());
     for (size_t i = added.size(); i-- > 0;)
       if (added[i].use_empty())
         function.eraseArgument(addedAt + i);

@@ -3,6 +3,7 @@
 //
 //   let a = cross_entropy(..)            %a = nn.cross_entropy ..
 //   let b = cross_entropy(..)            %b = nn.cross_entropy .. {scale = 0.3}
+//   report c = b                         %c = nn.token_mean .. {report = 0}      a copy of b's, if b is trained, too
 //   return a + 0.3 * b                   %s = nn.add %a, %b
 #include "frontend/model/ModelLosses.h"
 #include "dialect/nn/Nn.h"
@@ -15,6 +16,7 @@ void ModelLosses::clear() {
   losses.clear();
   sums.clear();
   holders.clear();
+  copies.clear();
 }
 
 void ModelLosses::add(mlir::Value loss, SMLoc at) {
@@ -81,34 +83,101 @@ mlir::Value ModelLosses::total(mlir::OpBuilder &builder, ArrayRef<Term> terms, i
   return total;
 }
 
+/// The trainer's log has lines with these fields (runtime/trainer/RunLog.cpp), and those of evaluations and rates.
+static bool isField(StringRef name) {
+  static const StringRef fields[] = {"step",    "loss",       "ppl",          "mtp",       "z_loss",
+                                     "balance", "z",          "rows",         "dropped",   "grad_norm",
+                                     "mfu",     "weight",     "tokens",       "seconds",   "eta_s",
+                                     "skipped", "loss_scale", "tokens_per_s", "flop_per_s"};
+  return is_contained(fields, name) || name.starts_with("eval") || name.starts_with("lr");
+}
+
+LogicalResult ModelLosses::checkReports(Evaluator &evaluator, bool isLastPart, ArrayRef<Name> reports,
+                                        ArrayRef<mlir::Value> values) {
+  constexpr size_t most = 16;
+  if (!isLastPart && !reports.empty())
+    return evaluator.fail(reports.front().at, "only the last part of a model may report");
+  if (reports.size() > most)
+    return evaluator.fail(reports[most].at, "a model reports at most " + Twine(most) + " values");
+  for (auto [number, name] : enumerate(reports)) {
+    auto *other = find_if(reports, [&, name = name](const Name &other) { return other.text == name.text; });
+    if (other != reports.begin() + number)
+      return evaluator.fail(name.at, "`" + name.text + "` is reported twice", other->at, "first reported here");
+    if (isField(name.text))
+      return evaluator.fail(name.at, "the log has a field `" + name.text + "` of its own; report another name");
+    auto found = sums.find(values[number]);
+    if (found == sums.end() || any_of(found->second, [&](const Term &term) {
+          return !isa<nn::TokenMeanOp>(losses[term.loss].first.getDefiningOp());
+        }))
+      return evaluator.fail(name.at, "a report is of means and totals of tokens, as `mean(kl)` of a row `kl`, or "
+                                     "`mean(-logprob(z, targets))` for a cross-entropy");
+  }
+  return success();
+}
+
+mlir::Value ModelLosses::reported(mlir::OpBuilder &builder, ArrayRef<Term> terms, int64_t sequence, size_t number,
+                                  DenseSet<unsigned> &taken) {
+  mlir::Value total;
+  for (const Term &term : terms) {
+    mlir::Operation *mean = losses[term.loss].first.getDefiningOp();
+    if (!taken.insert(term.loss).second) {
+      copies.push_back({mean, builder.clone(*mean)});
+      mean = copies.back().second;
+      mean->removeAttr("further");
+    }
+    mean->setAttr("scale", builder.getF64FloatAttr(term.weight * shareOfPlaces(mean, sequence)));
+    mean->setAttr("report", builder.getI64IntegerAttr(static_cast<int64_t>(number)));
+    mlir::Value own = mean->getResult(0);
+    total = total ? mlir::Value(builder.create<nn::AddOp>(mean->getLoc(), total, own).getZ()) : own;
+  }
+  return total;
+}
+
+SmallVector<mlir::Operation *> ModelLosses::copiesOf(mlir::Operation *mean) const {
+  SmallVector<mlir::Operation *> all = {mean};
+  for (auto [original, copy] : copies)
+    if (original == mean)
+      all.push_back(copy);
+  return all;
+}
+
 LogicalResult ModelLosses::finish(mlir::OpBuilder &builder, Evaluator &evaluator, bool isLastPart, int64_t sequence,
-                                  SmallVectorImpl<mlir::Value> &returned) {
-  if (losses.empty() || (isLastPart && (returned.empty() || returned.size() > 2)))
+                                  ArrayRef<Name> reports, SmallVectorImpl<mlir::Value> &returned) {
+  const size_t trained = returned.size() - reports.size();
+  if (failed(checkReports(evaluator, isLastPart, reports, ArrayRef(returned).drop_front(trained))))
+    return failure();
+  if (losses.empty() || (isLastPart && (trained == 0 || trained > 2)))
     return success();
   if (!isLastPart)
     return evaluator.fail(losses.front().second, "only the last part of a model may make a loss");
   std::vector<SmallVector<Term>> terms;
   for (mlir::Value sum : returned)
     terms.push_back(sums.lookup(sum));
+  DenseSet<unsigned> taken; // losses that are trained, or reported
   for (auto [number, loss] : enumerate(losses)) {
     auto isOf = [number = number](ArrayRef<Term> sum) {
       return any_of(sum, [&](const Term &term) { return term.loss == number; });
     };
     if (none_of(terms, isOf))
       return evaluator.fail(loss.second, "this loss is not part of what the model returns");
-    if (all_of(terms, isOf) && terms.size() > 1)
+    auto trains = ArrayRef(terms).take_front(trained);
+    if (any_of(trains, isOf))
+      taken.insert(number);
+    if (all_of(trains, isOf) && trained > 1)
       return evaluator.fail(loss.second, "this loss is a part of both losses that the model returns");
   }
   auto hasZ = [&](const Term &term) {
     auto whole = losses[term.loss].first.getDefiningOp<nn::CrossEntropyOp>();
     return whole && !whole.getZLoss().isZero();
   };
-  for (ArrayRef<Term> sum : terms)
+  for (ArrayRef<Term> sum : ArrayRef(terms).take_front(trained))
     if (auto *without = find_if_not(sum, hasZ); without != sum.end() && any_of(sum, hasZ))
       return evaluator.fail(losses[without->loss].second,
                             "this loss has no `z_loss`, and another one that it is added to has one");
   for (auto [number, sum] : enumerate(terms))
-    if (!sum.empty())
+    if (number >= trained)
+      returned[number] = reported(builder, sum, sequence, number - trained, taken);
+    else if (!sum.empty())
       returned[number] = total(builder, sum, sequence, number > 0);
   for (mlir::Operation *holder : reverse(holders))
     holder->erase();

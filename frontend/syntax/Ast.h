@@ -255,6 +255,7 @@ struct ModelBody {
   ArrayRef<Definition> definitions;
   SMLoc returnAt;
   ArrayRef<Expr *> results;
+  ArrayRef<Name> reports; ///< of a part: the names of its last results, which are logged and not trained
 };
 
 struct ModelPart : ModelBody {
@@ -264,7 +265,7 @@ struct ModelPart : ModelBody {
   ArrayRef<Name> parameters;
   ArrayRef<Name> sources; ///< by parameter what `e from embed` names, a part or data; no text: the part before, or data
   ArrayRef<Expr *> aheads; ///< by parameter the k of `next from tokens + k`
-  bool isWrong = false; ///< only the name and the kind are known
+  bool isWrong = false;    ///< only the name and the kind are known
 };
 
 /// `NAME in [..]` of a `layer`: the value of every layer.

@@ -227,18 +227,26 @@ private:
     made.sources = keep(ArrayRef<Name>(sources));
     made.aheads = keep(ArrayRef<Expr *>(aheads));
     expect(")");
-    body(made);
+    body(made, /*mayReport=*/true);
     return made;
   }
 
-  /// `{ weights and lets  return .. }`
-  void body(ModelBody &made) {
+  /// `{ weights, lets and reports  return .. }`
+  void body(ModelBody &made, bool mayReport = false) {
     expect("{");
     SmallVector<WeightDeclaration> own;
     SmallVector<ModelBody::Definition> definitions;
-    while (at("weight") || at("let")) {
+    SmallVector<Name> reports;
+    SmallVector<Expr *> reported;
+    while (at("weight") || at("let") || (mayReport && at("report"))) {
       if (at("weight")) {
         weights(own);
+        continue;
+      }
+      if (take("report")) {
+        reports.push_back(expectName());
+        expect("=");
+        reported.push_back(expression());
         continue;
       }
       next();
@@ -249,7 +257,10 @@ private:
     made.returnAt = peek().at;
     if (!take("return"))
       failExpected("`return`, `let` or `weight`", {"return", "let", "weight"});
-    made.results = list<Expr *>([&] { return expression(); });
+    SmallVector<Expr *> results(list<Expr *>([&] { return expression(); }));
+    results.append(reported);
+    made.results = keep(ArrayRef<Expr *>(results));
+    made.reports = keep(ArrayRef<Name>(reports));
     expect("}");
     made.weights = keep(ArrayRef<WeightDeclaration>(own));
     made.definitions = keep(ArrayRef<ModelBody::Definition>(definitions));

@@ -249,7 +249,7 @@ LogicalResult PieceGraph::collectGradients(nn::Gradients &gradients, bool first)
   // All shards of a loss make the same value, and one of them gives it to the trainer.
   func::FuncOp last = piece.parts.back().function;
   if (gradients.loss && !last.getResultTypes().empty())
-    loss = gradients.loss, furtherLoss = gradients.furtherLoss;
+    loss = gradients.loss, furtherLoss = gradients.furtherLoss, reports = gradients.reports;
   collectChunks(gradients);
   if (!act.empty() && llvm::none_of(act, [&](Value value) { return gradients.get(value); }))
     return emitError(piece.loc) << "nothing that `" << piece.name.getValue()
@@ -371,6 +371,7 @@ void PieceGraph::eraseDead() {
       wanted.insert(values.begin(), values.end());
   wanted.insert(loss);
   wanted.insert(furtherLoss);
+  wanted.insert(reports.begin(), reports.end());
   for (Operation &op : llvm::make_early_inc_range(llvm::reverse(scratch.block())))
     if (op.use_empty() && llvm::none_of(op.getResults(), [&](Value value) { return wanted.contains(value); }))
       erase(&op);

@@ -151,11 +151,15 @@ private:
   llvm::SmallVector<mlir::Value> keys, dkeys;     ///< k and v for the piece after, and their gradients, which come in
   llvm::SmallVector<mlir::Value> stats, statsOut; ///< of a loss over shards: all of them, and this one's
   llvm::SmallVector<mlir::Value> actOut, dactOut, gradSums, gradOut, kept, stash, pending;
-  std::map<std::pair<pipeline::GroupKind, int64_t>, mlir::Value>
-      numbered; ///< data so many places on, and columns
+  std::map<std::pair<pipeline::GroupKind, int64_t>, mlir::Value> numbered; ///< data so many places on, and columns
   mlir::Value loss, furtherLoss;
+  llvm::SmallVector<mlir::Value> reports;
   llvm::SmallVector<mlir::Value> losses() const {
-    return furtherLoss ? llvm::SmallVector<mlir::Value>{loss, furtherLoss} : llvm::SmallVector<mlir::Value>{loss};
+    llvm::SmallVector<mlir::Value> all = {loss};
+    if (furtherLoss)
+      all.push_back(furtherLoss);
+    all.append(reports);
+    return all;
   }
   bool hasHead = false; ///< a part of it ends in a loss
   /// Keys and values of all attentions by slice, the own one last; the gradients that later slices gave them, and those

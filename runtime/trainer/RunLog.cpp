@@ -105,6 +105,8 @@ Status RunLog::say(int64_t step, int64_t steps, int64_t last, const StepSummary 
     values.push_back({"train/mtp", summary.further});
   if (summary.hasZLoss)
     values.push_back({"train/z_loss", summary.zLoss});
+  for (size_t i = 0; i < summary.reports.size(); ++i)
+    values.push_back({text("train/", whole.reports[i]), summary.reports[i]});
   if (summary.hasExperts)
     values.insert(values.end(), {{"train/balance", summary.balance}, {"train/z", summary.z}});
   values.push_back({"train/tokens_per_s", whole.tokensPerStep / summary.seconds});
@@ -127,10 +129,15 @@ void RunLog::print(int64_t step, int64_t steps, double left, const StepSummary &
   if (summary.hasZLoss)
     snprintf(zLoss, sizeof zLoss, "  z loss %.5f", summary.zLoss);
   std::string routed;
+  for (size_t i = 0; i < summary.reports.size(); ++i) {
+    char number[32];
+    snprintf(number, sizeof number, " %.5f", summary.reports[i]);
+    routed += text("  ", whole.reports[i], number);
+  }
   if (summary.hasExperts) {
     char numbers[64];
     snprintf(numbers, sizeof numbers, "  balance %.5f  z %.5f", summary.balance, summary.z);
-    routed = text(numbers, "  rows ", summary.fewestRows, "..", summary.mostRows);
+    routed += text(numbers, "  rows ", summary.fewestRows, "..", summary.mostRows);
     if (summary.dropped > 0) {
       snprintf(numbers, sizeof numbers, "  dropped %.2f %%", 100 * summary.dropped);
       routed += numbers;
@@ -150,11 +157,18 @@ void RunLog::print(int64_t step, int64_t steps, double left, const StepSummary &
   printEvals(steps, summary.evals);
 }
 
+std::string RunLog::reportsOf(const StepSummary &summary) const {
+  std::string fields;
+  for (size_t i = 0; i < summary.reports.size(); ++i)
+    fields += text(", \"", whole.reports[i], "\": ", exact(summary.reports[i]));
+  return fields;
+}
+
 /// The fields of a step in its line of JSON, apart from its number and its evaluations.
 std::string RunLog::lineOf(double left, const StepSummary &summary) const {
   return text(", \"loss\": ", exact(summary.loss), ", \"ppl\": ", exact(perplexity(summary.loss)),
               summary.hasFurther ? text(", \"mtp\": ", exact(summary.further)) : "",
-              summary.hasZLoss ? text(", \"z_loss\": ", exact(summary.zLoss)) : "",
+              summary.hasZLoss ? text(", \"z_loss\": ", exact(summary.zLoss)) : "", reportsOf(summary),
               summary.hasExperts
                   ? text(", \"balance\": ", exact(summary.balance), ", \"z\": ", exact(summary.z),
                          ", \"rows\": {\"min\": ", summary.fewestRows, ", \"mean\": ", exact(summary.meanRows),

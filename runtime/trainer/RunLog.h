@@ -28,6 +28,7 @@ struct StepSummary {
   std::vector<EvalSummary> evals;
   double further = 0;                      ///< the loss that is told apart
   double zLoss = 0;                        ///< that is trained beside them
+  std::vector<double> reports;             ///< of the program, in its order
   double balance = 0, z = 0, meanRows = 0; ///< of routers, and rows of their experts
   double dropped = 0;                      ///< share of choices that had no row
   int64_t fewestRows = 0, mostRows = 0;
@@ -52,6 +53,7 @@ private:
   /// Which share of their peak FLOP/s all ranks have used; negative: the peak is not known.
   [[nodiscard]] double share(double seconds) const;
   void print(int64_t step, int64_t steps, double left, const StepSummary &summary) const;
+  [[nodiscard]] std::string reportsOf(const StepSummary &summary) const;
   [[nodiscard]] std::string lineOf(double left, const StepSummary &summary) const;
   Status write(int64_t step, const std::string &fields, const std::vector<EvalSummary> &evals);
 

@@ -30,14 +30,18 @@ constexpr int64_t mostSkipped = 8;    ///< in a row, where no scale of the loss 
 struct StepSums {
   StepSums(const Program &whole, double *begin)
       : losses(begin), norms(losses + whole.microbatches), further(norms + 2 * whole.devices()),
-        z(further + whole.microbatches), balance(z[whole.microbatches]), routerZ((&balance)[1]), rows((&balance)[2]),
-        experts((&balance)[3]), dropped((&balance)[4]), ends(&balance + 5), done(ends[2 * whole.devices()]),
-        hasZ((&done)[1]), hasFurther((&done)[2]), told((&done)[3]) {}
-  static size_t sizeFor(const Program &whole) { return size_t(3 * whole.microbatches + 4 * whole.devices() + 9); }
+        z(further + whole.microbatches), reports(z + whole.microbatches),
+        balance(reports[int64_t(whole.reports.size()) * whole.microbatches]), routerZ((&balance)[1]),
+        rows((&balance)[2]), experts((&balance)[3]), dropped((&balance)[4]), ends(&balance + 5),
+        done(ends[2 * whole.devices()]), hasZ((&done)[1]), hasFurther((&done)[2]), told((&done)[3]) {}
+  static size_t sizeFor(const Program &whole) {
+    return (3 + whole.reports.size()) * size_t(whole.microbatches) + size_t(4 * whole.devices() + 9);
+  }
 
   double *losses;                                       ///< by microbatch
   double *norms;                                        ///< of each device: its norm, and whether it has one
   double *further, *z;                                  ///< losses of further tokens, z-losses, by microbatch
+  double *reports;                                      ///< by report and microbatch
   double &balance, &routerZ, &rows, &experts, &dropped; ///< of routers
   double *ends;                                         ///< of each device: the fewest rows of an expert, the most
   double &done, &hasZ, &hasFurther, &told; ///< ranks whose part of a save is done; what there is; who was told to end
@@ -744,6 +748,7 @@ void Trainer::seekResults() {
   const bool counts = whole.mesh.coordinate(rank.device, Axis::Tensor) == 0;
   for (const LossSpec &loss : rank.forward ? program->forward->losses : program->losses) {
     std::vector<int64_t> offsets = {loss.offset, loss.further};
+    offsets.insert(offsets.end(), loss.reports.begin(), loss.reports.end());
     offsets.insert(offsets.end(), loss.z.begin(), loss.z.end());
     for (int64_t offset : offsets)
       if (counts && offset >= 0)
@@ -779,6 +784,8 @@ void Trainer::collect(const StepInputs &from) {
         its.further[loss.microbatch] += read();
         its.hasFurther = 1;
       }
+      for (size_t i = 0; i < loss.reports.size(); ++i)
+        its.reports[int64_t(i) * whole.microbatches + loss.microbatch] += read();
       for (size_t i = 0; i < loss.z.size(); ++i) {
         its.z[loss.microbatch] += read();
         its.hasZ = 1;
@@ -812,6 +819,9 @@ Status Trainer::summarize(StepSummary &summary) {
     summary.loss += all.losses[i] / parts;
     summary.further += all.further[i] / parts;
     summary.zLoss += all.z[i] / parts;
+    summary.reports.resize(whole.reports.size());
+    for (size_t report = 0; report < summary.reports.size(); ++report)
+      summary.reports[report] += all.reports[int64_t(report) * whole.microbatches + i] / parts;
   }
   summary.hasZLoss = all.hasZ > 0;
   summary.hasFurther = all.hasFurther > 0;

@@ -124,21 +124,37 @@ CASES = (
     ("softened", "let h = 0.7 * z\n    return mean(max(-logprob(h, targets), 4) - mean(h) * 0.1 + 0.01 * logsumexp(h))",
      lambda its: (lambda own: torch.clamp(-own.lp(), min=4) - 0.1 * own.z.mean(-1) + 0.01 * own.lse())(
          its.of(0.7 * its.z))),
-    ("policy", "let lp = logprob(z, targets)\n    return mean(0.05 * kl(lp, ref) + grpo(lp, old, adv, 0.2, 0.28))",
-     grpo),
+    ("policy", "let lp = logprob(z, targets)\n    report apart = mean(kl(lp, ref))\n"
+               "    report cut = mean(where(abs(exp(lp - old) - 1.04) > 0.24, 1, 0))\n"
+               "    report spread = 2 * mean(entropy(z)) - mean(square(lp)) / 4\n"
+               "    return mean(0.05 * kl(lp, ref) + grpo(lp, old, adv, 0.2, 0.28))", grpo),
     ("distil", "return mean(distilled(z, ids, lq))", distilled),
     ("weighted", "return mean(-logprob(z, targets), weight = w) - 0.1 * total(entropy(z)) / 32",
      lambda its: -((its.weights * its.w * its.lp()).sum() / (its.weights * its.w).sum()) -
      0.1 * (its.weights * its.entropy()).sum() / 32),
     ("both", "let lp = logprob(z, targets)\n"
-             "    return mean(-lp, weight = w) + 0.3 * cross_entropy(z, targets) + 0.1 * mean(entropy(z))",
+             "    let a = mean(-lp, weight = w)\n    report weighed = a\n"
+             "    report twice = a - 3 * mean(lp, weight = w)\n"
+             "    report summed = total(lp) / 5\n"
+             "    return a + 0.3 * cross_entropy(z, targets) + 0.1 * mean(entropy(z))",
      lambda its: -((its.weights * its.w * its.lp()).sum() / (its.weights * its.w).sum()) +
      its.mean(-0.3 * its.lp() + 0.1 * its.entropy())))
 OVER_DOCUMENTS = (
     ("ratios", "return mean(gspo(logprob(z, targets), old, adv, 0.2, 0.28))", gspo),
-    ("sums", "let lp = logprob(z, targets)\n    return mean(square(sum(lp, over = document)) * 0.01 - lp)",
+    ("sums", "let lp = logprob(z, targets)\n    report each = mean(square(sum(lp, over = document)))\n"
+             "    return mean(square(sum(lp, over = document)) * 0.01 - lp)",
      lambda its: 0.01 * its.sums(its.lp())[its.segments] ** 2 - its.lp()),
     ("each", "return mean(mean(-logprob(z, targets), over = document))", lambda its: its.means(-its.lp()).mean()))
+
+# What the models of these names report, by torch; one number is the value itself.
+REPORTS = {
+    "policy": {"apart": lambda its: torch.exp(its.ref - its.lp()) - (its.ref - its.lp()) - 1,
+               "cut": lambda its: (abs(torch.exp(its.lp() - its.old) - 1.04) > 0.24).double(),
+               "spread": lambda its: 2 * its.entropy() - its.lp() ** 2 / 4},
+    "both": {"weighed": lambda its: -(its.weights * its.w * its.lp()).sum() / (its.weights * its.w).sum(),
+             "twice": lambda its: -4 * (its.weights * its.w * its.lp()).sum() / (its.weights * its.w).sum(),
+             "summed": lambda its: (its.weights * its.lp()).sum() / 5},
+    "sums": {"each": lambda its: (its.sums(its.lp()) ** 2).mean()}}
 
 PAIR = {"data.documents": "true", "data.group": 2, "sequence": 16}
 OVER_GROUPS = (
@@ -226,7 +242,8 @@ class Run:
         grads, log, batches = (os.path.join(self.folder, name) for name in ("grads", "log", "batches"))
         common = [program, "--in-process", "--data", data, "--steps", "1", *more]
         harness.call([*common, "--grads", grads, "--log", log])
-        return harness.read_safetensors(grads), harness.read_log(log)[0]["loss"]
+        self.logged = harness.read_log(log)[0]
+        return harness.read_safetensors(grads), self.logged["loss"]
 
     def batches(self, program, data):
         path = os.path.join(self.folder, "batches")
@@ -234,8 +251,8 @@ class Run:
         return harness.read_safetensors(path)
 
 
-def reference(weights, batches, of, documents=None, group=1):
-    """Loss and gradients of torch. `documents`: of each place, if groups of these are read."""
+def reference(weights, batches, of, documents=None, group=1, reports={}):
+    """Loss, gradients and reports of torch. `documents`: of each place, if groups of these are read."""
     its = {name: torch.tensor(values, dtype=torch.float64).view(shape).requires_grad_()
            for name, (shape, values) in weights.items()}
     own = lambda end: next(value for name, value in its.items() if name.endswith(end))
@@ -254,7 +271,8 @@ def reference(weights, batches, of, documents=None, group=1):
     tokens = Tokens(x @ own("wout"), targets, torch.tensor(counts, dtype=torch.float64), starts, columns)
     loss = tokens.mean(of(tokens))
     loss.backward()
-    return loss.item(), {name: (list(value.shape), value.grad.flatten().tolist()) for name, value in its.items()}
+    told = {name: tokens.mean(value(tokens)).item() for name, value in reports.items()}
+    return {name: (list(value.shape), value.grad.flatten().tolist()) for name, value in its.items()}, loss.item(), told
 
 
 def judge(run, tally, name, of, data, more, layouts, documents=None):
@@ -270,11 +288,16 @@ def judge(run, tally, name, of, data, more, layouts, documents=None):
         grads, loss = run.step(program, data, "--load", base)
         if not first:
             batches, group = run.batches(program, data), more.get("data.group", 1)
-            first = reference(weights, batches, of, documents, group)[::-1] if torch else (grads, loss)
+            reports = REPORTS.get(name, {})
+            first = (reference(weights, batches, of, documents, group, reports) if torch else
+                     (grads, loss, {report: run.logged[report] for report in reports}))
         where, error = distance(grads, first[0])
         said = " ".join(f"{key} {value}" for key, value in (layout | more).items())
-        tally.check(error <= TOLERANCE and abs(loss - first[1]) <= TOLERANCE * abs(first[1]),
-                    f"{name:9} {said:60} loss {loss:.6f} gradients {error:.1e} {where}")
+        far = max((abs(run.logged[report] - value) / max(abs(value), 1e-3) for report, value in first[2].items()),
+                  default=0)
+        tally.check(error <= TOLERANCE and abs(loss - first[1]) <= TOLERANCE * abs(first[1]) and far <= TOLERANCE,
+                    f"{name:9} {said:60} loss {loss:.6f} gradients {error:.1e} {where}" +
+                    (f" reports {far:.1e}" if first[2] else ""))
 
 
 def judge_groups(run, tally, folder):
