@@ -90,6 +90,12 @@ CASES = {
     "biased": ("mixture", {"model.experts": 5, "model.top": 3, "model.balance": 2, "model.z": 0.3,
                            "model.biased": "true", "model.gate_limit": 0.5, "model.sinks": "all",
                            "model.vocab": 256}),
+    # Values narrower than keys, sinks and more heads of keys in the layer with a window; queries of the other one grow.
+    "values": ("mixture", {"model.experts": 5, "model.top": 3, "model.balance": 2, "model.value_dim": 3,
+                           "model.head_dim": 6, "model.value_scale": 0.7, "model.score_scale": 0.4,
+                           "model.windows": "[3, 0]", "model.sinks": "windows", "model.kv_heads": 1,
+                           "model.local_kv_heads": 2, "model.turns": "[1, 0]", "model.growth": "[0.3, 3, 1]",
+                           "model.vocab": 256}),
     # A key that all heads share, and values narrower or wider than keys.
     "latent": ("latent", {"experts": 6, "top": 3, "balance": 2, "model.q_latent": 7, "model.latent": 5,
                           "model.value": 3, "model.temperature": 1.3}),
@@ -104,6 +110,11 @@ CASES = {
     "mamba": ("mamba", {"model.ssm_heads": 6, "model.ssm_dim": 5, "model.groups": 3, "model.state": 4,
                         "model.low": 0.1, "model.ssm_bias": "true", "sequence": 37}),
     "lfm2": ("lfm2", {"model.shorts": "[1, 0]", "model.bias": "true"}),
+    "lfm2_moe": ("lfm2", {"model.shorts": "[1, 0]", "model.plain": "[0]", "experts": 5, "top": 3, "model.added": 0.3,
+                          "model.scale": 1.5}),
+    "lightning": ("mixtral", {"experts": 4, "top": 4, "model.normed": "true", "model.depths": "[1, 0]",
+                              "model.lightning_factors": "[1.5, 0.7]", "model.full_factors": "[1.3, 0.8]",
+                              "model.mlp_factors": "[0.9, 1.2]", "sequence": 37}),
     # On two devices, each with half of the experts, some choices are dropped: no run on one device has these gradients.
     "capacity": ("mixtral", {"layers": 1, "experts": 6, "top": 3, "balance": 2, "z": 0.3, "mesh.data": 2,
                              "mesh.expert": 2, "model.capacity": 1}),

@@ -234,6 +234,9 @@ def families(s):
         "mistral3": ("mistral3", dict(
             text_config=dict(model_type="mistral", **like_llama(**wide, sliding_window=s.window)),
             vision_config=dict(model_type="pixtral", **images))),
+        "mistral3.ministral3": ("mistral3", dict(
+            text_config=dict(model_type="ministral3", **like_llama(**wide, **growing(0.1))),
+            vision_config=dict(model_type="pixtral", **images))),
         "gemma3n_text": ("gemma3n_text", like_llama(
             **wide, **window, **per_layer, laurel_rank=4, altup_num_inputs=2, altup_active_idx=0,
             intermediate_size=[48] * 4, activation_sparsity_pattern=[0.5, 0.0, 0.0, 0.0],
