@@ -16,9 +16,13 @@ namespace pp {
 /// An op for each formula of the module's task bodies, by number. Two formulas of one number are an error.
 mlir::FailureOr<std::map<int64_t, nn::MapOp>> formulasOf(mlir::ModuleOp module);
 
-/// Adds `pp_formulas` (runtime/Pp.h) with an entry for each formula of the module's task bodies; nothing if there are
-/// none. Its functions are declared (FormulaCode.h).
+/// Adds a table with an entry for each formula of the module's task bodies; nothing if there are none. For CPUs that is
+/// `pp_formulas` (runtime/Pp.h), whose functions are declared (FormulaCode.h), for GPUs `pp_formula_kernels`
+/// (runtime/cuda/FormulaKernel.h), whose texts are.
 mlir::LogicalResult addFormulas(mlir::ModuleOp module, CallModule &calls);
+
+/// The name of the text of a formula's kernels.
+std::string kernelsOfFormula(nn::MapOp map);
 
 /// The lowered table has these formulas, in this order, and no others; else says what is wrong.
 std::string checkFormulas(mlir::ModuleOp module, const llvm::Module &lowered);
