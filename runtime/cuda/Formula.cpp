@@ -10,7 +10,7 @@ using namespace pp;
 namespace {
 
 /// In the order in which they are asked for.
-enum Which : size_t { Narrow, Wide, Sums };
+enum Which : size_t { ofElements, ofPacks, ofParts };
 
 /// The library of the text, which ranks of one process share.
 std::shared_ptr<const PtxLibrary> shared(const pp_formula_kernel_t &entry, std::string &why) {
@@ -65,6 +65,6 @@ pp_status_t Formula::run(const PreparedOp &op, void *const *tensors) const {
     return blocks == 0 ? PP_OK
                        : library->launch(op.launches->stream, which, blocks, threads, call.arguments, whyNotLaunched);
   };
-  pp_status_t status = launch(call.isWide ? Wide : Narrow, call.blocks, call.threads);
-  return status == PP_OK ? launch(Sums, call.blocksOfSums, 256) : status;
+  pp_status_t status = launch(call.isWide ? ofPacks : ofElements, call.blocks, call.threads);
+  return status == PP_OK ? launch(ofParts, call.blocksOfSums, 256) : status;
 }

@@ -31,7 +31,7 @@ def mean_error(ours, exact):
 class Run:
     def __init__(self, compiler, folder, train, model, columns):
         self.compiler, self.folder, self.train, self.model = compiler, folder, train, model
-        self.sizes = SIZES | dict(model=model, hidden=HEADS * columns, ffn=13, microbatches=2)
+        self.sizes = SIZES | dict(model=model, hidden=HEADS * columns, ffn=14, microbatches=2)
         self.text = "u8:" + os.path.join(folder, "data")
         with open(self.text[3:], "wb") as file:
             file.write(random.Random(1).randbytes(8192))
