@@ -371,7 +371,8 @@ void ThreadWriter::writeRows(StringRef its) {
   auto eachSum = [&](llvm::function_ref<void(Value)> body) { loop(thread, whole(part), shape.threads, body); };
   if (part > 0) {
     eachSum([&](Value i) { b.create<LLVM::StoreOp>(real(0, sums), addressOf(sums, sumsOfPart, i)); });
-    barrier();
+    if (plan.last == 0) // else reductions come first, with barriers
+      barrier();
   }
   loop(first, end, 1, [&](Value row) {
     takeRow(row);
@@ -399,6 +400,7 @@ void ThreadWriter::writeSums(StringRef its) {
   Value element = plus(times(intrinsic("llvm.nvvm.read.ptx.sreg.ctaid.x"), kColumnsOfSums), column);
   Value rowsOfPart = function.getArgument(1), rounded = plus(function.getArgument(0), plus(rowsOfPart, whole(-1)));
   Value count = b.create<arith::DivUIOp>(rounded, rowsOfPart);
+  const RowSum *first = llvm::find_if(sumPlaces, [](const RowSum &sum) { return sum.count > 0; });
   for (auto [i, sum] : llvm::enumerate(sumPlaces)) {
     if (sum.count == 0)
       continue;
@@ -406,19 +408,20 @@ void ThreadWriter::writeSums(StringRef its) {
     b.create<LLVM::StoreOp>(real(0, sums), share);
     Value end = b.create<arith::SelectOp>(isThere, count, whole(0));
     loop(slice, end, slices, [&, &sum = sum](Value number) {
-      Value first = plus(times(number, part), plus(whole(sum.first), element));
+      Value begin = plus(times(number, part), plus(whole(sum.first), element));
       loop(whole(0), whole(sum.times), 1, [&](Value time) {
         Value its =
-            b.create<LLVM::LoadOp>(sums, addressOf(sums, function.getArgument(2), plus(first, times(time, sum.count))));
+            b.create<LLVM::LoadOp>(sums, addressOf(sums, function.getArgument(2), plus(begin, times(time, sum.count))));
         b.create<LLVM::StoreOp>(b.create<arith::AddFOp>(b.create<LLVM::LoadOp>(sums, share), its), share);
       });
     });
+    if (&sum != first) // its shares have been read
+      barrier();
     put(b.create<LLVM::LoadOp>(sums, share), thread);
     barrier();
     when(b.create<arith::AndIOp>(isThere, isZero(slice)), [&, i = i] {
       store(sums, joined(Element::sum_over, column, slices, kColumnsOfSums), bases[reads + i], element, {});
     });
-    barrier();
   }
   finish();
 }

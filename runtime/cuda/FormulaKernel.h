@@ -35,7 +35,9 @@ namespace pp {
 constexpr int64_t formulaKernelFields = 10; ///< behind the address
 
 /// Rows of a part: sums have at most 512 parts, and without sums a row is a part.
-constexpr int64_t rowsOfFormulaPart(int64_t rows, int64_t part) { return part == 0 ? 1 : (rows + 511) / 512; }
+constexpr int64_t rowsOfFormulaPart(int64_t rows, int64_t part) {
+  return part == 0 || rows == 0 ? 1 : (rows + 511) / 512;
+}
 /// How many parts there are.
 constexpr int64_t partsOfFormula(int64_t rows, int64_t part) {
   const int64_t each = rowsOfFormulaPart(rows, part);

@@ -58,11 +58,12 @@ inline const FormulaCase kFormulaCases[] = {
       %3 = arith.xori %2, %yes : i1
       %4 = arith.andi %1, %3 : i1
       %5 = arith.cmpf une, %a1, %a2 : F
-      %6 = arith.ori %4, %5 : i1
-      %7 = arith.select %6, %a0, %a2 : F
-      %8 = arith.minimumf %7, %a1 : F
-      %9 = arith.maximumf %8, %a0 : F
-      %r0 = arith.subf %9, %a1 : F)"},
+      %6 = arith.ori %4, %2 : i1
+      %7 = arith.andi %5, %6 : i1
+      %8 = arith.select %7, %a0, %a2 : F
+      %9 = arith.minimumf %8, %a1 : F
+      %10 = arith.maximumf %9, %a0 : F
+      %r0 = arith.subf %10, %8 : F)"},
     {"rmsnorm", "thd hd", "thd t", R"(
       %eps = arith.constant 1.0e-6 : F
       %1 = arith.mulf %a0, %a0 : F

@@ -9,7 +9,7 @@
 # with the same weights, which have 8 bits: the mean distance from the gradients of f64 is at most 3 times that of the
 # CPU's program.
 import os, random, sys
-import harness
+import formulas, harness
 from formulas import COLUMNS, HEADS, MODELS, SIZES, Formulas, distance, write_random
 
 TOLERANCE = 1e-12
@@ -17,6 +17,16 @@ LAYOUTS = (dict(schedule="single"), dict(schedule="zb_h1", ranks=2), dict(schedu
            dict(schedule="slimpipe", ranks=2, slices=2), dict(schedule="single") | {"mesh.tensor": 2},
            dict(schedule="single") | {"mesh.context": 2})
 ON_CPU = "--runtime=" + os.path.join(os.path.dirname(os.environ["PP_TEST_RUNTIME"]), "libpp-runtime.a")
+
+
+class Unread:
+    """Stands for torch, where it is missing: of a random formula the text alone is read here."""
+
+    def __getattr__(self, _):
+        return self
+
+
+formulas.torch = formulas.torch or Unread()
 
 
 def mean_error(ours, exact):
@@ -82,8 +92,8 @@ def main():
     for seed in range(its.seed, its.seed + its.groups):
         columns = COLUMNS[seed % len(COLUMNS)]
         draw = random.Random(seed)
-        formulas = [Formulas(draw, columns).drawn(i) for i in range(its.each)]
-        run = Run(its.compiler, its.folder, harness.add_models(its.folder, write_random(its.folder, formulas)), "drawn",
+        drawn = [Formulas(draw, columns).drawn(i) for i in range(its.each)]
+        run = Run(its.compiler, its.folder, harness.add_models(its.folder, write_random(its.folder, drawn)), "drawn",
                   columns)
         run.judge_f64(tally, LAYOUTS if every else LAYOUTS[:2])
     return tally.close()
