@@ -16,7 +16,7 @@ struct Figure {
   const Expr *list = nullptr; ///< that the values are from
   bool isGiven = false;       ///< rightly or not
 
-  bool isOfDevice() const { return kind != Count && option != "inside" && option != "between"; }
+  bool isOfDevice() const { return (kind != Count || option == "device") && option != "inside" && option != "between"; }
 };
 
 class Reader {
@@ -207,7 +207,7 @@ private:
   Scope &scope;
   mlir::Builder builder;
   bool isMisnamed = false;
-  Figure figures[19] = {{"nodes", "", Figure::Count, false},
+  Figure figures[22] = {{"nodes", "", Figure::Count, false},
                         {"ranks", "", Figure::Count, true},
                         {"memory", "", Figure::Bytes, true},
                         {"device", "f32", Figure::Speed, false},
@@ -216,8 +216,11 @@ private:
                         {"device", "f64", Figure::Speed, false},
                         {"device", "bandwidth", Figure::Speed, true},
                         {"device", "launch", Figure::Time, false},
+                        {"device", "multiprocessors", Figure::Count, false},
                         {"efficiency", "gemm", Figure::Share, false},
                         {"efficiency", "attention", Figure::Share, false},
+                        {"efficiency", "masked", Figure::Share, false},
+                        {"efficiency", "grouped", Figure::Share, false},
                         {"efficiency", "bandwidth", Figure::Share, false},
                         {"inside", "bandwidth", Figure::Speed, true},
                         {"inside", "latency", Figure::Time, false},

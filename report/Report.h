@@ -29,8 +29,9 @@ llvm::LogicalResult exportTorch(pipeline::ProgramOp program, TorchForm form, llv
 
 /// JSON: makespan (to the end of the last work), span (of the rank whose work takes longest), step (what completes it
 /// included), what an optimizer barrier costs, and per rank busy and idle time by cause, peaks, traffic, counts; links.
-void printStats(pipeline::ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os);
-/// The same as one value of a larger text.
+/// By costs that know times of ops also each kind of op, as a run with --profile-ops has them; counts are of a step.
+void printStats(pipeline::ProgramOp program, const Timeline &timeline, const CostModel &costs, llvm::raw_ostream &os);
+/// The same as one value of a larger text, without ops.
 void writeStats(pipeline::ProgramOp program, const Timeline &timeline, llvm::json::OStream &json);
 
 /// A file that was read for the program.

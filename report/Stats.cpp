@@ -5,6 +5,7 @@
 #include "analysis/lives/RankLives.h"
 #include "analysis/lives/Scratch.h"
 #include "report/Report.h"
+#include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringSet.h"
 #include <cmath>
 
@@ -207,7 +208,55 @@ static void printLinks(const Timeline &timeline, llvm::json::OStream &json) {
   });
 }
 
-void pp::writeStats(ProgramOp program, const Timeline &timeline, llvm::json::OStream &json) {
+/// Each kind of op of a step, over all ranks, the longest in all first.
+static void printOps(ProgramOp program, const CostModel &costs, llvm::json::OStream &json) {
+  SymbolTable symbols(program->getParentOfType<ModuleOp>());
+  std::map<std::tuple<std::string, std::string, std::vector<int64_t>, std::vector<std::string>>,
+           std::pair<int64_t, double>>
+      kinds;
+  for (auto rank : program.getOps<RankOp>()) {
+    llvm::MapVector<StringRef, int64_t> launched;
+    for (auto launch : rank.getOps<LaunchOp>())
+      ++launched[launch.getCallee()];
+    for (auto [name, count] : launched) {
+      SmallVector<OpTime> times = costs.opTimes(static_cast<int64_t>(rank.getRank()), name);
+      if (times.empty())
+        continue;
+      for (auto [op, time] : llvm::zip(symbols.lookup<func::FuncOp>(name).getOps(), times))
+        if (auto kernel = dyn_cast<nn::Kernel>(op)) {
+          std::string type;
+          llvm::raw_string_ostream(type) << kernel.elementType();
+          SmallVector<int64_t> dims = kernel.dims();
+          std::vector<std::string> flags;
+          for (StringRef flag : kernel.flags())
+            flags.push_back(flag.str());
+          auto &[number, seconds] = kinds[{kernel.kernelName().str(), type, {dims.begin(), dims.end()}, flags}];
+          number += count;
+          seconds += static_cast<double>(count) * time.compute;
+        }
+    }
+  }
+  if (kinds.empty())
+    return;
+  std::vector<const decltype(kinds)::value_type *> sorted;
+  for (const auto &kind : kinds)
+    sorted.push_back(&kind);
+  llvm::stable_sort(sorted, [](auto *a, auto *b) { return a->second.second > b->second.second; });
+  json.attributeArray("ops", [&] {
+    for (const auto *kind : sorted)
+      json.object([&] {
+        const auto &[kernel, type, dims, flags] = kind->first;
+        json.attribute("kernel", kernel);
+        json.attribute("type", type);
+        json.attributeArray("dims", [&] { llvm::for_each(dims, [&](int64_t dim) { json.value(dim); }); });
+        json.attributeArray("flags", [&] { llvm::for_each(flags, [&](StringRef flag) { json.value(flag); }); });
+        json.attribute("count", kind->second.first);
+        json.attribute("mean", kind->second.second / static_cast<double>(kind->second.first));
+      });
+  });
+}
+
+static void writeStats(ProgramOp program, const Timeline &timeline, const CostModel *costs, llvm::json::OStream &json) {
   BodyTable bodies(program->getParentOfType<ModuleOp>());
   json.objectBegin();
   json.attribute("program", program.getSymName());
@@ -233,11 +282,17 @@ void pp::writeStats(ProgramOp program, const Timeline &timeline, llvm::json::OSt
       printRank(rank, bodies, timeline, json);
   });
   printLinks(timeline, json);
+  if (costs)
+    printOps(program, *costs, json);
   json.objectEnd();
 }
 
-void pp::printStats(ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os) {
+void pp::writeStats(ProgramOp program, const Timeline &timeline, llvm::json::OStream &json) {
+  ::writeStats(program, timeline, nullptr, json);
+}
+
+void pp::printStats(ProgramOp program, const Timeline &timeline, const CostModel &costs, llvm::raw_ostream &os) {
   llvm::json::OStream json(os, 2);
-  writeStats(program, timeline, json);
+  ::writeStats(program, timeline, &costs, json);
   os << "\n";
 }

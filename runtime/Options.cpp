@@ -202,6 +202,8 @@ const std::vector<OptionSpec> &allOptions() {
                    1.0, 1e18, &Options::peakFlops),
       pathOption("trace", "FILE", "write what every rank did and when, in Chrome's trace format", &Options::trace),
       pathOption("profile", "FILE", "write the times of tasks and messages, for pp-compile --costs", &Options::profile),
+      switchOption("profile-ops", "and those of each kind of op; an op takes longer while it is timed",
+                   &Options::profileOps),
       wholeOption("audit", "N",
                   "after every N steps, compare checksums of the messages of the step and of weights that\n"
                   "several devices keep; a flipped bit ends the run with the name of what has it",
@@ -279,6 +281,7 @@ constexpr PairSpec allPairs[] = {
     {"eval-every", "eval"},
     {"eval-first", "eval"},
     {"delay", "in-process"},
+    {"profile-ops", "profile"},
     {"load", "resume", "both say where to start"},
     {"adapter", "resume", "both say where to start"},
     {"init", "load", "both say where to start"},

@@ -47,7 +47,8 @@ struct Options {
   bool init = false;      ///< begin with first values, not with the weights of the folder that was compiled
   bool evalFirst = false; ///< before step 1, too
   bool saveSync = false;  ///< checkpoints are written between the steps, not behind them
-  bool noGraph = false;   ///< devices with streams: every step is asked for call by call
+  bool profileOps = false;
+  bool noGraph = false; ///< devices with streams: every step is asked for call by call
   bool inProcess = false, help = false, info = false, version = false;
   /// Each unit's time is wanted: of a graph only the whole is known.
   [[nodiscard]] bool isTimed() const { return !trace.empty() || !profile.empty(); }

@@ -239,7 +239,7 @@ static LogicalResult writeText(ModuleOp module, StringRef source, const llvm::So
       writePipe(program, "planned", source, os);
       break;
     case Form::Stats:
-      printStats(program, *timeline, os);
+      printStats(program, *timeline, *makeCosts(program, costsOption, expertsOption), os); // which timelineOf has made
       break;
     default:
       module.print(os, OpPrintingFlags().enableDebugInfo(false));

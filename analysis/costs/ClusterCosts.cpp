@@ -2,10 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // An op takes as long as its flops at the device's peak or its bytes at the memory's speed, whichever is longer, both
-// at the efficiency of its kind, and a kernel's start. Two ranks of a node have a way of their own out of and into each
-// device, and each device one to its host memory and one back; between nodes a message takes a NIC at both ends, which
-// the ranks of the node share. NCCL makes a ring of ranks for each NIC that the members have on a node: these rings
-// share the bytes that leave the node.
+// at the efficiency of its kind, and a kernel's start. Attention takes both, one behind the other. (cuDNN's does so on
+// an H100: 1 / speed measured at 1024, 4096 and 16384 tokens is a line over 1 / tokens, and its slope is its bytes at
+// 0.85 of the memory's speed; bench/RESULTS.md.) The tiles of a product are computed in waves, one tile on each
+// multiprocessor, and the last wave takes as long as a full one.
+//
+// Two ranks of a node have a way of their own out of and into each device, and each device one to its host memory and
+// one back; between nodes a message takes a NIC at both ends, which the ranks of the node share. NCCL makes a ring of
+// ranks for each NIC that the members have on a node: these rings share the bytes that leave the node.
 //
 // If figures of devices are lists, an op takes as long as on the slowest device of its rank.
 //
@@ -21,9 +25,11 @@
 #include "analysis/costs/Costs.h"
 #include "analysis/costs/ExpertLoad.h"
 #include "analysis/costs/Figures.h"
+#include "analysis/lives/DeviceScratch.h"
 #include "dialect/nn/Bytes.h"
 #include "llvm/ADT/StringMap.h"
 #include <cmath>
+#include <limits>
 #include <map>
 
 using namespace mlir;
@@ -199,14 +205,40 @@ private:
     if (peak == 0) // loops where only the speed of products is known, sums of another type
       for (StringRef other : {StringRef(type), StringRef("bf16"), StringRef("f16"), StringRef("f32"), StringRef("f64")})
         peak = peak == 0 ? figure("device", other, 0) : peak;
-    double efficiency = product     ? figure("efficiency", "gemm", 1)
-                        : attention ? figure("efficiency", "attention", 1)
-                                    : 1;
     double bandwidth = figure("device", "bandwidth", 0) * figure("efficiency", "bandwidth", 1);
-    double flops = kernel.flops() / (peak * efficiency), bytes = nn::bytesOf(kernel) / bandwidth;
+    double launch = figure("device", "launch", 0), bytes = nn::bytesOf(kernel) / bandwidth;
+    auto flopsAt = [&](double efficiency) { return kernel.flops() / (peak * efficiency); };
+    double gemm = figure("efficiency", "gemm", 1);
     if (expertWeights)
-      return secondsOfExperts(kernel, expertWeights, flops, bytes, bandwidth) + figure("device", "launch", 0);
-    return std::max(flops, bytes) + figure("device", "launch", 0);
+      return launch +
+             secondsOfExperts(kernel, expertWeights, flopsAt(figure("efficiency", "grouped", gemm)), bytes, bandwidth);
+    if (attention) {
+      bool served = nn::isServedByCudnn(kernel);
+      double efficiency = figure("efficiency", "attention", 1);
+      double scratch = served ? 2 * static_cast<double>(nn::deviceScratchOf(kernel).attention) / bandwidth : 0;
+      bool is16 = kernel.elementType().getIntOrFloatBitWidth() == 16;
+      return launch + bytes + scratch +
+             flopsAt(is16 && !served ? figure("efficiency", "masked", efficiency) : efficiency);
+    }
+    double flops = product ? flopsAt(gemm) * wavesOver(kernel, figure("device", "multiprocessors", 0)) : flopsAt(1);
+    return launch + std::max(flops, bytes);
+  }
+
+  /// The time of all waves of a product's tiles over that of the same work spread evenly, with the tiles that suit it
+  /// best; 1 if nobody says how many multiprocessors there are. Tiles are as cuBLASLt's kernels for Hopper have them;
+  /// where there are few, it splits the sum: at most 4. (A model, which the step of a GPT-2 fits: no product of few
+  /// tiles was timed alone.)
+  static double wavesOver(nn::Kernel kernel, double multiprocessors) {
+    auto type = dyn_cast<RankedTensorType>(kernel->getResult(0).getType());
+    if (multiprocessors == 0 || !type || type.getRank() < 2)
+      return 1;
+    int64_t columns = type.getDimSize(type.getRank() - 1), rows = type.getNumElements() / columns;
+    double least = std::numeric_limits<double>::infinity();
+    for (auto [height, width] : {std::pair(128, 128), {128, 192}, {192, 128}, {128, 256}, {256, 128}}) {
+      auto tiles = static_cast<double>(llvm::divideCeil(rows, height) * llvm::divideCeil(columns, width));
+      least = std::min(least, std::ceil(tiles / multiprocessors) * height * width);
+    }
+    return std::min(4.0, least * multiprocessors / static_cast<double>(rows * columns));
   }
 
   /// The tensor [experts, in, out] that a product of experts reads or makes; null for other ops.

@@ -34,19 +34,21 @@ static constexpr int64_t kMiB = int64_t(1) << 20;
 
 /// dims b s H groups d position, a length and a position of each chunk. cuDNN serves one chunk of which the queries see
 /// all, or which begins where they do, if nothing is added to its results (SdpaShape::fits).
-static int64_t attentionBytes(Kernel kernel, ArrayRef<int64_t> dims) {
+bool pp::nn::isServedByCudnn(Kernel kernel) {
+  SmallVector<int64_t> dims = kernel.dims();
   Type type = kernel.elementType();
   SmallVector<StringRef> flags = kernel.flags();
   auto has = [&](StringRef flag) { return llvm::is_contained(flags, flag); };
   bool isPlain = dims.size() == 8 && !has("documents") && !has("zigzag") && !has("accumulate") && !has("sums") &&
                  !has("accumulate_kv") && llvm::none_of(kernel.params(), [](double param) { return param > 0; });
   if (!isPlain || !(type.isBF16() || type.isF16()) || dims[4] % 8 != 0 || dims[4] > 256)
-    return 0;
-  const int64_t keys = dims[6];
-  if (has("causal") && keys + dims[7] > dims[5] && dims[7] != dims[5])
-    return 0;
+    return false;
+  return !has("causal") || dims[6] + dims[7] <= dims[5] || dims[7] == dims[5];
+}
+
+static int64_t attentionBytes(Kernel kernel, ArrayRef<int64_t> dims) {
   const int64_t heads = dims[0] * dims[2];
-  return sdpaScratch(kernel.kernelName() == "attention_bwd", heads * dims[1], dims[2] > dims[3] ? heads * keys : 0,
+  return sdpaScratch(kernel.kernelName() == "attention_bwd", heads * dims[1], dims[2] > dims[3] ? heads * dims[6] : 0,
                      dims[4]);
 }
 
@@ -57,7 +59,7 @@ DeviceScratch pp::nn::deviceScratchOf(Kernel kernel) {
   StringRef name = kernel.kernelName();
   if (name.starts_with("linear"))
     scratch.products = workspaceOfProduct + (name == "linear_dw_bias" ? 4 * dims[2] : 0);
-  if (name == "attention" || name == "attention_bwd")
+  if ((name == "attention" || name == "attention_bwd") && isServedByCudnn(kernel))
     scratch.attention = attentionBytes(kernel, dims);
   if (auto map = dyn_cast<MapOp>(*kernel)) {
     const int64_t bytes = sumType(map.elementType()).getIntOrFloatBitWidth() / 8;

@@ -15,6 +15,9 @@ struct DeviceScratch {
   int64_t kernels = 0;   ///< ours
 };
 DeviceScratch deviceScratchOf(Kernel kernel);
+
+/// Whether cuDNN computes this attention, forward or backward, on a GPU of today's; else kernels of ours do.
+bool isServedByCudnn(Kernel kernel);
 } // namespace nn
 
 /// Blocks of threads of a message (runtime/cuda/TransportNccl.cpp: mostCtas), each on a multiprocessor of its own.

@@ -13,10 +13,13 @@ folder=$(realpath "$folder")
 
 for file in /usr/share/common-licenses/*; do [ -L "$file" ] || cat "$file"; done > "$folder/text.txt"
 
-# One folder of objects a program: rank<k>.o and table.o.
+# One folder of objects a program: rank<k>.o and table.o. Beside those timed alone lies what an H100 would take.
 pack() { # NAME -D..
   local name=$1 && shift
   "$build/bin/pp-compile" "$root/examples/train.pipe" --target=cuda --emit=obj -o "$folder/programs/$name" "$@"
+  [[ $name != step*.single ]] ||
+    "$build/bin/pp-compile" "$root/examples/train.pipe" --target=cuda --cluster=h100_sxm --emit=stats \
+      -o "$folder/programs/$name/stats.json" "$@"
 }
 define() { for pair in "$@"; do printf -- '-D %s ' "$pair"; done; }
 

@@ -10,6 +10,7 @@
 # of tasks are the device's own, from a run with --profile, in which kernels are launched one by one and far ahead.
 # Engines is the program's own report: attention by cuDNN or by our kernels, products with an epilogue.
 import glob, json, os, re, subprocess, sys, time
+import ops
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, FFN, VOCAB, MICROBATCHES = 4, 4096, 32, 8, 14336, 4096, 4
 STEPS, WARM = 8, 3
@@ -41,6 +42,17 @@ def inside(folder, text):
     with open(path) as file:
         profile = json.load(file)
     return sum(task["count"] * task["mean"] for task in profile["tasks"]) / profile["steps"]
+
+
+def by_op(folder, text):
+    """The kinds of op that take longest, beside what an H100 is said to take for them; or why there are none."""
+    path = os.path.join(folder, "profile-ops")
+    done = subprocess.run([os.path.abspath(os.path.join(folder, "program")), "--in-process", "--data", text, "--steps",
+                           str(STEPS), "--profile", path, "--profile-ops"], capture_output=True, text=True,
+                          timeout=120)
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
+    return ops.table(path, os.path.join(folder, "stats.json"))
 
 
 def torch_step(length, compiled):
@@ -194,6 +206,8 @@ def main():
                       flush=True)
     epilogues(programs, text)
     experts(programs, text)
+    for folder in sorted(glob.glob(f"{programs}/step*.single")):
+        print(f"\n{os.path.basename(folder)}, by op:\n\n{by_op(folder, text)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -179,7 +179,7 @@ static std::pair<StringRef, bool> judgeFigure(StringRef option, StringRef label,
     return {"a share above 0, up to 1", number > 0 && number <= 1};
   if (label == "latency" || label == "launch")
     return {"a finite number of seconds of at least 0", number >= 0 && std::isfinite(number)};
-  if (label == "nics" || label == "ranks_per_node")
+  if (label == "nics" || label == "ranks_per_node" || label == "multiprocessors")
     return {"an int from 1 to 2147483647", number >= 1 && number <= INT32_MAX && number == std::floor(number)};
   if (label == "memory")
     return {"a number of bytes from 1 to 9e18", number >= 1 && number <= 9e18};

@@ -12,7 +12,7 @@
 #include "dialect/pipeline/Pipeline.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "passes/Passes.h"
-#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/DenseMap.h"
 
 namespace pp {
 #define GEN_PASS_DEF_QUANTIZEPRODUCTS
@@ -88,8 +88,9 @@ struct QuantizeProducts : public pp::impl::QuantizeProductsBase<QuantizeProducts
       if (products != "fp8_row" && products != "fp8_tile")
         return fail(" is not known; there are fp8_row and fp8_tile");
       if (int64_t devices = program.sizeOf(Axis::tensor); devices > 1)
-        return fail(" beside `mesh tensor = " + Twine(devices) +
-                    "`: a device has a part of a row, and blocks of whole rows have their scale from all of it");
+        return fail(
+            " beside `mesh tensor = " + Twine(devices) +
+            "`: a device has a part of a row, so it cannot tell the scale of a block that another has a part of");
       if (program.getTrain().contains("mlp"))
         return fail(" beside `mlp chunks`, which looks for linears with nothing but an activation between them");
       Quantizer quantizer(loc, products == "fp8_tile");

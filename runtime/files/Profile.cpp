@@ -26,6 +26,9 @@ double mean(const Samples &samples) {
   return sum / double(samples.size());
 }
 
+/// Ops that are alike: the kernel, its type, dims and flags.
+using OpKey = std::tuple<std::string, Type, std::vector<int64_t>, std::vector<std::string>>;
+
 /// One end of a message in one step: when it was posted and when it was waited for, on the clock of rank 0.
 struct End {
   Trace::Event post, wait;
@@ -87,10 +90,13 @@ public:
           entry[name] = mean(*samples);
       out["messages"].push_back(entry);
     }
+    if (!ops.empty())
+      out["ops"] = listOps();
     return out;
   }
 
 private:
+  Json listOps() const;
   void chooseSteps();
   void collect(size_t device);
   void collect(size_t device, int64_t step, const Trace::Event &event, std::vector<End> &open);
@@ -104,10 +110,11 @@ private:
   std::map<std::pair<int64_t, int64_t>, std::vector<End>> messages; ///< by step and number
   std::map<int64_t, Size> sizeOf;                                   ///< of a message
   std::map<Size, MessageSamples> sizes;
-  std::set<int64_t> steps;      ///< that are summed up
-  Samples seconds;              ///< that these took
-  size_t allSteps = 0;          ///< after the warm-up
-  int64_t rest = 0, events = 0; ///< nanoseconds beside the events, and the events
+  std::map<OpKey, std::pair<int64_t, double>> ops; ///< how many, and the seconds of all
+  std::set<int64_t> steps;                         ///< that are summed up
+  Samples seconds;                                 ///< that these took
+  size_t allSteps = 0;                             ///< after the warm-up
+  int64_t rest = 0, events = 0;                    ///< nanoseconds beside the events, and the events
 };
 
 /// The middle half of the steps by what they took: a mean over these is not moved by a step in which the machine did
@@ -164,6 +171,13 @@ void Summary::collect(size_t device) {
 void Summary::collect(size_t device, int64_t step, const Trace::Event &event, std::vector<End> &open) {
   const RankProgram &program = *devices[device].program;
   auto number = size_t(event.number);
+  if (event.kind == Trace::Kind::Op) {
+    const OpSpec &op = program.ops.at(number);
+    auto &[count, sum] = ops[{op.kernel, op.type, op.dims, op.flags}];
+    ++count;
+    sum += double(event.stop - event.start) * 1e-9;
+    return;
+  }
   rest -= event.stop - event.start;
   ++events;
   if (event.kind == Trace::Kind::Unit) {
@@ -177,6 +191,28 @@ void Summary::collect(size_t device, int64_t step, const Trace::Event &event, st
     std::string kind(message.isCollective() ? kindName(message.kind) : "p2p");
     sizeOf[numbers[device][number]] = {kind, message.oneText, message.bytes};
   }
+}
+
+Json Summary::listOps() const {
+  double all = 0;
+  for (const auto &[key, samples] : tasks)
+    for (double sample : samples)
+      all += sample;
+  std::vector<const decltype(ops)::value_type *> sorted;
+  for (const auto &op : ops)
+    sorted.push_back(&op);
+  std::stable_sort(sorted.begin(), sorted.end(), [](auto *a, auto *b) { return a->second.second > b->second.second; });
+  Json list = Json::array();
+  for (const auto *op : sorted) {
+    const auto &[kernel, type, dims, flags] = op->first;
+    auto [count, sum] = op->second;
+    Json entry = {{"kernel", kernel}, {"type", std::string(elementName(type))}, {"dims", dims}, {"flags", flags}};
+    entry["count"] = count;
+    entry["mean"] = sum / double(count);
+    entry["share"] = all > 0 ? sum / all : 0;
+    list.push_back(entry);
+  }
+  return list;
 }
 
 void Summary::summarize(const std::vector<End> &ends, MessageSamples &into) {
@@ -193,6 +229,22 @@ void Summary::summarize(const std::vector<End> &ends, MessageSamples &into) {
   }
 }
 
+/// The kinds of op that took longest.
+void printOps(const Json &ops, int64_t steps) {
+  constexpr size_t most = 10;
+  printf("the longest of %zu kinds of op, over all ranks\n share  calls/step   us/call  op\n", ops.size());
+  for (size_t i = 0; i < std::min(most, ops.size()); ++i) {
+    const Json &op = ops[i];
+    std::string name = text(op["kernel"].get<std::string>(), " ", op["type"].get<std::string>());
+    for (const Json &dim : op["dims"])
+      name += text(" ", dim.get<int64_t>());
+    for (const Json &flag : op["flags"])
+      name += text(" ", flag.get<std::string>());
+    printf("%5.1f%% %11.1f %9.1f  %s\n", 100 * op["share"].get<double>(),
+           double(op["count"].get<int64_t>()) / double(steps), 1e6 * op["mean"].get<double>(), name.c_str());
+  }
+}
+
 } // namespace
 
 Status writeProfile(const std::string &path, const Program &program, std::string_view transport,
@@ -203,10 +255,12 @@ Status writeProfile(const std::string &path, const Program &program, std::string
                {"transport", std::string(transport)},
                {"made_from", Json::parse(program.fingerprint)}};
   json.update(Summary(program.mesh, devices).json());
-  std::string text = json.dump(1) + "\n";
+  std::string whole = json.dump(1) + "\n";
   Draft draft;
   PP_TRY(draft.open(path));
-  fwrite(text.data(), 1, text.size(), draft.file());
+  fwrite(whole.data(), 1, whole.size(), draft.file());
+  if (json.contains("ops"))
+    printOps(json["ops"], json["steps"].get<int64_t>());
   return draft.finish(); // it knows whether all was written
 }
 

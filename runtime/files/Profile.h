@@ -8,11 +8,13 @@
 //  "dispatch": 1.2e-7,      of a rank's step what is neither task, post nor wait, for each of these
 //  "tasks":    [{"task": "s0.F", "phase": "F", "rank": 0, "count": 144, "median": 1.1e-3, "mean": 1.2e-3}],
 //  "messages": [{"kind": "p2p" | "all_reduce", "mesh": true, "bytes": 65536, "count": 288, "post": 1e-6,
-//                "last_post": 2.1e-5, "arrival": 4e-6}]}
-// `post` is that of an end which is not the last to post, `last_post` that of the last; `arrival` is from the end of
-// the last post to when an end that already waited goes on. Seconds; absent where nothing was seen. On a mesh a task's
-// times are those of all devices of the rank, with what they exchange and wait for inside it, and `mesh` marks messages
-// among the devices of one rank (absent: between ranks).
+//                "last_post": 2.1e-5, "arrival": 4e-6}],
+//  "ops":      [{"kernel": "linear", "type": "f32", "dims": [128, 64, 176], "flags": ["accumulate"], "count": 96,
+//                "mean": 1.1e-4, "share": 0.21}]}     with --profile-ops: of all ranks, the longest in all first
+// `share` is of the time of all tasks. `post` is that of an end which is not the last to post, `last_post` that of the
+// last; `arrival` is from the end of the last post to when an end that already waited goes on. Seconds; absent where
+// nothing was seen. On a mesh a task's times are those of all devices of the rank, with what they exchange and wait for
+// inside it, and `mesh` marks messages among the devices of one rank (absent: between ranks).
 #ifndef PP_RUNTIME_FILES_PROFILE_H
 #define PP_RUNTIME_FILES_PROFILE_H
 

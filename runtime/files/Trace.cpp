@@ -91,6 +91,8 @@ void Writer::slice(size_t rank, int32_t line, const std::string &name, const cha
 
 /// Writes an event of the rank's only thread.
 void Writer::event(size_t rank, const Trace::Event &event) {
+  if (event.kind == Trace::Kind::Op) // units hold them
+    return;
   const RankProgram &program = *ranks[rank].program;
   double start = micros(event.start + ranks[rank].shift), end = micros(event.stop + ranks[rank].shift);
   if (event.kind == Trace::Kind::Unit) {
@@ -183,15 +185,19 @@ void Writer::write() {
 
 } // namespace
 
-/// The event of a unit comes after the events of the messages inside it. The time of these messages is taken out of the
-/// unit's time, so it counts once.
+/// The event of a unit comes after the events of the messages and ops inside it. The time of these messages is taken
+/// out of the unit's time, so it counts once.
 void Trace::settle() {
   for (size_t i = 0; i < pending.size(); ++i) {
     Event event = pending[i];
     if (event.kind == Kind::Unit)
       for (size_t behind = i; behind > 0 && pending[behind - 1].start >= event.start; --behind)
-        total.units -= marks->timeOf(pending[behind - 1].stop) - marks->timeOf(pending[behind - 1].start);
-    int64_t &sum = event.kind == Kind::Unit ? total.units : event.kind == Kind::Post ? total.posts : total.waits;
+        if (pending[behind - 1].kind != Kind::Op)
+          total.units -= marks->timeOf(pending[behind - 1].stop) - marks->timeOf(pending[behind - 1].start);
+    int64_t &sum = event.kind == Kind::Unit   ? total.units
+                   : event.kind == Kind::Post ? total.posts
+                   : event.kind == Kind::Wait ? total.waits
+                                              : total.ops;
     event.start = marks->timeOf(event.start);
     event.stop = marks->timeOf(event.stop);
     keep(event, sum);

@@ -24,15 +24,15 @@ protected:
 
 class Trace {
 public:
-  enum class Kind : int32_t { Unit, Post, Wait, Step };
+  enum class Kind : int32_t { Unit, Post, Wait, Step, Op };
   struct Event {
     int64_t start = 0, stop = 0; ///< nanoseconds of CLOCK_MONOTONIC
     Kind kind = Kind::Unit;
-    int32_t number = 0; ///< of the unit, the message or the step
+    int32_t number = 0; ///< of the unit, the message, the step or the op
   };
-  /// Nanoseconds inside task bodies, in posts, in waits, and of whole steps.
+  /// Nanoseconds inside task bodies, in posts, in waits, of whole steps, and in ops, if each is an event.
   struct Sums {
-    int64_t units = 0, posts = 0, waits = 0, steps = 0;
+    int64_t units = 0, posts = 0, waits = 0, steps = 0, ops = 0;
   };
 
   [[nodiscard]] static int64_t now() {
@@ -65,6 +65,10 @@ public:
   }
   void posted(int32_t message, int64_t start) { add(Kind::Post, message, start, mark(), total.posts); }
   void waited(int32_t message, int64_t start) { add(Kind::Wait, message, start, mark(), total.waits); }
+  /// Whether each op of a unit is an event of its own.
+  void setOps(bool wanted) { ops = wanted; }
+  [[nodiscard]] bool hasOps() const { return ops; }
+  void computed(int32_t op, int64_t start) { add(Kind::Op, op, start, mark(), total.ops); }
   void stepped(int32_t step, int64_t start) {
     pending.clear(); // of a step that failed
     keep({start, now(), Kind::Step, step}, total.steps);
@@ -85,7 +89,8 @@ private:
   }
   void keep(const Event &event, int64_t &sum) {
     sum += event.stop - event.start;
-    nested += event.stop - event.start;
+    if (event.kind != Kind::Op)
+      nested += event.stop - event.start;
     if (used == events.size() && used > 0 && used < most) // what goes on inside units has no number that is known
       events.resize(std::min(2 * used, most));
     if (used < events.size())
@@ -99,6 +104,7 @@ private:
   std::vector<Event> events, pending; ///< pending: their times are marks
   TraceMarks *marks = nullptr;
   size_t used = 0, lost = 0, most = 0;
+  bool ops = false;
 };
 
 /// One rank's part of the trace file; its times are moved by `shift` nanoseconds.

@@ -1,6 +1,7 @@
 // The C ABI's kernels: finds the prepared op by its number, checks that it is the kernel called, and runs it.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/Rank.h"
+#include "runtime/files/Trace.h"
 #include "runtime/kernels/Specs.h"
 
 using namespace pp;
@@ -73,12 +74,8 @@ int32_t runLater(pp_rank_t *rank, int32_t number, const PreparedOp *op, const ch
   });
 }
 
-/// Keeps the arguments in the order of the C ABI. Drops their constness: a body knows which of them it writes.
 template <class... Pointers>
-int32_t run(pp_rank_t *rank, int32_t number, Kernel kernel, const char *name, Pointers... pointers) {
-  const PreparedOp *op = find(rank, number);
-  if (!op || op->kernel != kernel)
-    return rank->fail(PP_INTERNAL, "op " + std::to_string(number) + " is not a prepared `" + name + "`");
+int32_t runNow(pp_rank_t *rank, int32_t number, const PreparedOp *op, const char *name, Pointers... pointers) {
   if (rank->queue)
     return runLater(rank, number, op, name, pointers...);
   if (op->moved) {
@@ -91,6 +88,20 @@ int32_t run(pp_rank_t *rank, int32_t number, Kernel kernel, const char *name, Po
   void *const arguments[] = {const_cast<void *>(static_cast<const void *>(pointers))...};
   pp_status_t status = op->body(*op, arguments);
   return status == PP_OK ? PP_OK : failRun(rank, number, name, status);
+}
+
+/// Keeps the arguments in the order of the C ABI. Drops their constness: a body knows which of them it writes.
+template <class... Pointers>
+int32_t run(pp_rank_t *rank, int32_t number, Kernel kernel, const char *name, Pointers... pointers) {
+  const PreparedOp *op = find(rank, number);
+  if (!op || op->kernel != kernel)
+    return rank->fail(PP_INTERNAL, "op " + std::to_string(number) + " is not a prepared `" + name + "`");
+  if (!rank->trace || !rank->trace->hasOps())
+    return runNow(rank, number, op, name, pointers...);
+  int64_t start = rank->trace->mark();
+  int32_t status = runNow(rank, number, op, name, pointers...);
+  rank->trace->computed(number, start);
+  return status;
 }
 
 /// With the weights of the targets behind the other arguments. Targets without any, in a step that has weights, would

@@ -134,6 +134,7 @@ Status Trainer::makeReady() {
   if (options.isTimed()) {
     size_t perStep = program->stepUnits() + 2 * program->stepMessages() + 1;
     trace.reserve(perStep * size_t(lastStep - state.step), maxTraceEvents);
+    trace.setOps(options.profileOps);
   }
   return {};
 }

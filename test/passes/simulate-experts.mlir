@@ -3,6 +3,7 @@
 // RUN: pp-unproved %s --emit=stats --expert-load=zipf=0 | FileCheck %s
 // RUN: pp-unproved %s --emit=stats --expert-load=zipf=2 | FileCheck %s --check-prefix=ZIPF
 // RUN: echo '[3, 0, 1, 0]' > %t.json && pp-unproved %s --emit=stats --expert-load=%t.json | FileCheck %s --check-prefix=FILE
+// RUN: sed 's/gemm = 0.5 : f64/&, grouped = 0.25 : f64/' %s > %t.mlir && pp-unproved %t.mlir --emit=stats | FileCheck %s --check-prefix=GROUPED
 // RUN: echo '[1, 2]' > %t.json && not pp-unproved %s --emit=stats --expert-load=%t.json 2>&1 | FileCheck %s --check-prefix=COUNT
 // RUN: echo '[0, 0]' > %t.json && not pp-unproved %s --emit=stats --expert-load=%t.json 2>&1 | FileCheck %s --check-prefix=LIST
 // RUN: not pp-unproved %s --emit=stats --expert-load=zipf=-1 2>&1 | FileCheck %s --check-prefix=NUMBER
@@ -23,6 +24,8 @@
 // are 1536 bytes, and counts 16: at 128 a second 12.125 s; a matrix has 256, 2 s. The launch takes 0.5 s.
 // A quarter each: max(4, 3.03125 + 2) s four times.
 // CHECK: "step": 20.625,
+// At a quarter of the peak max(8, 5.03125) s four times.
+// GROUPED: "step": 32.5,
 // 144, 36, 16 and 9 of 205: 16 * 144 / 205 s of flops, then 12.125 * 61 / 205 s of rows, and three matrices.
 // ZIPF: "step": 21.3469
 // Three quarters and a quarter: max(12, 11.09375) + 5.03125; the matrices of two experts are not read.

@@ -140,6 +140,11 @@ def check_all():
     tally.check(len(rows) == 3 and "attention: 0 ops" in read(results, "kernels"), "three rows of kernels")
     tally.check(re.search(r"^\| 16 \| pp single \| [\d.]+ \| .* attention: 0 ops by cuDNN, [1-9]\d* by own",
                           read(results, "steps"), re.M), f"a row of steps {read(results, 'steps')}")
+    # Each kind of op of the program has a prediction: whole kernels where calls of many tensors stand for one for each.
+    by_op = re.search(r"^step\.16\.single, by op:\n\n\| op .*\n.*\n((?:\| [a-z_]+ \S+ .*\n){12})\| all \d+ kinds",
+                      read(results, "steps"), re.M)
+    tally.check(by_op and all(re.search(r"% \| [\d.]+ \| [\d.]+ \|$", row) for row in by_op[1].splitlines()),
+                f"a step by its ops, measured and predicted {read(results, 'steps')[-800:]}")
     tally.check(all(f"PP_CUDNN off shard {shard}" in read(results, name) for shard, name in enumerate(SHARDS)) and
                 "KernelsTiles" in read(results, "kernel-tests-cudnn"), "kernels are tested without and with cuDNN")
     tally.check(all(f"checked with --tool {name} --error-exitcode 1" in read(results, name) and

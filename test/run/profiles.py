@@ -80,6 +80,54 @@ def check_others(tally, compiler, path):
                         f"{options[-2]} of another program, {changed}: {done.stderr.splitlines()[0]}")
 
 
+def check_ops(tally, compiler, folder, text):
+    """Every call of a kernel is counted under its kernel: so often as its task runs, and the task's code calls it. The
+    times of ops add up to at most those of tasks. A trace and a run without --profile-ops have none."""
+    values = SIZES | dict(schedule="zb_v")
+    path = os.path.join(folder, "ops")
+    defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
+    run = [*harness.launch(harness.compile_train(compiler, path, values), 2, "threads"), "--data", text]
+    said = harness.call([*run, "--steps", str(STEPS), "--profile", path + ".json", "--profile-ops", "--trace",
+                         path + ".trace"]).stdout
+    with open(path + ".json") as file:
+        profile = json.load(file)
+    calls, expected = collections.defaultdict(collections.Counter), collections.Counter()
+    for rank in range(2):
+        code = harness.call([compiler, harness.TRAIN, *defines, "--emit=llvm", f"--rank={rank}", "-o", "-"]).stdout
+        for body in re.split(r"^define ", code, flags=re.M)[1:]:
+            task = re.search(r'@"?([^"( ]+)"?\(', body)[1]
+            calls[rank, task] = collections.Counter(re.findall(r"call i32 @pp_(\w+)\(", body))
+    for task in profile["tasks"]:
+        for kernel, count in calls[task["rank"], task["task"]].items():
+            expected[kernel] += count * task["count"]
+    counted, spent = collections.Counter(), 0
+    for op in profile["ops"]:
+        counted[op["kernel"]] += op["count"]
+        spent += op["count"] * op["mean"]
+    work = sum(task["count"] * task["mean"] for task in profile["tasks"])
+    tally.check(counted == expected and {"attention_bwd", "adamw_all"} <= set(counted),
+                f"{path}: {sum(counted.values())} calls of {len(counted)} kernels, {counted - expected} too many, "
+                f"{expected - counted} too few")
+    tally.check(0.5 * work < spent <= work and abs(sum(op["share"] for op in profile["ops"]) - spent / work) < 1e-9,
+                f"{path}: ops take {spent:.3g} of the tasks' {work:.3g} s")
+    first = profile["ops"][0]
+    row = " ".join(map(str, [first["kernel"], first["type"], *first["dims"], *first["flags"]]))
+    tally.check(re.search(rf"share  calls/step   us/call  op\n +[\d.]+% +[\d.]+ +[\d.]+  {re.escape(row)}\n", said),
+                f"{path}: the longest op is printed first, {row}")
+    stats = json.loads(harness.call([compiler, harness.TRAIN, *defines, "--cluster=cpu", "--emit=stats"]).stdout)
+    named = lambda op: (op["kernel"], op["type"], *op["dims"], *op["flags"])
+    others = ("adamw", "sum_squares", "attention_delta")  # that the lowering puts together, or marks
+    planned, ran = ({named(op): op["count"] / steps for op in told if not op["kernel"].startswith(others)}
+                    for told, steps in ((stats["ops"], 1), (profile["ops"], profile["steps"])))
+    tally.check(planned == ran and len(ran) > 20, f"{path}: {len(ran)} kinds of op are as --emit=stats counts them, "
+                f"apart: {set(planned.items()) ^ set(ran.items())}")
+    with open(path + ".trace") as file:
+        kinds = {event.get("cat") for event in json.load(file)["traceEvents"]}
+    tally.check("F" in kinds and not kinds & set(counted), f"{path}: a trace has no ops, but {kinds}")
+    alone = harness.call([*run, "--steps", str(STEPS), "--profile-ops"], expect=1).stderr
+    tally.check("`--profile-ops` needs `--profile FILE`" in alone, f"{path}: {alone}")
+
+
 def set_times(path, time_of, last_posts={}):
     """Times in the place of the measured ones, of tasks and of last posts by kind of message; all else takes none."""
     with open(path + ".json") as file:
@@ -198,6 +246,7 @@ def main():
     check(tally, compiler, folder, text, "zb_h1", "mpi")
     check_plan(tally, compiler, folder, text)
     check_schedules(tally, compiler, folder, text)
+    check_ops(tally, compiler, folder, text)
     for transport in ("threads", "mpi"):
         check_mesh(tally, compiler, folder, text, transport)
     done = harness.call([*run, "--steps", "2", "--profile", path + ".few"], expect=1)
