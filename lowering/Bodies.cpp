@@ -7,8 +7,8 @@
 // An exchange is posted where it stands, and completed before the next op without `pipeline.overlaps`, or at the end.
 #include "lowering/Bodies.h"
 #include "dialect/nn/Nn.h"
-#include "lowering/FormulaThreads.h"
 #include "lowering/Lowering.h"
+#include "lowering/formula/Threads.h"
 
 using namespace mlir;
 using namespace pp;

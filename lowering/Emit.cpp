@@ -1,10 +1,10 @@
 // Emits LLVM modules as text and as object files, one per rank, several at a time.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/Proof.h"
-#include "lowering/FormulaCode.h"
-#include "lowering/FormulaThreads.h"
-#include "lowering/Formulas.h"
 #include "lowering/Lowering.h"
+#include "lowering/formula/Code.h"
+#include "lowering/formula/Table.h"
+#include "lowering/formula/Threads.h"
 #include "mlir/IR/Diagnostics.h"
 #include "mlir/IR/Threading.h"
 #include "report/Output.h"

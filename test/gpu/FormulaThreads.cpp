@@ -1,7 +1,7 @@
 // The kernels of formulas, run from their PTX on this CPU, against the formulas' code for CPUs; and what ptxas says.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "lowering/FormulaThreads.h"
-#include "lowering/FormulaCode.h"
+#include "lowering/formula/Code.h"
+#include "lowering/formula/Threads.h"
 #include "runtime/cuda/FormulaKernel.h"
 #include "runtime/files/Half.h"
 #include "test/gpu/FormulaCases.h"
@@ -236,7 +236,7 @@ static bool isFound(Both &both, const std::string &ptx) {
     std::freopen("/dev/null", "w", stderr);
     both.gpu.kernels = PtxKernel::read(ptx, both.gpu.why);
     bool found = false;
-    for (const char *order : {"up", "down", "1"}) {
+    for (const char *order : {"up", "down", "1", "2", "3", "4"}) {
       setenv("PP_SIMT_ORDER", order, 1);
       std::thread([&] { // which has an emulation of its own
         found = found || !both.judge(7, {}).empty() || !both.judge(7, {.isShifted = true}).empty();

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A value is a number of the row, a number of the head, or a vector of `lanes` columns that lie side by side. A writer
-// of loops (FormulaCode.cpp) or of threads (FormulaThreads.cpp) says where elements lie and how reductions are made.
-#ifndef PP_LOWERING_FORMULAWRITER_H
-#define PP_LOWERING_FORMULAWRITER_H
+// of loops (Code.cpp) or of threads (Threads.cpp) says where elements lie and how reductions are made.
+#ifndef PP_LOWERING_FORMULA_WRITER_H
+#define PP_LOWERING_FORMULA_WRITER_H
 
 #include "dialect/formula/Formula.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
@@ -19,8 +19,8 @@ class TargetMachine;
 namespace pp {
 
 /// How deep a value lies in the loops.
-enum class Level : uint8_t { row, head, column };
-Level levelOf(unsigned axes);
+enum class Depth : uint8_t { row, head, column };
+Depth depthOf(unsigned axes);
 
 /// Variances as means, sums of what is the same all along as products, and sums over the axes that made values without
 /// columns lack.
@@ -77,7 +77,7 @@ protected:
   double countOf(const nn::Formula::Term &term) const;
 
   /// Computes what this level has of the values, all operands of outer levels being known.
-  void computeLevel(Level level, llvm::ArrayRef<unsigned> needed, Known &known, Value head, Value column, Value mask);
+  void computeLevel(Depth level, llvm::ArrayRef<unsigned> needed, Known &known, Value head, Value column, Value mask);
   /// What a reduction has made, of this head if it goes over its columns alone.
   virtual Value reduced(unsigned value, Value head) = 0;
 
@@ -119,4 +119,4 @@ mlir::LogicalResult lowerWritten(mlir::ModuleOp module, llvm::TargetMachine &mac
 
 } // namespace pp
 
-#endif // PP_LOWERING_FORMULAWRITER_H
+#endif // PP_LOWERING_FORMULA_WRITER_H

@@ -1,11 +1,11 @@
 // Writes the formulas of all task bodies as a table of texts, each once, and reads the table back.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "lowering/Formulas.h"
+#include "lowering/formula/Table.h"
 #include "dialect/formula/Formula.h"
 #include "dialect/pipeline/BodyGroups.h"
-#include "lowering/FormulaCode.h"
-#include "lowering/FormulaThreads.h"
 #include "lowering/Lowering.h"
+#include "lowering/formula/Code.h"
+#include "lowering/formula/Threads.h"
 #include "runtime/cuda/FormulaKernel.h"
 #include "llvm/IR/Constants.h"
 #include "llvm/IR/Module.h"

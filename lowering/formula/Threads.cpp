@@ -11,9 +11,9 @@
 // a fixed order; after another one all read the result. A pass reads the tensors again, and the last one stores. So a
 // thread reads and writes the same packs in each pass: what is made may lie on what is read. Sums over rows are kept
 // for each part of the rows, and `sums` adds up the parts in order: the bits are the same in each run.
-#include "lowering/FormulaThreads.h"
-#include "lowering/FormulaPtx.h"
-#include "lowering/FormulaWriter.h"
+#include "lowering/formula/Threads.h"
+#include "lowering/formula/Ptx.h"
+#include "lowering/formula/Writer.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
@@ -88,8 +88,8 @@ private:
   void add(unsigned value, Value its);
   Value had(unsigned value);
   void join(ArrayRef<unsigned> reductions);
-  void storeLevel(Level level, const Known &known, Value head, Value column);
-  void storeOne(size_t made, Level level, Value value, Value head, Value column);
+  void storeLevel(Depth level, const Known &known, Value head, Value column);
+  void storeOne(size_t made, Depth level, Value value, Value head, Value column);
   void clearPart(Value base);
 
   const Shape shape;
@@ -183,7 +183,7 @@ void ThreadWriter::writePacks(StringRef its) {
     Value head = quotient(inRow, packs), column = times(inHead, lanes);
     std::vector<unsigned> needed = plan.neededIn(0);
     Known known;
-    for (Level level : {Level::row, Level::head, Level::column}) {
+    for (Depth level : {Depth::row, Depth::head, Depth::column}) {
       computeLevel(level, needed, known, head, column, {});
       storeLevel(level, known, head, column);
     }
@@ -268,16 +268,16 @@ void ThreadWriter::join(ArrayRef<unsigned> reductions) {
 }
 
 /// Stores what is made of values of this level.
-void ThreadWriter::storeLevel(Level level, const Known &known, Value head, Value column) {
+void ThreadWriter::storeLevel(Depth level, const Known &known, Value head, Value column) {
   for (auto [i, each] : llvm::enumerate(plan.made)) {
-    if (levelOf(each.axes) != level)
+    if (depthOf(each.axes) != level)
       continue;
     Value value = known.lookup(each.value);
     bool isOfEachHead = (each.axes | plan.formula.at(each.value).axes) & Along::heads;
     auto store = [&, i = i] { storeOne(i, level, value, head, column); };
-    if (level == Level::row)
+    if (level == Depth::row)
       when(isZero(inRow), store);
-    else if (level == Level::head)
+    else if (level == Depth::head)
       when(isZero(inHead), store);
     else if (!isOfEachHead && heads > 1) // all heads come to the same element: it is added once
       when(isZero(head), store);
@@ -288,9 +288,9 @@ void ThreadWriter::storeLevel(Level level, const Known &known, Value head, Value
 
 /// Stores one element or pack, or adds it to its sum over the rows of the part. A sum's element is always the same
 /// thread's.
-void ThreadWriter::storeOne(size_t number, Level level, Value value, Value head, Value column) {
+void ThreadWriter::storeOne(size_t number, Depth level, Value value, Value head, Value column) {
   Formula::Made each = plan.made[number];
-  if (level == Level::column)
+  if (level == Depth::column)
     value = splat(value);
   if (each.axes & Along::rows) {
     Value index, base = place(reads + number, each.axes, head, column, index);
@@ -298,17 +298,17 @@ void ThreadWriter::storeOne(size_t number, Level level, Value value, Value head,
   }
   const RowSum &sum = sumPlaces[number];
   Value index = whole(sum.first);
-  if (level != Level::row && sum.count * sum.times > (level == Level::column ? columns : 1))
-    index = plus(index, times(head, level == Level::column ? columns : 1));
-  if (level == Level::column)
+  if (level != Depth::row && sum.count * sum.times > (level == Depth::column ? columns : 1))
+    index = plus(index, times(head, level == Depth::column ? columns : 1));
+  if (level == Depth::column)
     index = plus(index, column);
-  Value before = load(sums, sumsOfPart, index, {}, level == Level::column);
+  Value before = load(sums, sumsOfPart, index, {}, level == Depth::column);
   store(sums, b.create<arith::AddFOp>(before, value), sumsOfPart, index, {});
 }
 
 bool ThreadWriter::hasColumns(unsigned number) const {
   auto isOverColumns = [&](unsigned value) { return plan.formula.at(value).over & Along::columns; };
-  auto isColumn = [](Formula::Made each) { return levelOf(each.axes) == Level::column; };
+  auto isColumn = [](Formula::Made each) { return depthOf(each.axes) == Depth::column; };
   return llvm::any_of(plan.reductionsOf(number), isOverColumns) ||
          (number == plan.last && llvm::any_of(plan.made, isColumn));
 }
@@ -316,7 +316,7 @@ bool ThreadWriter::hasColumns(unsigned number) const {
 void ThreadWriter::head(unsigned number, ArrayRef<unsigned> needed, const Known &row, Value head) {
   Known known = row;
   SmallVector<unsigned> its = plan.reductionsOf(number);
-  computeLevel(Level::head, needed, known, head, {}, {});
+  computeLevel(Depth::head, needed, known, head, {}, {});
   for (unsigned value : its)
     if (const Formula::Term &term = plan.formula.at(value); term.over == Along::heads)
       add(value, b.create<arith::SelectOp>(isZero(lane), known.lookup(term.of[0]), real(neutral(term.op), sums)));
@@ -326,25 +326,25 @@ void ThreadWriter::head(unsigned number, ArrayRef<unsigned> needed, const Known 
   if (hasColumns(number))
     loop(times(lane, lanes), whole(columns), shape.group * lanes, [&](Value column) {
       Known here = known;
-      computeLevel(Level::column, needed, here, head, column, {});
+      computeLevel(Depth::column, needed, here, head, column, {});
       for (unsigned value : its)
         if (const Formula::Term &term = plan.formula.at(value); term.over & Along::columns)
           add(value, splat(here.lookup(term.of[0])));
       if (number == plan.last)
-        storeLevel(Level::column, here, head, column);
+        storeLevel(Depth::column, here, head, column);
     });
   for (unsigned value : its)
     if (isPerHead(value))
       put(had(value), plus(whole(parts[value]), plus(times(head, shape.group + 1), lane)));
   if (number == plan.last)
-    storeLevel(Level::head, known, head, {});
+    storeLevel(Depth::head, known, head, {});
 }
 
 void ThreadWriter::pass(unsigned number) {
   SmallVector<unsigned> its = plan.reductionsOf(number);
   std::vector<unsigned> needed = plan.neededIn(number);
   Known known;
-  computeLevel(Level::row, needed, known, {}, {}, {});
+  computeLevel(Depth::row, needed, known, {}, {}, {});
   for (unsigned value : its)
     if (!isPerHead(value))
       clear(value);
@@ -353,7 +353,7 @@ void ThreadWriter::pass(unsigned number) {
     if (!isPerHead(value))
       put(had(value), plus(whole(parts[value]), thread));
   if (number == plan.last)
-    storeLevel(Level::row, known, {}, {});
+    storeLevel(Depth::row, known, {}, {});
   else
     join(its);
 }

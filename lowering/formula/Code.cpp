@@ -8,8 +8,8 @@
 //
 // A reduction ends a pass: what reads it is computed in a later one, from the tensors again, which lie in the cache.
 // Masks cut the last block, so an element's bits do not depend on its place.
-#include "lowering/FormulaCode.h"
-#include "lowering/FormulaWriter.h"
+#include "lowering/formula/Code.h"
+#include "lowering/formula/Writer.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
@@ -52,7 +52,7 @@ private:
   void block(unsigned number, ArrayRef<unsigned> needed, Known known, Value head, Value column, Value mask);
   void begin(ArrayRef<unsigned> reductions, bool perHead);
   void end(ArrayRef<unsigned> reductions, bool perHead, Value head);
-  void storeLevel(Level level, Known &known, Value head, Value column, Value mask);
+  void storeLevel(Depth level, Known &known, Value head, Value column, Value mask);
   Value reduced(unsigned value, Value head) override;
   bool isPerHead(unsigned reduction) const { return plan.formula.at(reduction).over == Along::columns; }
 
@@ -107,28 +107,28 @@ void Writer::end(ArrayRef<unsigned> these, bool perHead, Value head) {
 }
 
 /// Stores what is made of values of this level, or adds it to the sum over all rows.
-void Writer::storeLevel(Level level, Known &known, Value head, Value column, Value mask) {
+void Writer::storeLevel(Depth level, Known &known, Value head, Value column, Value mask) {
   for (auto [i, each] : llvm::enumerate(plan.made)) {
-    if (levelOf(each.axes) != level)
+    if (depthOf(each.axes) != level)
       continue;
     Value value = known.lookup(each.value), index, base = place(reads + i, each.axes, head, column, index);
     Type element = elements[reads + i];
-    if (level == Level::column)
+    if (level == Depth::column)
       value = splat(value);
     OpBuilder::InsertionGuard guard(b);
     bool isOfEachHead = (each.axes | plan.formula.at(each.value).axes) & Along::heads;
-    if (level == Level::column && !isOfEachHead && heads > 1) { // all heads come to the same element: it is added once
+    if (level == Depth::column && !isOfEachHead && heads > 1) { // all heads come to the same element: it is added once
       Value isFirst = b.create<arith::CmpIOp>(arith::CmpIPredicate::eq, head, whole(0));
       b.setInsertionPointToStart(b.create<scf::IfOp>(isFirst, /*withElseRegion=*/false).thenBlock());
     }
     if (!(each.axes & Along::rows))
-      value = b.create<arith::AddFOp>(load(element, base, index, mask, level == Level::column), value);
+      value = b.create<arith::AddFOp>(load(element, base, index, mask, level == Depth::column), value);
     store(element, value, base, index, mask);
   }
 }
 
 void Writer::block(unsigned number, ArrayRef<unsigned> needed, Known known, Value head, Value column, Value mask) {
-  computeLevel(Level::column, needed, known, head, column, mask);
+  computeLevel(Depth::column, needed, known, head, column, mask);
   auto type = VectorType::get(lanes, sums);
   for (unsigned value : plan.reductionsOf(number)) {
     const Formula::Term &term = plan.formula.at(value);
@@ -140,13 +140,13 @@ void Writer::block(unsigned number, ArrayRef<unsigned> needed, Known known, Valu
     b.create<LLVM::StoreOp>(combine(term.op, b.create<LLVM::LoadOp>(type, parts), its), parts);
   }
   if (number == plan.last)
-    storeLevel(Level::column, known, head, column, mask);
+    storeLevel(Depth::column, known, head, column, mask);
 }
 
 void Writer::head(unsigned number, ArrayRef<unsigned> needed, const Known &row, Value head) {
   Known known = row;
   SmallVector<unsigned> its = plan.reductionsOf(number);
-  computeLevel(Level::head, needed, known, head, {}, {});
+  computeLevel(Depth::head, needed, known, head, {}, {});
   for (unsigned value : its)
     if (const Formula::Term &term = plan.formula.at(value); term.over == Along::heads) {
       Value parts = reductions[value].parts, sum = b.create<LLVM::LoadOp>(sums, parts);
@@ -154,7 +154,7 @@ void Writer::head(unsigned number, ArrayRef<unsigned> needed, const Known &row, 
     }
   bool hasColumns = llvm::any_of(its, [&](unsigned value) { return plan.formula.at(value).over & Along::columns; }) ||
                     (number == plan.last &&
-                     llvm::any_of(plan.made, [](Formula::Made each) { return levelOf(each.axes) == Level::column; }));
+                     llvm::any_of(plan.made, [](Formula::Made each) { return depthOf(each.axes) == Depth::column; }));
   if (hasColumns) {
     begin(its, /*perHead=*/true);
     int64_t rest = columns % lanes;
@@ -171,19 +171,19 @@ void Writer::head(unsigned number, ArrayRef<unsigned> needed, const Known &row, 
     end(its, /*perHead=*/true, head);
   }
   if (number == plan.last)
-    storeLevel(Level::head, known, head, {}, {});
+    storeLevel(Depth::head, known, head, {}, {});
 }
 
 void Writer::pass(unsigned number) {
   SmallVector<unsigned> its = plan.reductionsOf(number);
   std::vector<unsigned> needed = plan.neededIn(number);
   Known known;
-  computeLevel(Level::row, needed, known, {}, {}, {});
+  computeLevel(Depth::row, needed, known, {}, {}, {});
   begin(its, /*perHead=*/false);
   loop(whole(0), whole(heads), 1, [&](Value at) { head(number, needed, known, at); });
   end(its, /*perHead=*/false, {});
   if (number == plan.last)
-    storeLevel(Level::row, known, {}, {}, {});
+    storeLevel(Depth::row, known, {}, {}, {});
 }
 
 void Writer::write(LLVM::LLVMFuncOp its) {

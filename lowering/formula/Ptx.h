@@ -1,7 +1,7 @@
 // A module of GPU kernels under construction, and its text in PTX.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_LOWERING_FORMULAPTX_H
-#define PP_LOWERING_FORMULAPTX_H
+#ifndef PP_LOWERING_FORMULA_PTX_H
+#define PP_LOWERING_FORMULA_PTX_H
 
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/ImplicitLocOpBuilder.h"
@@ -30,4 +30,4 @@ bool hasFunctionsOfF64();
 
 } // namespace pp
 
-#endif // PP_LOWERING_FORMULAPTX_H
+#endif // PP_LOWERING_FORMULA_PTX_H

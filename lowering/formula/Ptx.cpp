@@ -1,9 +1,8 @@
 // Lowers GPU kernels to PTX by LLVM's code generator, with the toolkit's functions of f64 where kernels call some.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "lowering/FormulaPtx.h"
+#include "lowering/formula/Ptx.h"
 #include "lowering/Config.h"
-#include "lowering/FormulaWriter.h"
-#include "llvm-c/Target.h"
+#include "lowering/formula/Writer.h"
 #include "llvm/IR/Constants.h"
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/IR/LegacyPassManager.h"
@@ -13,6 +12,7 @@
 #include "llvm/MC/TargetRegistry.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/SourceMgr.h"
+#include "llvm/Support/TargetSelect.h"
 #include "llvm/Target/TargetMachine.h"
 #include <mutex>
 

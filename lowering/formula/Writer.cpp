@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Elements are rounded by integers where LLVM would call a library; multiply-adds are made here or not at all.
-#include "lowering/FormulaWriter.h"
+#include "lowering/formula/Writer.h"
 #include "mlir/Conversion/Passes.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/ControlFlow/IR/ControlFlow.h"
@@ -23,8 +23,8 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::nn;
 
-Level pp::levelOf(unsigned axes) {
-  return axes & Along::columns ? Level::column : axes & Along::heads ? Level::head : Level::row;
+Depth pp::depthOf(unsigned axes) {
+  return axes & Along::columns ? Depth::column : axes & Along::heads ? Depth::head : Depth::row;
 }
 
 //===-- Passes over a row ---------------------------------------------------------------------------------------===//
@@ -400,15 +400,15 @@ double FormulaWriter::countOf(const Formula::Term &term) const {
   return static_cast<double>((term.over & Along::heads ? heads : 1) * (term.over & Along::columns ? columns : 1));
 }
 
-void FormulaWriter::computeLevel(Level level, ArrayRef<unsigned> needed, Known &known, Value head, Value column,
+void FormulaWriter::computeLevel(Depth level, ArrayRef<unsigned> needed, Known &known, Value head, Value column,
                                  Value mask) {
   for (unsigned value : needed) {
     const Formula::Term &term = plan.formula.at(value);
-    if (levelOf(term.axes) != level)
+    if (depthOf(term.axes) != level)
       continue;
     if (term.op == Element::leaf) {
       Value index, base = place(term.leaf, term.axes, head, column, index);
-      known[value] = load(elements[term.leaf], base, index, mask, level == Level::column);
+      known[value] = load(elements[term.leaf], base, index, mask, level == Depth::column);
     } else if (term.op == Element::number) {
       known[value] = real(term.number, sums);
     } else if (term.op == Element::yes) {
@@ -418,7 +418,7 @@ void FormulaWriter::computeLevel(Level level, ArrayRef<unsigned> needed, Known &
     } else {
       auto of = llvm::map_to_vector(term.of, [&](unsigned operand) {
         Value its = known.lookup(operand);
-        return level == Level::column ? splat(its) : its;
+        return level == Depth::column ? splat(its) : its;
       });
       known[value] = compute(term, of);
     }

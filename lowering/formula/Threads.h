@@ -1,7 +1,7 @@
 // Code of formulas for GPUs: kernels of threads, as PTX.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_LOWERING_FORMULATHREADS_H
-#define PP_LOWERING_FORMULATHREADS_H
+#ifndef PP_LOWERING_FORMULA_THREADS_H
+#define PP_LOWERING_FORMULA_THREADS_H
 
 #include "dialect/formula/Formula.h"
 
@@ -23,4 +23,4 @@ mlir::FailureOr<std::string> writeThreads(nn::MapOp map);
 
 } // namespace pp
 
-#endif // PP_LOWERING_FORMULATHREADS_H
+#endif // PP_LOWERING_FORMULA_THREADS_H
