@@ -8,7 +8,7 @@
 // bodies are counted where a body first has them.
 #include "lowering/CheckLowered.h"
 #include "lowering/CheckBodies.h"
-#include "lowering/Formulas.h"
+#include "lowering/formula/Table.h"
 #include "llvm/IR/Constants.h"
 #include "llvm/IR/Module.h"
 

@@ -1,12 +1,14 @@
 // Emits LLVM modules as text and as object files, one per rank, several at a time.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/Proof.h"
-#include "lowering/FormulaCode.h"
-#include "lowering/Formulas.h"
 #include "lowering/Lowering.h"
+#include "lowering/formula/Code.h"
+#include "lowering/formula/Table.h"
+#include "lowering/formula/Threads.h"
 #include "mlir/IR/Diagnostics.h"
 #include "mlir/IR/Threading.h"
 #include "report/Output.h"
+#include "llvm/IR/Constants.h"
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/IR/LegacyPassManager.h"
 #include "llvm/IR/Module.h"
@@ -85,6 +87,27 @@ static LogicalResult writeFormulas(ArrayRef<nn::MapOp> maps, StringRef path, Loc
                  succeeded(writeObject(*lowered, *machine, path, loc)));
 }
 
+/// The kernels of formulas for GPUs, as texts for their driver.
+static LogicalResult writeKernels(ArrayRef<nn::MapOp> maps, StringRef path, Location loc) {
+  std::vector<std::string> texts(maps.size());
+  auto write = [&](size_t i) -> LogicalResult {
+    FailureOr<std::string> text = writeThreads(maps[i]);
+    if (succeeded(text))
+      texts[i] = *text;
+    return text;
+  };
+  if (failed(failableParallelForEachN(loc.getContext(), 0, maps.size(), write)))
+    return failure();
+  llvm::LLVMContext context;
+  llvm::Module module("formulas", context);
+  for (auto [map, text] : llvm::zip(maps, texts)) {
+    llvm::Constant *value = llvm::ConstantDataArray::getString(context, text);
+    new llvm::GlobalVariable(module, value->getType(), /*isConstant=*/true, llvm::GlobalValue::ExternalLinkage, value,
+                             kernelsOfFormula(map));
+  }
+  return writeObject(module, path, loc);
+}
+
 LogicalResult pp::emitObject(const ProvedModule &proved, int64_t rank, StringRef path) {
   llvm::LLVMContext context;
   std::unique_ptr<llvm::Module> lowered;
@@ -111,7 +134,8 @@ LogicalResult pp::emitObjects(const ProvedModule &proved, ArrayRef<int64_t> rank
     paths.push_back((folder + "/formulas.o").str());
   return failableParallelForEachN(module.getContext(), 0, paths.size() - first, [&](size_t i) -> LogicalResult {
     if (i > ranks.size())
-      return writeFormulas(maps, paths[first + i], module.getLoc());
+      return programTarget(module) == "cuda" ? writeKernels(maps, paths[first + i], module.getLoc())
+                                             : writeFormulas(maps, paths[first + i], module.getLoc());
     llvm::LLVMContext context;
     std::unique_ptr<llvm::Module> lowered;
     LogicalResult status =

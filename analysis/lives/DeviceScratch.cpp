@@ -18,6 +18,8 @@
 // ncclTransportPatConnect). With NVLink SHARP a member has 2 MiB more for each channel and member of its machine, of
 // which there are 8 (transport/nvls.cc).
 #include "analysis/lives/DeviceScratch.h"
+#include "dialect/formula/Formula.h"
+#include "runtime/cuda/FormulaKernel.h"
 #include "runtime/kernels/Facts.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/MathExtras.h"
@@ -59,6 +61,11 @@ DeviceScratch pp::nn::deviceScratchOf(Kernel kernel) {
     scratch.products = workspaceOfProduct + (name == "linear_dw_bias" ? 4 * dims[2] : 0);
   if ((name == "attention" || name == "attention_bwd") && isServedByCudnn(kernel))
     scratch.attention = attentionBytes(kernel, dims);
+  if (auto map = dyn_cast<MapOp>(*kernel)) {
+    const int64_t bytes = sumType(map.elementType()).getIntOrFloatBitWidth() / 8;
+    scratch.kernels = scratchOfFormulaParts(rowsOfFormula(map), partOfFormula(map), bytes);
+    return scratch;
+  }
   scratch.kernels = simtScratch({name, dims, params, kernel.elementType().getIntOrFloatBitWidth() / 8});
   return scratch;
 }

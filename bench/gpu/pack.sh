@@ -13,12 +13,14 @@ folder=$(realpath "$folder")
 
 for file in /usr/share/common-licenses/*; do [ -L "$file" ] || cat "$file"; done > "$folder/text.txt"
 
-# One folder of objects a program: rank<k>.o and table.o. Beside those timed alone lies what an H100 would take.
+# One folder of objects a program: rank<k>.o and table.o, and formulas.o where there are some. Beside those timed alone
+# lies what an H100 would take.
+train=$root/examples/train.pipe
 pack() { # NAME -D..
   local name=$1 && shift
-  "$build/bin/pp-compile" "$root/examples/train.pipe" --target=cuda --emit=obj -o "$folder/programs/$name" "$@"
+  "$build/bin/pp-compile" "$train" --target=cuda --emit=obj -o "$folder/programs/$name" "$@"
   [[ $name != step*.single ]] ||
-    "$build/bin/pp-compile" "$root/examples/train.pipe" --target=cuda --cluster=h100_sxm --emit=stats \
+    "$build/bin/pp-compile" "$train" --target=cuda --cluster=h100_sxm --emit=stats \
       -o "$folder/programs/$name/stats.json" "$@"
 }
 define() { for pair in "$@"; do printf -- '-D %s ' "$pair"; done; }
@@ -61,7 +63,7 @@ done
 judge() { # NAME -D..
   local name=$1 && shift
   pack "$name" "$@"
-  "$build/bin/pp-compile" "$root/examples/train.pipe" -o "$folder/host" "$@"
+  "$build/bin/pp-compile" "$train" -o "$folder/host" "$@"
   OMP_NUM_THREADS=1 "$folder/host" --in-process --data "$folder/text.txt" --steps 1 \
     --grads "$folder/programs/$name/host.grads" --log "$folder/programs/$name/host.jsonl" > /dev/null
   rm -f "$folder/host"
@@ -96,6 +98,20 @@ for mesh in "${meshes[@]}"; do
     pack "gradients.f32-$family.1f1b+$mesh" $size -D schedule=1f1b -D ranks=4 "${on[@]}"
   done
 done
+
+# Models of formulas, whose kernels the GPU's driver makes of PTX.
+mkdir "$folder/formulas"
+PYTHONPATH=$root/test/run python3 -c 'import harness, sys; harness.add_models(*sys.argv[1:])' \
+  "$folder/formulas" "$root/test/run/Inputs/formulas.pipe"
+train=$folder/formulas/train.pipe models=(relu2 gated ngpt)
+if [ "$extent" = rehearsal ]; then models=(gated); fi
+for model in "${models[@]}"; do
+  size=$(define model="$model" $sizes layers=4 ffn=100 precision=f32)
+  judge "gradients.f32-$model.single" $size -D schedule=single
+  pack "gradients.f32-$model.zb_v" $size -D schedule=zb_v -D ranks=2
+done
+train=$root/examples/train.pipe
+rm -r "$folder/formulas"
 
 # Slices so long that cuDNN has plans for their chunks of keys, by which it is wrong; heads that share keys, or do not.
 if [ "$extent" = all ]; then

@@ -88,6 +88,15 @@ int64_t scratchOfFormula(MapOp map);
 int64_t rowsOfFormula(MapOp map);
 int64_t widthOfFormula(MapOp map);
 
+/// Where a part of the rows has its sum of a tensor that is made without rows: `count` elements from `first` on, and
+/// `times` such runs, one for each head, which come to one sum. Of a tensor with rows: no elements.
+struct RowSum {
+  int64_t first = 0, count = 0, times = 1;
+};
+llvm::SmallVector<RowSum> rowSumsOf(MapOp map);
+/// The elements of a part, in the type of sums.
+int64_t partOfFormula(MapOp map);
+
 /// What the runtime reads of a formula (runtime/cpu/Formula.h), and the number by which a call names it.
 std::string textOfFormula(MapOp map);
 int64_t numberOfFormula(MapOp map);

@@ -401,6 +401,33 @@ int64_t pp::nn::scratchOfFormula(MapOp map) {
   return bytes;
 }
 
+/// Runs begin where packs of four elements do.
+SmallVector<RowSum> pp::nn::rowSumsOf(MapOp map) {
+  MapFormula its = formulaOf(map);
+  auto heads = static_cast<int64_t>(map.getHeads()), columns = widthOfFormula(map) / heads;
+  SmallVector<RowSum> sums;
+  int64_t next = 0;
+  for (Formula::Made each : its.made) {
+    RowSum &sum = sums.emplace_back();
+    if (each.axes & Along::rows)
+      continue;
+    bool hasHeads = each.axes & Along::heads, hasColumns = each.axes & Along::columns;
+    sum.first = next;
+    sum.count = (hasHeads ? heads : 1) * (hasColumns ? columns : 1);
+    if (hasColumns && !hasHeads && (its.formula.at(each.value).axes & Along::heads))
+      sum.times = heads;
+    next += static_cast<int64_t>(llvm::alignTo(sum.count * sum.times, 4));
+  }
+  return sums;
+}
+
+int64_t pp::nn::partOfFormula(MapOp map) {
+  int64_t part = 0;
+  for (const RowSum &sum : rowSumsOf(map))
+    part = std::max(part, static_cast<int64_t>(llvm::alignTo(sum.first + sum.count * sum.times, 4)));
+  return part;
+}
+
 /// A row is read as a whole before any of it is stored.
 SmallVector<Tie> MapOp::getAllowedTies() {
   SmallVector<Tie> ties;

@@ -1,5 +1,6 @@
 // Prepares a rank's ops for the device `cuda`: bodies, products, rope tables, and one block of memory for all of them.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/cuda/Formula.h"
 #include "runtime/cuda/Gemm.h"
 #include "runtime/cuda/Memory.h"
 #include "runtime/cuda/Sdpa.h"
@@ -98,6 +99,9 @@ pp_status_t runSdpa(const PreparedOp &op, void *const *a) {
   return (backward ? attentionBackwardBody(op) : attentionBody(op))(op, a);
 }
 
+pp_status_t runFormula(const PreparedOp &op, void *const *a) {
+  return op.formula->run(op, static_cast<void *const *>(a[0]));
+}
 pp_status_t runNothing(const PreparedOp &, void *const *) { return PP_OK; }
 
 Body bodyOf(const PreparedOp &op) {
@@ -117,9 +121,9 @@ std::string checkLimits(const PreparedOp &op) {
                                     std::to_string(mostChunks) + " that one call takes"
                               : "";
   };
-  if (op.kernel == Kernel::formula || op.kernel == Kernel::token_stats || op.kernel == Kernel::token_stats_bwd ||
-      op.kernel == Kernel::segment_sum || op.kernel == Kernel::token_mean || op.kernel == Kernel::token_mean_bwd)
-    return "formulas run on CPUs only for now";
+  if (op.kernel == Kernel::token_stats || op.kernel == Kernel::token_stats_bwd || op.kernel == Kernel::segment_sum ||
+      op.kernel == Kernel::token_mean || op.kernel == Kernel::token_mean_bwd)
+    return "losses of tokens run on CPUs only for now";
   if (op.kernel == Kernel::scan || op.kernel == Kernel::scan_bwd || op.kernel == Kernel::conv ||
       op.kernel == Kernel::conv_dx || op.kernel == Kernel::conv_dw)
     return "scans and convolutions run on CPUs only for now";
@@ -151,7 +155,7 @@ struct Product {
 PP_ANY_TYPE(linear, runLinear)
 PP_ANY_TYPE(linear_dx, runLinearDx)
 PP_ANY_TYPE(linear_dw, runLinearDw)
-PP_ANY_TYPE(formula, nullptr)
+PP_ANY_TYPE(formula, runFormula)
 PP_ANY_TYPE(quantize, nullptr)
 PP_ANY_TYPE(scan, nullptr)
 PP_ANY_TYPE(scan_bwd, nullptr)
@@ -170,6 +174,7 @@ PP_ANY_TYPE(linear_dw_bias, runParts)
 
 struct Kernels::State {
   std::vector<PreparedOp> ops;
+  std::vector<std::unique_ptr<Formula>> formulas;
   std::deque<PreparedOp> parts; ///< of pairs; they stay where they are
   std::vector<Product> products;
   std::vector<std::vector<Chunk>> chunks; ///< of each op; moved when this grows, their elements stay where they are
@@ -232,6 +237,12 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
   if (!spec.moved.empty())
     op.moved = &*moves.insert(spec.moved).first;
   op.body = bodyOf(op);
+  if (op.kernel == Kernel::formula) {
+    op.formula = formulas.emplace_back(Formula::find(op, why)).get();
+    if (!op.formula)
+      return PP_INVALID;
+    scratchBytes = std::max(scratchBytes, align(op.formula->scratchBytes(op)));
+  }
   if (SdpaShape::fits(op))
     op.sdpa = SdpaPlan::shared(SdpaShape(op));
   if (op.kernel == Kernel::attention || op.kernel == Kernel::attention_bwd)

@@ -129,7 +129,9 @@ TEST_F(CudnnPlans, WrongVersionsAreRefused) {
                                "than 9.15.0 is needed"))
         << why;
   }
-  EXPECT_EQ(said(+[]() -> size_t { return 91501; }, odd), "made");
+  EXPECT_EQ(said(
+                +[]() -> size_t { return 91501; }, odd),
+            "made");
 }
 
 TEST_F(CudnnPlans, AskedOnlyForWhatItHas) {

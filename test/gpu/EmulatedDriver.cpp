@@ -158,7 +158,8 @@ Status EmulatedDriver::wait(Stream stream, Event event) {
     known.wait(stream, event);
   if (captures)
     capturing.insert(stream);
-  return ask(stream, [] {}, isDropped ? -1 : awaits);
+  return ask(
+      stream, [] {}, isDropped ? -1 : awaits);
 }
 
 Status EmulatedDriver::sum(Stream stream, const SumSpec &spec) {

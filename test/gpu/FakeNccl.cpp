@@ -461,13 +461,15 @@ ncclResult_t ncclGroupEnd() {
 ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
   size_t bytes = (count - (fault.meets("shorten", fault.operations) ? 1 : 0)) * bytesOf(type);
-  return call(comm, stream, false, data, data, bytes,
-              [=] { return std::vector<Phase>{{{legTo(peer, true, data, bytes, 1)}, nullptr}}; });
+  return call(comm, stream, false, data, data, bytes, [=] {
+    return std::vector<Phase>{{{legTo(peer, true, data, bytes, 1)}, nullptr}};
+  });
 }
 ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
   size_t bytes = count * bytesOf(type);
-  return call(comm, stream, false, data, data, bytes,
-              [=] { return std::vector<Phase>{{{legTo(peer, false, data, bytes, 1)}, nullptr}}; });
+  return call(comm, stream, false, data, data, bytes, [=] {
+    return std::vector<Phase>{{{legTo(peer, false, data, bytes, 1)}, nullptr}};
+  });
 }
 ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream) {

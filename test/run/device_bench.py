@@ -128,12 +128,13 @@ def check_all():
     bad = [f"{part}: {told.get(part)}: {read(results, part)[-600:]}" for part in flat(PARTS)
            if not told.get(part, "").startswith("done in ")]
     tally.check(run.returncode == 0 and in_order(told) and not bad, f"all parts in their order {bad}")
-    gradients = read(results, "gradients") + read(results, "gradients-rest")
+    gradients = "".join(read(results, f"gradients{more}") for more in ("", "-rest", "-more"))
     missing = [want for want in (
         r"ok   bf16 1f1b: gradients \S+ losses \S+ \(attention: 0 ops by cuDNN, [1-9]\d* by own kernels, "
         r"0 deltas left to it; epilogues: [1-9]\d* products with, 0 without",
         r"ok   bf16 tawpipe --no-graph: ", r"ok   bf16-gpt2 1f1b: .*epilogues: [1-9]\d* products with, 0 without",
         r"ok   bf16-gpt2 1f1b without epilogues: .*epilogues: 0 products with, [1-9]\d* without",
+        r"ok   f32-gated single against the CPU: ", r"ok   f32-gated zb_v --no-graph: ",  # formulas
         r"\d+ passed, 0 failed") if not re.search(want, gradients)]
     tally.check(not missing, f"gradients, and the engines of each program {missing}")
     rows = re.findall(r"^\| linear \| bf16 \| [123] 4 4 \| 1.00 \|", read(results, "kernels"), re.M)

@@ -1,7 +1,7 @@
 // The code of formulas against the C library in f64: every function, width and instruction set, in place and with gaps.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "lowering/FormulaCode.h"
 #include "dialect/pipeline/Pipeline.h"
+#include "lowering/formula/Code.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/Math/IR/Math.h"

@@ -13,9 +13,10 @@ ROOMS = {*COMPILER, "tools", "runtime", "test", "bench"}
 # The folders of these rooms: each may include those before it, and the headers in the room itself.
 INNER = {"runtime": ("files", "transport", "device", "audit", "kernels", "simt", "cpu", "cuda", "trainer", "start"),
          "passes": ("order", "layouts", "derive", "complete", "project", "prove", "plan")}
-# What compiler and runtime share, by the room that may include it; it includes nothing of either: by what the one plans
-# and the kernels of the other run, and the names in the texts of formulas.
-SHARED = {"runtime/kernels/Facts.h": "analysis", "runtime/cpu/Elements.def": "dialect"}
+# What compiler and runtime share, by the rooms that may include it; it includes nothing of either: by what the one
+# plans and the kernels of the other run, the names in the texts of formulas, and how their kernels are launched.
+SHARED = {"runtime/kernels/Facts.h": ("analysis",), "runtime/cpu/Elements.def": ("dialect",),
+          "runtime/cuda/FormulaKernel.h": ("analysis", "lowering")}
 ENTRIES, COLUMNS, README, CMAKE = 25, 120, 180, 400
 
 
@@ -39,7 +40,7 @@ def refused(path, included):
     """Why a file may not include another, if so."""
     room, *inner = path.split("/")[:-1]
     other, *others = included.split("/")[:-1]
-    if room in (SHARED.get(included), included in SHARED and "runtime"):
+    if included in SHARED and room in (*SHARED[included], "runtime"):
         return None
     if room in COMPILER and other != room and other not in COMPILER[room]:
         return f"{room}/ may include {', '.join(COMPILER[room]) or 'nothing'} only"

@@ -1,9 +1,12 @@
 // Writes the formulas of all task bodies as a table of texts, each once, and reads the table back.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "lowering/Formulas.h"
+#include "lowering/formula/Table.h"
 #include "dialect/formula/Formula.h"
 #include "dialect/pipeline/BodyGroups.h"
-#include "lowering/FormulaCode.h"
+#include "lowering/Lowering.h"
+#include "lowering/formula/Code.h"
+#include "lowering/formula/Threads.h"
+#include "runtime/cuda/FormulaKernel.h"
 #include "llvm/IR/Constants.h"
 #include "llvm/IR/Module.h"
 
@@ -22,14 +25,58 @@ FailureOr<std::map<int64_t, nn::MapOp>> pp::formulasOf(ModuleOp module) {
   return formulas;
 }
 
+std::string pp::kernelsOfFormula(nn::MapOp map) {
+  return ("pp_formula_" + Twine(nn::numberOfFormula(map)) + "_ptx").str();
+}
+
+/// The numbers of pp_formula_kernel_t, in its order.
+static std::array<int64_t, formulaKernelFields> launchOf(nn::MapOp map) {
+  FormulaLaunch its(map);
+  auto heads = static_cast<int64_t>(map.getHeads());
+  auto tensors = static_cast<int64_t>(map->getNumOperands() + map->getNumResults());
+  return {nn::numberOfFormula(map), nn::widthOfFormula(map), heads,    tensors,    its.pack, its.wideThreads,
+          its.narrowThreads,        its.byRows ? 1 : 0,      its.part, its.longest};
+}
+
+static LogicalResult addKernels(Location loc, const std::map<int64_t, nn::MapOp> &formulas, CallModule &calls) {
+  OpBuilder &builder = calls.builder;
+  auto numbers = LLVM::LLVMArrayType::get(builder.getI64Type(), formulaKernelFields);
+  auto entry = LLVM::LLVMStructType::getLiteral(builder.getContext(), {calls.pointer, numbers});
+  auto table = LLVM::LLVMArrayType::get(entry, formulas.size() + 1);
+  builder.setInsertionPointToEnd(calls.module->getBody());
+  for (auto [number, map] : formulas)
+    builder.create<LLVM::GlobalOp>(loc, builder.getI8Type(), /*isConstant=*/true, LLVM::Linkage::External,
+                                   kernelsOfFormula(map), Attribute());
+  auto global = builder.create<LLVM::GlobalOp>(loc, table, /*isConstant=*/true, LLVM::Linkage::External,
+                                               "pp_formula_kernels", Attribute());
+  OpBuilder::InsertionGuard guard(builder);
+  builder.createBlock(&global.getInitializerRegion());
+  Value value = builder.create<LLVM::ZeroOp>(loc, table);
+  int64_t i = 0;
+  for (auto [number, map] : formulas) {
+    Value text = builder.create<LLVM::AddressOfOp>(loc, calls.pointer, kernelsOfFormula(map));
+    value = builder.create<LLVM::InsertValueOp>(loc, value, text, ArrayRef<int64_t>{i, 0});
+    for (auto [k, its] : llvm::enumerate(launchOf(map))) {
+      Value constant = builder.create<LLVM::ConstantOp>(loc, builder.getI64IntegerAttr(its));
+      value =
+          builder.create<LLVM::InsertValueOp>(loc, value, constant, ArrayRef<int64_t>{i, 1, static_cast<int64_t>(k)});
+    }
+    ++i;
+  }
+  builder.create<LLVM::ReturnOp>(loc, value);
+  return success();
+}
+
 LogicalResult pp::addFormulas(ModuleOp module, CallModule &calls) {
   FailureOr<std::map<int64_t, nn::MapOp>> formulas = formulasOf(module);
   if (failed(formulas))
     return failure();
   if (formulas->empty())
     return success();
-  OpBuilder &builder = calls.builder;
   Location loc = module.getLoc();
+  if (programTarget(module) == "cuda")
+    return addKernels(loc, *formulas, calls);
+  OpBuilder &builder = calls.builder;
   Type i64 = builder.getI64Type(), bodies = LLVM::LLVMArrayType::get(calls.pointer, kFormulaSets);
   auto entry = LLVM::LLVMStructType::getLiteral(builder.getContext(), {calls.pointer, bodies, i64});
   auto function =
@@ -75,9 +122,21 @@ static bool hasItsCode(nn::MapOp map, const llvm::Constant *bodies) {
   return true;
 }
 
+/// The entry names the kernels of this formula, and how they are launched.
+static bool hasItsKernels(nn::MapOp map, const llvm::Constant *entry) {
+  const llvm::Constant *text = entry->getAggregateElement(0U), *numbers = entry->getAggregateElement(1U);
+  for (auto [k, wanted] : llvm::enumerate(launchOf(map))) {
+    auto *its = numbers ? dyn_cast_or_null<llvm::ConstantInt>(numbers->getAggregateElement(k)) : nullptr;
+    if (!its || its->getSExtValue() != wanted)
+      return false;
+  }
+  return text && text->getName() == kernelsOfFormula(map);
+}
+
 std::string pp::checkFormulas(ModuleOp module, const llvm::Module &lowered) {
   FailureOr<std::map<int64_t, nn::MapOp>> formulas = formulasOf(module);
-  auto *table = lowered.getNamedGlobal("pp_formulas");
+  const bool isForGpus = programTarget(module) == "cuda";
+  auto *table = lowered.getNamedGlobal(isForGpus ? "pp_formula_kernels" : "pp_formulas");
   if (failed(formulas) || formulas->empty())
     return table ? "expected no table, got one" : "";
   auto *type = table && table->hasInitializer() ? dyn_cast<llvm::ArrayType>(table->getValueType()) : nullptr;
@@ -87,6 +146,8 @@ std::string pp::checkFormulas(ModuleOp module, const llvm::Module &lowered) {
   unsigned i = 0;
   for (auto [number, map] : *formulas) {
     const llvm::Constant *entry = all->getAggregateElement(i++);
+    if (isForGpus && entry && hasItsKernels(map, entry))
+      continue;
     auto *address = dyn_cast_or_null<llvm::GlobalVariable>(entry ? entry->getAggregateElement(0U) : nullptr);
     auto *its = dyn_cast_or_null<llvm::ConstantInt>(entry ? entry->getAggregateElement(2U) : nullptr);
     auto *written = address && address->hasInitializer()

@@ -1,7 +1,7 @@
 // Code of formulas for CPUs: explicit vectors, once for each of the runtime's instruction sets.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_LOWERING_FORMULACODE_H
-#define PP_LOWERING_FORMULACODE_H
+#ifndef PP_LOWERING_FORMULA_CODE_H
+#define PP_LOWERING_FORMULA_CODE_H
 
 #include "dialect/formula/Formula.h"
 #include <memory>
@@ -27,4 +27,4 @@ mlir::LogicalResult lowerFormulas(llvm::ArrayRef<nn::MapOp> maps, llvm::TargetMa
 
 } // namespace pp
 
-#endif // PP_LOWERING_FORMULACODE_H
+#endif // PP_LOWERING_FORMULA_CODE_H
