@@ -144,7 +144,7 @@ private:
         kindOf(*node);
       else if (takeName("column"))
         append_range(columns, list<ColumnDeclaration>([&] { return column(); }));
-      else if (peek().kind == Token::Name && peek().text == "layer")
+      else if (atName("layer"))
         layer(*node, kinds, parts, addPart);
       else
         addPart(std::nullopt);
@@ -238,12 +238,12 @@ private:
     SmallVector<ModelBody::Definition> definitions;
     SmallVector<Name> reports;
     SmallVector<Expr *> reported;
-    while (at("weight") || at("let") || (mayReport && at("report"))) {
+    while (at("weight") || at("let") || (mayReport && atName("report"))) {
       if (at("weight")) {
         weights(own);
         continue;
       }
-      if (take("report")) {
+      if (takeName("report")) {
         reports.push_back(expectName());
         expect("=");
         reported.push_back(expression());
@@ -317,8 +317,9 @@ private:
     return made;
   }
 
+  bool atName(StringRef text) const { return peek().kind == Token::Name && peek().text == text; }
   bool takeName(StringRef text) {
-    if (peek().kind != Token::Name || peek().text != text)
+    if (!atName(text))
       return false;
     next();
     return true;
