@@ -2,7 +2,7 @@
 if exists("b:current_syntax")
   finish
 endif
-syntax match pipeContextual /\<\%(arguments\|as\|choose\|column\|freeze\|init\|int\|keep\|lacks\|layer\|mesh\|note\|null\|only\|read\)\>\ze\%(\s*{\|("\|\s\+\%(\%(or\|and\|not\|in\|then\|else\|for\)\>\)\@![A-Za-z_"0-9\[]\)/
+syntax match pipeContextual /\<\%(arguments\|as\|choose\|column\|freeze\|init\|int\|keep\|lacks\|layer\|mesh\|note\|null\|only\|read\|report\)\>\ze\%(\s*{\|("\|\s\+\%(\%(or\|and\|not\|in\|then\|else\|for\)\>\)\@![A-Za-z_"0-9\[]\)/
 syntax match pipeThing /\<\%(weight\|opt\|grad\|act\|dact\|stash\|kv\|dkv\)\>\ze\s*(/
 syntax keyword pipeDeclaration block cluster common family fn import model schedule train
 syntax keyword pipeStatement part stage of at weight opt layers let var require return for repeat while if then else on move from to together attend over limit recompute shard host with updates
