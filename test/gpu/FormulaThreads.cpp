@@ -298,6 +298,50 @@ TEST(FormulaThreads, faultsAreFound) {
   EXPECT_GT(strides, 30U);
 }
 
+/// The code for CPUs has none of these: the interpreter serves.
+TEST(FormulaThreads, reductionsOfHeadsThatKeepColumns) {
+  const FormulaCase its = {"columns_of_heads", "thd thd", "thd d", R"(
+      %1 = nn.reduce "sum" "h" %a0 : F
+      %2 = nn.reduce "max" "h" %a1 : F
+      %3 = nn.reduce "mean" "hd" %1 : F
+      %4 = arith.mulf %a0, %1 : F
+      %r0 = arith.addf %4, %2 : F
+      %r1 = arith.mulf %1, %3 : F)"};
+  constexpr int64_t rows = 5;
+  for (int64_t heads : {1, 3, 40})
+    for (int64_t columns : {5, 8, 130}) {
+      MadeFormula made(its, "f64", rows, heads, columns);
+      ASSERT_EQ(whyNoThreads(made.map), "");
+      GpuCode gpu(made.map);
+      ASSERT_FALSE(gpu.kernels.empty()) << gpu.why;
+      const int64_t width = heads * columns;
+      std::mt19937 random(static_cast<unsigned>(width));
+      std::normal_distribution<double> normal;
+      std::vector<double> x(rows * width), y(x), z(x), sums(columns), wanted(columns);
+      for (int64_t i = 0; i < rows * width; ++i)
+        x[i] = normal(random), y[i] = normal(random);
+      void *tensors[] = {x.data(), y.data(), z.data(), sums.data()};
+      const int64_t strides[] = {width, width, width, 0};
+      gpu.run(rows, strides, tensors, 8);
+      for (int64_t t = 0; t < rows; ++t) {
+        std::vector<double> sum(columns), most(columns, -INFINITY);
+        double mean = 0;
+        for (int64_t i = 0; i < width; ++i) {
+          sum[i % columns] += x[t * width + i];
+          most[i % columns] = std::max(most[i % columns], y[t * width + i]);
+        }
+        for (double each : sum)
+          mean += each / double(columns);
+        for (int64_t i = 0; i < width; ++i)
+          EXPECT_NEAR(z[t * width + i], x[t * width + i] * sum[i % columns] + most[i % columns], 1e-12) << heads;
+        for (int64_t c = 0; c < columns; ++c)
+          wanted[c] += sum[c] * mean;
+      }
+      for (int64_t c = 0; c < columns; ++c)
+        EXPECT_NEAR(sums[c], wanted[c], 1e-11) << heads << " heads of " << columns;
+    }
+}
+
 TEST(FormulaThreads, noRows) {
   for (const FormulaCase &each : kFormulaCases)
     if (llvm::StringRef(each.makes).contains(" hd")) {
