@@ -48,7 +48,7 @@ Kind kindOf(const FormulaPlan &plan, unsigned value, int64_t heads) {
   const Formula::Term &term = plan.formula.at(value);
   if (term.axes & Along::columns)
     return Kind::columns;
-  return heads > 1 && term.over == Along::columns ? Kind::heads : Kind::row;
+  return heads > 1 && (term.axes & Along::heads) ? Kind::heads : Kind::row;
 }
 
 /// Where reductions lie in shared memory, in elements of the type of sums. Shares of a pass lie where those of other
@@ -127,6 +127,7 @@ private:
   void head(unsigned number, ArrayRef<unsigned> needed, const Known &row, Value head);
   void clear(unsigned value);
   void add(unsigned value, Value its);
+  Value ofOneHead(unsigned value, Value head, Value its);
   void addColumns(unsigned value, Value its, Value column);
   Value shareOf(unsigned value, Value column);
   Value had(unsigned value);
@@ -249,6 +250,14 @@ void ThreadWriter::clear(unsigned value) {
   if (!place)
     place = allocate(type);
   b.create<LLVM::StoreOp>(real(neutral(term.op), type), place);
+}
+
+/// Columns that all heads have in common count once in a reduction over columns alone.
+Value ThreadWriter::ofOneHead(unsigned value, Value head, Value its) {
+  const Formula::Term &term = plan.formula.at(value);
+  if (heads == 1 || term.over != Along::columns || (term.axes & Along::heads))
+    return its;
+  return b.create<arith::SelectOp>(isZero(head), its, real(neutral(term.op), its.getType()));
 }
 
 /// Where this thread's share of a column lies, which its group has of all of its heads.
@@ -382,7 +391,7 @@ void ThreadWriter::head(unsigned number, ArrayRef<unsigned> needed, const Known 
         if (const Formula::Term &term = plan.formula.at(value); kindOf(value) == Kind::columns)
           addColumns(value, here.lookup(term.of[0]), column);
         else if (term.over & Along::columns)
-          add(value, splat(here.lookup(term.of[0])));
+          add(value, ofOneHead(value, head, splat(here.lookup(term.of[0]))));
       if (number == plan.last)
         storeLevel(Depth::column, here, head, column);
     });
