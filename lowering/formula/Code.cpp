@@ -53,7 +53,7 @@ private:
   void begin(ArrayRef<unsigned> reductions, bool perHead);
   void end(ArrayRef<unsigned> reductions, bool perHead, Value head);
   void storeLevel(Depth level, Known &known, Value head, Value column, Value mask);
-  Value reduced(unsigned value, Value head) override;
+  Value reduced(unsigned value, Value head, Value column) override;
   bool isPerHead(unsigned reduction) const { return plan.formula.at(reduction).over == Along::columns; }
 
   std::map<unsigned, Reduction> reductions;
@@ -67,7 +67,7 @@ Writer::Writer(ImplicitLocOpBuilder &b, const FormulaPlan &plan, MapOp map, cons
   lanes = std::clamp<int64_t>(static_cast<int64_t>(llvm::PowerOf2Ceil(columns)), 4, sums.isF64() ? 16 : 32);
 }
 
-Value Writer::reduced(unsigned value, Value head) {
+Value Writer::reduced(unsigned value, Value head, Value /*column*/) {
   Value index = plan.formula.at(value).axes & Along::heads ? head : whole(0);
   return b.create<LLVM::LoadOp>(sums, addressOf(sums, reductions[value].result, index));
 }

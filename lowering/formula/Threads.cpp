@@ -37,8 +37,50 @@ struct Shape {
     threads = std::clamp<int64_t>(all, 32, kMostThreads);
     group = heads == 1 ? threads : std::min<int64_t>(packs, 32);
   }
+  [[nodiscard]] int64_t groups() const { return threads / group; }
   /// Shares that one thread joins at first, about as many as the threads that do: 16 of 256.
   [[nodiscard]] int64_t joins() const { return int64_t(1) << llvm::Log2_64(threads) / 2; }
+};
+
+/// Whose results a reduction has: the row's, each head's, or those of the columns that heads have in common.
+enum class Kind : uint8_t { row, heads, columns };
+Kind kindOf(const FormulaPlan &plan, unsigned value, int64_t heads) {
+  const Formula::Term &term = plan.formula.at(value);
+  if (term.axes & Along::columns)
+    return Kind::columns;
+  return heads > 1 && (term.axes & Along::heads) ? Kind::heads : Kind::row;
+}
+
+/// Where reductions lie in shared memory, in elements of the type of sums. Shares of a pass lie where those of other
+/// passes lay; results stay for the row.
+struct Places {
+  std::map<unsigned, int64_t> shares, results;
+  int64_t count = 0;
+
+  Places(const FormulaPlan &plan, const Shape &shape, int64_t heads, int64_t columns) {
+    auto take = [](int64_t &from, int64_t elements) { // packs begin at multiples of four
+      return std::exchange(from, static_cast<int64_t>(llvm::alignTo(from + elements, 4)));
+    };
+    for (unsigned number = 0; number < plan.last; ++number) {
+      int64_t at = 0;
+      for (unsigned value : plan.reductionsOf(number)) {
+        Kind kind = kindOf(plan, value, heads);
+        shares[value] = take(at, kind == Kind::heads     ? heads * (shape.group + 1) // another bank for each head
+                                 : kind == Kind::columns ? shape.groups() * strideOf(columns)
+                                                         : shape.threads);
+      }
+      count = std::max(count, at);
+    }
+    for (unsigned number = 0; number < plan.last; ++number)
+      for (unsigned value : plan.reductionsOf(number)) {
+        Kind kind = kindOf(plan, value, heads);
+        results[value] = take(count, kind == Kind::heads     ? heads
+                                     : kind == Kind::columns ? columns
+                                                             : shape.threads / shape.joins());
+      }
+  }
+  /// From the columns of a group to those of the next.
+  static int64_t strideOf(int64_t columns) { return static_cast<int64_t>(llvm::alignTo(columns, 4)); }
 };
 
 /// Elements of a thread's access: 16 bytes of a full tensor, or fewer where they do not divide the columns.
@@ -78,14 +120,16 @@ private:
   Value joined(Element op, Value first, int64_t count, int64_t step);
 
   // Passes over a row.
-  bool isPerHead(unsigned value) const { return heads > 1 && plan.formula.at(value).over == Along::columns; }
+  Kind kindOf(unsigned value) const { return ::kindOf(plan, value, heads); }
   bool hasColumns(unsigned pass) const;
-  Value reduced(unsigned value, Value head) override;
-  void placeReductions();
+  Value reduced(unsigned value, Value head, Value column) override;
   void pass(unsigned number);
   void head(unsigned number, ArrayRef<unsigned> needed, const Known &row, Value head);
   void clear(unsigned value);
   void add(unsigned value, Value its);
+  Value ofOneHead(unsigned value, Value head, Value its);
+  void addColumns(unsigned value, Value its, Value column);
+  Value shareOf(unsigned value, Value column);
   Value had(unsigned value);
   void join(ArrayRef<unsigned> reductions);
   void storeLevel(Depth level, const Known &known, Value head, Value column);
@@ -93,13 +137,13 @@ private:
   void clearPart(Value base);
 
   const Shape shape;
+  const Places places; ///< of reductions
   const SmallVector<RowSum> sumPlaces;
   const int64_t part;
   int64_t shared = 0;
-  bool keepsSums = false;                     ///< a block has the sums of its part in shared memory
-  std::map<unsigned, int64_t> parts, results; ///< by reduction, in shared memory
-  std::map<unsigned, Value> own;              ///< by reduction: where this thread has its share
-  std::map<unsigned, Value> made;             ///< by reduction: the result of the row
+  bool keepsSums = false;         ///< a block has the sums of its part in shared memory
+  std::map<unsigned, Value> own;  ///< by reduction: where this thread has its share
+  std::map<unsigned, Value> made; ///< by reduction: the result of the row
   std::string name;
   Value thread, memory, sumsOfPart;
   SmallVector<Value> strides;
@@ -110,7 +154,8 @@ private:
 } // namespace
 
 ThreadWriter::ThreadWriter(ImplicitLocOpBuilder &b, const FormulaPlan &plan, MapOp map, int64_t pack)
-    : FormulaWriter(b, plan, map), shape(heads, columns, pack), sumPlaces(rowSumsOf(map)), part(partOfFormula(map)) {
+    : FormulaWriter(b, plan, map), shape(heads, columns, pack), places(plan, shape, heads, columns),
+      sumPlaces(rowSumsOf(map)), part(partOfFormula(map)) {
   lanes = pack;
   packBytes = 16;
   library = "__nv_";
@@ -193,31 +238,36 @@ void ThreadWriter::writePacks(StringRef its) {
 
 //===-- Row by row ----------------------------------------------------------------------------------------------===//
 
-/// Shares of a pass lie where those of other passes lay; results stay for the row.
-void ThreadWriter::placeReductions() {
-  int64_t most = 0;
-  for (unsigned number = 0; number < plan.last; ++number) {
-    int64_t at = 0;
-    for (unsigned value : plan.reductionsOf(number)) {
-      parts[value] = at;
-      at += isPerHead(value) ? heads * (shape.group + 1) : shape.threads; // another bank for each head
-    }
-    most = std::max(most, at);
-  }
-  take(most);
-  for (unsigned number = 0; number < plan.last; ++number)
-    for (unsigned value : plan.reductionsOf(number))
-      results[value] = take(isPerHead(value) ? heads : shape.threads / shape.joins());
-}
-
 /// Sets this thread's share to nothing.
 void ThreadWriter::clear(unsigned value) {
   const Formula::Term &term = plan.formula.at(value);
-  Type type = term.over & Along::columns ? Type(VectorType::get(lanes, sums)) : Type(sums);
+  auto vector = VectorType::get(lanes, sums);
+  if (kindOf(value) == Kind::columns)
+    return loop(times(lane, lanes), whole(columns), shape.group * lanes,
+                [&](Value column) { store(sums, real(neutral(term.op), vector), memory, shareOf(value, column), {}); });
+  Type type = term.over & Along::columns ? Type(vector) : Type(sums);
   Value &place = own[value];
   if (!place)
     place = allocate(type);
   b.create<LLVM::StoreOp>(real(neutral(term.op), type), place);
+}
+
+/// Columns that all heads have in common count once in a reduction over columns alone.
+Value ThreadWriter::ofOneHead(unsigned value, Value head, Value its) {
+  const Formula::Term &term = plan.formula.at(value);
+  if (heads == 1 || term.over != Along::columns || (term.axes & Along::heads))
+    return its;
+  return b.create<arith::SelectOp>(isZero(head), its, real(neutral(term.op), its.getType()));
+}
+
+/// Where this thread's share of a column lies, which its group has of all of its heads.
+Value ThreadWriter::shareOf(unsigned value, Value column) {
+  return plus(plus(whole(places.shares.at(value)), times(group, Places::strideOf(columns))), column);
+}
+
+void ThreadWriter::addColumns(unsigned value, Value its, Value column) {
+  Value before = load(sums, memory, shareOf(value, column), {}, /*isVector=*/true);
+  store(sums, combine(plan.formula.at(value).op, before, its), memory, shareOf(value, column), {});
 }
 
 void ThreadWriter::add(unsigned value, Value its) {
@@ -237,8 +287,12 @@ Value ThreadWriter::had(unsigned value) {
   return share;
 }
 
-Value ThreadWriter::reduced(unsigned value, Value head) {
-  return isPerHead(value) ? get(plus(whole(results[value]), head)) : made[value];
+Value ThreadWriter::reduced(unsigned value, Value head, Value column) {
+  Kind kind = kindOf(value);
+  if (kind == Kind::row)
+    return made[value];
+  Value first = whole(places.results.at(value));
+  return kind == Kind::heads ? get(plus(first, head)) : load(sums, memory, plus(first, column), {}, /*isVector=*/true);
 }
 
 /// Joins what the threads have, in a fixed order, for all of them.
@@ -251,20 +305,24 @@ void ThreadWriter::join(ArrayRef<unsigned> reductions) {
   barrier();
   for (unsigned value : reductions) {
     Element op = plan.formula.at(value).op;
-    if (isPerHead(value))
-      loop(thread, whole(heads), shape.threads, [&](Value head) {
-        Value first = plus(whole(parts[value]), times(head, shape.group + 1));
-        put(finished(value, joined(op, first, shape.group, 1)), plus(whole(results[value]), head));
+    Value share = whole(places.shares.at(value)), result = whole(places.results.at(value));
+    auto each = [&](int64_t count, int64_t factor, int64_t shares, int64_t step) {
+      loop(thread, whole(count), shape.threads, [&](Value number) {
+        put(finished(value, joined(op, plus(share, times(number, factor)), shares, step)), plus(result, number));
       });
+    };
+    if (kindOf(value) == Kind::heads)
+      each(heads, shape.group + 1, shape.group, 1);
+    else if (kindOf(value) == Kind::columns)
+      each(columns, 1, shape.groups(), Places::strideOf(columns));
     else
-      when(less(thread, whole(joiners)), [&] {
-        put(joined(op, plus(whole(parts[value]), thread), joins, joiners), plus(whole(results[value]), thread));
-      });
+      when(less(thread, whole(joiners)),
+           [&] { put(joined(op, plus(share, thread), joins, joiners), plus(result, thread)); });
   }
   barrier();
   for (unsigned value : reductions)
-    if (!isPerHead(value))
-      made[value] = finished(value, joined(plan.formula.at(value).op, whole(results[value]), joiners, 1));
+    if (kindOf(value) == Kind::row)
+      made[value] = finished(value, joined(plan.formula.at(value).op, whole(places.results.at(value)), joiners, 1));
 }
 
 /// Stores what is made of values of this level.
@@ -307,7 +365,9 @@ void ThreadWriter::storeOne(size_t number, Depth level, Value value, Value head,
 }
 
 bool ThreadWriter::hasColumns(unsigned number) const {
-  auto isOverColumns = [&](unsigned value) { return plan.formula.at(value).over & Along::columns; };
+  auto isOverColumns = [&](unsigned value) {
+    return (plan.formula.at(value).over & Along::columns) || kindOf(value) == Kind::columns;
+  };
   auto isColumn = [](Formula::Made each) { return depthOf(each.axes) == Depth::column; };
   return llvm::any_of(plan.reductionsOf(number), isOverColumns) ||
          (number == plan.last && llvm::any_of(plan.made, isColumn));
@@ -318,24 +378,26 @@ void ThreadWriter::head(unsigned number, ArrayRef<unsigned> needed, const Known 
   SmallVector<unsigned> its = plan.reductionsOf(number);
   computeLevel(Depth::head, needed, known, head, {}, {});
   for (unsigned value : its)
-    if (const Formula::Term &term = plan.formula.at(value); term.over == Along::heads)
+    if (const Formula::Term &term = plan.formula.at(value); term.over == Along::heads && kindOf(value) != Kind::columns)
       add(value, b.create<arith::SelectOp>(isZero(lane), known.lookup(term.of[0]), real(neutral(term.op), sums)));
   for (unsigned value : its)
-    if (isPerHead(value))
+    if (kindOf(value) == Kind::heads)
       clear(value);
   if (hasColumns(number))
     loop(times(lane, lanes), whole(columns), shape.group * lanes, [&](Value column) {
       Known here = known;
       computeLevel(Depth::column, needed, here, head, column, {});
       for (unsigned value : its)
-        if (const Formula::Term &term = plan.formula.at(value); term.over & Along::columns)
-          add(value, splat(here.lookup(term.of[0])));
+        if (const Formula::Term &term = plan.formula.at(value); kindOf(value) == Kind::columns)
+          addColumns(value, here.lookup(term.of[0]), column);
+        else if (term.over & Along::columns)
+          add(value, ofOneHead(value, head, splat(here.lookup(term.of[0]))));
       if (number == plan.last)
         storeLevel(Depth::column, here, head, column);
     });
   for (unsigned value : its)
-    if (isPerHead(value))
-      put(had(value), plus(whole(parts[value]), plus(times(head, shape.group + 1), lane)));
+    if (kindOf(value) == Kind::heads)
+      put(had(value), plus(whole(places.shares.at(value)), plus(times(head, shape.group + 1), lane)));
   if (number == plan.last)
     storeLevel(Depth::head, known, head, {});
 }
@@ -346,12 +408,12 @@ void ThreadWriter::pass(unsigned number) {
   Known known;
   computeLevel(Depth::row, needed, known, {}, {}, {});
   for (unsigned value : its)
-    if (!isPerHead(value))
+    if (kindOf(value) != Kind::heads)
       clear(value);
-  loop(group, whole(heads), shape.threads / shape.group, [&](Value at) { head(number, needed, known, at); });
+  loop(group, whole(heads), shape.groups(), [&](Value at) { head(number, needed, known, at); });
   for (unsigned value : its)
-    if (!isPerHead(value))
-      put(had(value), plus(whole(parts[value]), thread));
+    if (kindOf(value) == Kind::row)
+      put(had(value), plus(whole(places.shares.at(value)), thread));
   if (number == plan.last)
     storeLevel(Depth::row, known, {}, {});
   else
@@ -360,7 +422,7 @@ void ThreadWriter::pass(unsigned number) {
 
 void ThreadWriter::writeRows(StringRef its) {
   begin(its);
-  placeReductions();
+  take(places.count);
   keepsSums = (shared + part) * sums.getWidth() / 8 <= kSharedBytes;
   lane = inHead = rest(thread, shape.group), group = quotient(thread, shape.group), inRow = thread;
   Value block = intrinsic("llvm.nvvm.read.ptx.sreg.ctaid.x"), rowsOfPart = function.getArgument(1);
@@ -442,22 +504,10 @@ FormulaLaunch::FormulaLaunch(MapOp map) {
 
 std::string pp::whyNoThreads(MapOp map) {
   FormulaPlan plan(map);
-  if (plan.reducesHeadsOfColumns())
-    return "a reduction over heads that keeps the columns of a head runs on CPUs only; compile with `--target=cpu`";
-  auto heads = static_cast<int64_t>(map.getHeads()), columns = widthOfFormula(map) / heads;
-  // As much as placeReductions takes.
-  Shape shape(heads, columns, 1);
-  int64_t most = 0, results = 0;
-  for (unsigned number = 0; number < plan.last; ++number) {
-    int64_t its = 0;
-    for (unsigned value : plan.reductionsOf(number)) {
-      bool isPerHead = heads > 1 && plan.formula.at(value).over == Along::columns;
-      its += isPerHead ? heads * (shape.group + 1) : shape.threads;
-      results += static_cast<int64_t>(llvm::alignTo(isPerHead ? heads : shape.threads / shape.joins(), 4));
-    }
-    most = std::max(most, static_cast<int64_t>(llvm::alignTo(its, 4)));
-  }
-  int64_t bytes = (most + results) * static_cast<int64_t>(sumType(map.elementType()).getIntOrFloatBitWidth()) / 8;
+  auto heads = static_cast<int64_t>(map.getHeads()), columns = widthOfFormula(map) / heads, most = int64_t(0);
+  for (int64_t pack : {int64_t(1), packOf(map)})
+    most = std::max(most, Places(plan, Shape(heads, columns, pack), heads, columns).count);
+  const int64_t bytes = most * static_cast<int64_t>(sumType(map.elementType()).getIntOrFloatBitWidth()) / 8;
   if (bytes > kSharedBytes)
     return (Twine("the reductions of this formula over ") + Twine(heads) + " heads need " + Twine(bytes) +
             " bytes of a GPU's shared memory, and a block has " + Twine(kSharedBytes) +

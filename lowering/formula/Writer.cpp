@@ -414,7 +414,7 @@ void FormulaWriter::computeLevel(Depth level, ArrayRef<unsigned> needed, Known &
     } else if (term.op == Element::yes) {
       known[value] = b.create<arith::ConstantIntOp>(1, 1);
     } else if (isReduction(term.op)) {
-      known[value] = reduced(value, head);
+      known[value] = reduced(value, head, column);
     } else {
       auto of = llvm::map_to_vector(term.of, [&](unsigned operand) {
         Value its = known.lookup(operand);

@@ -78,8 +78,8 @@ protected:
 
   /// Computes what this level has of the values, all operands of outer levels being known.
   void computeLevel(Depth level, llvm::ArrayRef<unsigned> needed, Known &known, Value head, Value column, Value mask);
-  /// What a reduction has made, of this head if it goes over its columns alone.
-  virtual Value reduced(unsigned value, Value head) = 0;
+  /// What a reduction has made of the row, of this head, or of these columns.
+  virtual Value reduced(unsigned value, Value head, Value column) = 0;
 
   mlir::ImplicitLocOpBuilder &b;
   const FormulaPlan &plan;
