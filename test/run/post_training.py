@@ -24,9 +24,10 @@ def programs():
     with open(os.path.join(harness.ROOT, "docs/post-training.md")) as page:
         page = page.read()
     grpo = re.search(r"```pipe grpo.pipe\n(.*?)```", page, re.S)[1]
-    column, result, data = re.search(r"## DPO.*?```text\n(.*?)\n```", page, re.S)[1].split("\n")
+    column, result, data, report = re.search(r"## DPO.*?```text\n(.*?)\n```", page, re.S)[1].split("\n")
     dpo = re.sub(r"\n  column .*", "\n" + column, grpo)
-    dpo = re.sub(r"\n    let lp = .*", "\n    let lp = logprob(z, targets)", dpo)
+    dpo = re.sub(r"\n    report .*", "", dpo)
+    dpo = re.sub(r"\n    let lp = .*", "\n    let lp = logprob(z, targets)\n" + report, dpo)
     dpo = re.sub(r"\n    return mean\(grpo.*", "\n" + result.replace("logprob(z, targets)", "lp"), dpo)
     return {"grpo": grpo, "dpo": re.sub(r"\n  data .*", "\n" + data, dpo)}
 
@@ -76,7 +77,9 @@ class Llama:
             gate, up = (self.linear(a, f"{at}mlp.{name}_proj") for name in ("gate", "up"))
             x = x + self.linear(torch.nn.functional.silu(gate) * up, at + "mlp.down_proj")
         z = self.linear(self.norm(x, "model.norm"), "lm_head")
-        return z[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None]).squeeze(-1)
+        all_lp = z[:, :-1].log_softmax(-1)
+        self.entropy = -(all_lp.exp() * all_lp).sum(-1).detach()
+        return all_lp.gather(-1, tokens[:, 1:, None]).squeeze(-1)
 
 
 def counted(tokens, prompt):
@@ -89,17 +92,19 @@ def padded(lists):
 
 
 def loss_of(kind, model, documents, columns, numbers):
-    """Of the documents with these numbers; a prompt's tokens count for nothing."""
+    """Of the documents with these numbers; a prompt's tokens count for nothing. And what the program reports."""
     tokens = padded([documents[i][0] for i in numbers])
     lp = model.logprobs(tokens)
     counts = padded([counted(*documents[i]) for i in numbers])[:, 1:] > 0
     old, adv, ref = (padded([columns[name][i] for i in numbers])[:, 1:] for name in ("old", "adv", "ref"))
     if kind == "dpo":
         sums = torch.where(counts, lp - ref, 0.0).sum(-1)
-        return -torch.nn.functional.logsigmoid(0.1 * (sums[0::2] - sums[1::2])).mean()
-    ratio = torch.exp(lp - old)
-    each = -torch.min(ratio * adv, ratio.clamp(0.8, 1.28) * adv) + 0.04 * (torch.exp(ref - lp) - (ref - lp) - 1)
-    return each[counts].mean()
+        apart = sums[0::2] - sums[1::2]
+        return -torch.nn.functional.logsigmoid(0.1 * apart).mean(), {"right": (apart > 0).double().mean()}
+    ratio, divergence = torch.exp(lp - old), torch.exp(ref - lp) - (ref - lp) - 1
+    each = -torch.min(ratio * adv, ratio.clamp(0.8, 1.28) * adv) + 0.04 * divergence
+    return each[counts].mean(), {"divergence": divergence[counts].mean(), "entropy": model.entropy[counts].mean(),
+                                 "clipped": ((ratio < 0.8) | (ratio > 1.28))[counts].double().mean()}
 
 
 def rounded(values):
@@ -146,7 +151,7 @@ def judge(compiler, folder, tally, kind, text, steps):
     begins = write_data(data, documents, {name: columns[name] for name in re.search(
         r"\n  column (.*)", text)[1].replace(" = 0", "").split(", ")})
     harness.call([program, "--in-process", "--data", data, "--load", base, "--steps", str(steps), "--log", log])
-    ours = [line["loss"] for line in harness.read_log(log)]
+    ours = harness.read_log(log)
     epoch = pack_groups(begins, 2 if kind == "dpo" else 1, SEQUENCE, len(begins))
     rows = [epoch[i:i + SEQUENCE] for i in range(0, len(epoch), SEQUENCE)]
     optimizer = torch.optim.AdamW(
@@ -158,13 +163,15 @@ def judge(compiler, folder, tally, kind, text, steps):
         read = sum((rows[i % len(rows)] for i in range(step * ROWS, (step + 1) * ROWS)), [])
         numbers = [number for i, number in enumerate(read) if number >= 0 and (i == 0 or read[i - 1] != number)]
         optimizer.zero_grad()
-        loss = loss_of(kind, model, documents, columns, numbers)
+        loss, reports = loss_of(kind, model, documents, columns, numbers)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(list(its.values()), OPTIMIZER["clip"])
         optimizer.step()
-        theirs.append(loss.item())
-    worst = max(abs(a - b) / max(abs(b), 1e-3) for a, b in zip(ours, theirs, strict=True))
-    tally.check(worst < 1e-8, f"{kind}: {steps} steps, loss {theirs[0]:.6f} to {theirs[-1]:.6f}, worst {worst:.1e}")
+        theirs.append({"loss": loss.item()} | {name: value.item() for name, value in reports.items()})
+    for name in theirs[0]:
+        worst = max(abs(a[name] - b[name]) / max(abs(b[name]), 1e-3) for a, b in zip(ours, theirs, strict=True))
+        tally.check(worst < 1e-8, f"{kind}: {steps} steps, {name} {theirs[0][name]:.6f} to {theirs[-1][name]:.6f}, "
+                    f"worst {worst:.1e}")
 
 
 def main():
