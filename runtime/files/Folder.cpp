@@ -243,16 +243,19 @@ std::vector<std::pair<int64_t, std::string>> keptBeside(const std::string &folde
 
 Status makeFresh(const std::string &folder, const Keeping &keeping, std::string &fresh) {
   fresh = folder + ".tmp";
-  PP_TRY(checkReplaceable(fresh));
   std::error_code error;
-  const int64_t left = stepOf(fresh), now = stepOf(folder);
-  if (left >= 0 && left < now && !std::filesystem::exists(keptFolder(folder, left), error))
-    PP_TRY(setAside(fresh, folder, keeping)); // it was replaced, and nothing more
-  removeOurs(fresh);
-  if (!std::filesystem::create_directory(fresh, error))
-    return refused("cannot save to `", folder, "`: cannot make `", fresh,
-                   "`: ", error ? error.message() : "it is there and cannot be removed");
-  return {};
+  if (std::filesystem::exists(fresh, error)) { // else nothing is removed: what comes there meanwhile is not ours
+    PP_TRY(checkReplaceable(fresh));
+    const int64_t left = stepOf(fresh), now = stepOf(folder);
+    if (left >= 0 && left < now && !std::filesystem::exists(keptFolder(folder, left), error))
+      PP_TRY(setAside(fresh, folder, keeping)); // it was replaced, and nothing more
+    removeOurs(fresh);
+  }
+  if (std::filesystem::create_directory(fresh, error))
+    return {};
+  PP_TRY(checkReplaceable(fresh));
+  return refused("cannot save to `", folder, "`: cannot make `", fresh,
+                 "`: ", error ? error.message() : "it is there and cannot be removed");
 }
 
 Status replaceFolder(const std::string &fresh, const std::string &folder, const Keeping &keeping) {
