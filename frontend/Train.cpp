@@ -10,6 +10,7 @@
 #include "frontend/expand/Expand.h"
 #include "frontend/model/Model.h"
 #include "frontend/schedule/Elaborator.h"
+#include "llvm/ADT/SetVector.h"
 #include "llvm/Support/SaveAndRestore.h"
 
 using namespace llvm;
@@ -661,6 +662,18 @@ private:
     return bound.getDictionary(module.getContext());
   }
 
+  /// The number of the divisor, of a column, documents or groups, of all means that are trained; 0 if they have others.
+  int64_t divisorOfLoss() {
+    llvm::SmallSetVector<int64_t, 2> divisors;
+    module.walk([&](mlir::Operation *op) {
+      if (auto mean = dyn_cast<nn::TokenMeanOp>(op); mean && !mean.getReport())
+        divisors.insert(mean.getCounted() ? static_cast<int64_t>(mean.getDivisor()) : 0);
+      else if (isa<nn::CrossEntropyOp>(op))
+        divisors.insert(0);
+    });
+    return divisors.size() == 1 && divisors.front() >= nn::kDivisorOfColumn ? divisors.front() : 0;
+  }
+
   mlir::DictionaryAttr trainAttr(int64_t layers) {
     auto string = [&](StringRef name, StringRef value) {
       return builder.getNamedAttr(name, builder.getStringAttr(value));
@@ -694,6 +707,8 @@ private:
     }
     if (!columns.empty())
       made.push_back(builder.getNamedAttr("columns", builder.getArrayAttr(columns)));
+    if (int64_t divisor = divisorOfLoss(); divisor > 0)
+      made.push_back(count("divisor", divisor));
     if (ArrayRef<Name> reports = model->parts.back().reports; !reports.empty()) {
       auto names = llvm::map_to_vector(reports, [](const Name &name) { return name.text; });
       made.push_back(builder.getNamedAttr("reports", builder.getStrArrayAttr(names)));

@@ -1,6 +1,7 @@
 // Reads the JSON texts of an emitted program into Program.h's structs and refuses whatever would not fit the arena.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/Program.h"
+#include "runtime/Rank.h"
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -460,6 +461,9 @@ void readProgramRoot(const json &root, Program &program) {
     if (column.width < 0)
       throw Unfit(text("column `", column.name, "` has ", column.width, " values for each token"));
   }
+  program.divisor = root.value("divisor", int64_t(0));
+  if (program.divisor < 0 || program.divisor >= divisorCount)
+    throw Unfit(text("losses are divided by number ", program.divisor, " of ", divisorCount));
   program.reports = root.value("reports", std::vector<std::string>());
   if (auto optimizer = root.find("optimizer"); optimizer != root.end())
     readOptimizer(*optimizer, program.optimizer);

@@ -14,6 +14,7 @@
 //                 "default": 0.0 (absent: data must have it),
 //                 "made": true (absent: it is of the data; true: `group` is where a token's group begins in its row,
 //                 `member` which document of its group it is of)}] (absent: none; what the model reads beside tokens),
+//    "divisor": 20 (absent: weights of targets; all losses are divided by what has this number, runtime/Rank.h),
 //    "reports": ["divergence"] (absent: none; the names of values that are logged, and not trained),
 //    "optimizer": {"lr": 3e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1, "clip": 1.0,
 //                  "warmup": 10, "decay_steps": 0, "min_lr": 0.1,
@@ -383,6 +384,7 @@ struct Program {
   int32_t pad = 0;          ///< the token behind the last document of a row
   int64_t group = 1;        ///< so many documents of the data stay together in a row
   std::vector<ColumnSpec> columns;
+  int64_t divisor = 0;              ///< of all losses, as runtime/Rank.h numbers them; 0: the weights of targets
   std::vector<std::string> reports; ///< names of values that are logged and not trained
   OptimizerSpec optimizer;
   LoraSpec lora;

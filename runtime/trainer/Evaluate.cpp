@@ -34,19 +34,6 @@ Status Trainer::openEvaluation() {
   return {};
 }
 
-/// The ranks with the loss know what divides it; all of them count in the same way.
-Status Trainer::findEvalDivisor() {
-  std::vector<double> uses(divisorCount); // ops by the number of their divisor
-  for (const OpSpec &op : program->ops)
-    if (const int64_t number = divisorOf(op); number >= 0)
-      uses[size_t(number)] += 1;
-  PP_TRY(transport.sum(uses));
-  const auto isUsed = [](double its) { return its > 0; };
-  const int64_t last = std::find_if(uses.rbegin(), uses.rend(), isUsed).base() - uses.begin() - 1;
-  evalDivisor = std::count_if(uses.begin(), uses.end(), isUsed) == 1 && last >= divisorOfColumn ? last : 0;
-  return {};
-}
-
 bool Trainer::evaluatesAfter(int64_t step) const {
   return !evaluations.empty() && (step == lastStep || (options.evalEvery && step % options.evalEvery == 0));
 }
@@ -72,16 +59,14 @@ Status Trainer::runForward(int64_t step, StepInputs &from, int64_t number, StepS
 
 /// One file after the other; none of those that are not read to their end if the run is told to end.
 Status Trainer::evaluate(int64_t step, std::vector<EvalSummary> &summaries) {
-  if (evalDivisor < 0)
-    PP_TRY(findEvalDivisor());
   for (auto &[name, from, steps] : evaluations) {
     double sum = 0, weight = 0, divisors = 0;
     int64_t tokens = 0;
     for (int64_t number = 1; number <= steps; ++number) {
       StepSummary each;
       PP_TRY(runForward(step, from, number, each));
-      const double own = evalDivisor > 0 ? from.sumOf(evalDivisor) : from.weight();
-      sum += each.loss * (evalDivisor > 0 ? own : from.lossDivisor());
+      const double own = whole.divisor > 0 ? from.sumOf(whole.divisor) : from.weight();
+      sum += each.loss * (whole.divisor > 0 ? own : from.lossDivisor());
       divisors += own;
       tokens += from.counted();
       weight += from.weight();

@@ -77,7 +77,6 @@ private:
   Status evaluate(int64_t step, std::vector<EvalSummary> &summaries);
   Status runForward(int64_t step, StepInputs &from, int64_t number, StepSummary &summary);
   Status checkForward(const char *option);
-  Status findEvalDivisor();
   Status writeLogprobs();
   [[nodiscard]] int64_t weightBytes() const;
   void placeWeights();
@@ -139,8 +138,6 @@ private:
     int64_t steps = 0; ///< read all rows once
   };
   std::deque<Evaluation> evaluations; ///< of --eval
-  /// The number of the loss's one divisor; 0: it is divided by targets, or its terms by several; -1: not known yet.
-  int64_t evalDivisor = -1;
   RunState state;
   int64_t lastStep = 0;                                 ///< of this run; before state.steps with --stop-at
   int64_t skippedBefore = 0;                            ///< this run: steps whose gradients were not finite

@@ -144,7 +144,8 @@ OVER_DOCUMENTS = (
     ("sums", "let lp = logprob(z, targets)\n    report each = mean(square(sum(lp, over = document)))\n"
              "    return mean(square(sum(lp, over = document)) * 0.01 - lp)",
      lambda its: 0.01 * its.sums(its.lp())[its.segments] ** 2 - its.lp()),
-    ("each", "return mean(mean(-logprob(z, targets), over = document))", lambda its: its.means(-its.lp()).mean()))
+    ("each", "report plain = mean(logprob(z, targets))\n    return mean(mean(-logprob(z, targets), over = document))",
+     lambda its: its.means(-its.lp()).mean()))
 
 # What the models of these names report, by torch; one number is the value itself.
 REPORTS = {
@@ -154,7 +155,8 @@ REPORTS = {
     "both": {"weighed": lambda its: -(its.weights * its.w * its.lp()).sum() / (its.weights * its.w).sum(),
              "twice": lambda its: -4 * (its.weights * its.w * its.lp()).sum() / (its.weights * its.w).sum(),
              "summed": lambda its: (its.weights * its.lp()).sum() / 5},
-    "sums": {"each": lambda its: (its.sums(its.lp()) ** 2).mean()}}
+    "sums": {"each": lambda its: (its.sums(its.lp()) ** 2).mean()},
+    "each": {"plain": lambda its: its.lp()}}
 
 PAIR = {"data.documents": "true", "data.group": 2, "sequence": 16}
 OVER_GROUPS = (
