@@ -143,6 +143,34 @@ TEST(KernelsTokens, LongRows) {
     }
 }
 
+/// z, or dz, or both lie one element behind what a GPU reads and writes by packs.
+TEST(KernelsTokens, OddAddresses) {
+  constexpr Case its = {64, 4, 2};
+  const size_t rows = targets.size(), size = rows * size_t(its.vocabulary), picked = rows * size_t(its.picks);
+  const std::vector<int32_t> ids = idsOf(its);
+  const std::vector<int64_t> dims = {int64_t(rows), its.vocabulary, its.picks};
+  for (Type type : allTypes)
+    for (int odd : {1, 2, 3}) {
+      SCOPED_TRACE(std::string(nameOf(type)) + " " + std::to_string(odd));
+      const Type acc = accOf(type);
+      const size_t ofZ = odd & 1, ofDz = odd / 2, bytes = type == Type::F64 ? 8 : type == Type::F32 ? 4 : 2;
+      const Values z = rounded(type, random(size, 1, 3)), weights = rounded(acc, random(3 * rows + picked, 2)),
+                   expected = reference(its, z);
+      Values behind = z;
+      behind.insert(behind.begin(), ofZ, 0);
+      Array from(type, behind), to(type, size + ofDz), lse(acc, rows), powers(acc, rows), mean(acc, rows),
+          picks(acc, picked);
+      void *zAt = static_cast<char *>(from.data()) + ofZ * bytes, *dzAt = static_cast<char *>(to.data()) + ofDz * bytes;
+      OneOp("token_stats", type, dims, {its.cap})(pp_token_stats, zAt, targets, ids, lse, powers, mean, picks);
+      expectNear(lse.get(), part(expected, 0, rows), toleranceOf(acc) / 10, "lse");
+      OneOp("token_stats_bwd", type, dims,
+            {its.cap})(pp_token_stats_bwd, zAt, targets, ids, lse, powers, Array(acc, part(weights, 0, rows)),
+                       Array(acc, part(weights, rows, rows)), Array(acc, part(weights, 2 * rows, rows)),
+                       Array(acc, part(weights, 3 * rows, picked)), dzAt);
+      expectNear(part(to.get(), ofDz, size), gradient(its, z, weights), toleranceOf(type), "dz");
+    }
+}
+
 /// The largest probability is so near 1 that its gradient is what two large terms leave: it is rounded once.
 TEST(KernelsTokens, ASureTargetIsRoundedOnce) {
   const std::vector<int32_t> target = {1};
