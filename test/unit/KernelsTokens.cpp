@@ -150,7 +150,7 @@ TEST(KernelsTokens, OddAddresses) {
   const std::vector<int32_t> ids = idsOf(its);
   const std::vector<int64_t> dims = {int64_t(rows), its.vocabulary, its.picks};
   for (Type type : allTypes)
-    for (int odd : {1, 2, 3}) {
+    for (size_t odd : {1, 2, 3}) {
       SCOPED_TRACE(std::string(nameOf(type)) + " " + std::to_string(odd));
       const Type acc = accOf(type);
       const size_t ofZ = odd & 1, ofDz = odd / 2, bytes = type == Type::F64 ? 8 : type == Type::F32 ? 4 : 2;
