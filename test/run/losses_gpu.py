@@ -95,12 +95,12 @@ def main():
             columns = losses.write_data(its.folder, most=sequence // group, count=group)[1] + ".columns.safetensors"
             documents = losses.pack_groups(list(harness.read_safetensors(columns)["documents"][1]), group, sequence,
                                            SIZES["microbatches"] * SIZES["microbatch"])
-        has_columns = more or name in ("policy", "distil", "weighted", "both")
+        has_columns = "data.group" in more or name in ("policy", "distil", "weighted", "both", "ratios")
         layouts = WHOLE if more else LAYOUTS
         if not its.every:
             layouts = (layouts[0], layouts[1 + number % (len(layouts) - 1)])
-        run = Run(its.compiler, its.folder, train, name, columns if has_columns else text,
-                  DOCUMENTS | more if has_columns else more)
+        path = columns if has_columns else data + ".safetensors" if more else text
+        run = Run(its.compiler, its.folder, train, name, path, DOCUMENTS | more if has_columns else more)
         run.judge(tally, layouts, of, documents)
         for precision in ("f32", "bf16") if its.every or name in ("policy", "distil") else ():
             run.judge_rounding(tally, precision)
