@@ -197,9 +197,6 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, con
   if (!kernel && !isView)
     return op.emitOpError("has no kernel: it cannot run in a task body");
   const bool isForGpus = programTarget(op.getParentOfType<ModuleOp>()) == "cuda";
-  if (isForGpus &&
-      isa<nn::TokenStatsOp, nn::TokenStatsBwdOp, nn::SegmentSumOp, nn::TokenMeanOp, nn::TokenMeanBwdOp>(op))
-    return emitError(op.getLoc()) << "losses of tokens run on CPUs only for now; compile with `--target=cpu`";
   if (isForGpus && isa<nn::QuantizeOp>(op))
     return emitError(op.getLoc()) << "products of 8 bits run on CPUs only for now; compile with `--target=cpu`";
   if (auto map = dyn_cast<nn::MapOp>(op); map && isForGpus)

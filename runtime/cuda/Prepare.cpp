@@ -121,9 +121,6 @@ std::string checkLimits(const PreparedOp &op) {
                                     std::to_string(mostChunks) + " that one call takes"
                               : "";
   };
-  if (op.kernel == Kernel::token_stats || op.kernel == Kernel::token_stats_bwd || op.kernel == Kernel::segment_sum ||
-      op.kernel == Kernel::token_mean || op.kernel == Kernel::token_mean_bwd)
-    return "losses of tokens run on CPUs only for now";
   if (op.kernel == Kernel::scan || op.kernel == Kernel::scan_bwd || op.kernel == Kernel::conv ||
       op.kernel == Kernel::conv_dx || op.kernel == Kernel::conv_dw)
     return "scans and convolutions run on CPUs only for now";
@@ -162,11 +159,6 @@ PP_ANY_TYPE(scan_bwd, nullptr)
 PP_ANY_TYPE(conv, nullptr)
 PP_ANY_TYPE(conv_dx, nullptr)
 PP_ANY_TYPE(conv_dw, nullptr)
-PP_ANY_TYPE(token_stats, nullptr)
-PP_ANY_TYPE(token_stats_bwd, nullptr)
-PP_ANY_TYPE(segment_sum, nullptr)
-PP_ANY_TYPE(token_mean, nullptr)
-PP_ANY_TYPE(token_mean_bwd, nullptr)
 PP_ANY_TYPE(linear_gelu, runParts)
 PP_ANY_TYPE(linear_add, runParts)
 PP_ANY_TYPE(linear_dx_gelu, runParts)

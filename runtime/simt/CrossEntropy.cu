@@ -3,21 +3,13 @@
 //
 // A block for each row reads the logits twice: once for their maximum and sum of exponentials together, once for the
 // gradient, which may lie over them. The rows' losses are summed in f64 by one block, always in the same order.
+#include "runtime/simt/Loss.h"
 #include "runtime/simt/Map.h"
 #include <algorithm>
 
 using namespace pp;
 
 namespace {
-
-/// W logits as the loss sees them; Capped: cap tanh(z / cap).
-template <bool Capped, int W, class E> PP_DEVICE Pack<Acc<E>, W> logitsOf(const E *z, Acc<E> cap) {
-  auto a = load<W>(z);
-  if constexpr (Capped)
-    for (int j = 0; j < W; ++j)
-      a.v[j] = cap * hyperbolicTangent(a.v[j] / cap);
-  return a;
-}
 
 /// The largest of some logits and the sum of exp(z - largest) of them.
 template <class A> struct Softmax {
@@ -76,24 +68,6 @@ PP_DEVICE void writeGradient(const E *z, E *dz, int64_t n, Acc<E> largest, Acc<E
     }
     store<W>(dz + i, a);
   }
-}
-
-template <class E, int W> PP_DEVICE void clearRow(E *dz, int64_t n) {
-  for (int64_t i = int64_t(threadIdx.x) * W; i < n; i += int64_t(blockDim.x) * W)
-    store<W>(dz + i, Pack<Acc<E>, W>{});
-}
-
-/// What the sum of a step's losses is multiplied by; the divisor is known when the step runs.
-struct LossFactor {
-  double scale;
-  int ahead;
-  bool counted;
-  const OptimizerScalars *scalars;
-  PP_DEVICE double value() const { return counted ? scale / scalars->divisors[ahead] : scale; }
-};
-
-LossFactor lossFactor(const PreparedOp &op) {
-  return {op.params[0], op.ahead(), op.has(Counted), op.launches->scalars};
 }
 
 template <class E> struct LossArrays {
@@ -178,8 +152,6 @@ template <class E> pp_status_t sumLosses(const PreparedOp &op, const double *los
   factor.scale *= op.zLoss();
   return sum(losses + op.dims[0], factor, out<Acc<E>>(loss) + 1);
 }
-
-int rowThreads(int64_t packs) { return packs >= 512 ? 512 : int((packs + 31) / 32 * 32); }
 
 /// Launches the kernel's wide or narrow form, a block for each row.
 template <class E, class K>
