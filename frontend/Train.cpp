@@ -662,16 +662,18 @@ private:
     return bound.getDictionary(module.getContext());
   }
 
-  /// The number of the divisor, of a column, documents or groups, of all means that are trained; 0 if they have others.
-  int64_t divisorOfLoss() {
+  /// The number of the divisor, of a column, documents or groups, of all means of this report, or of all that are
+  /// trained; 0 if they have others, and -1 if all are totals.
+  int64_t divisorOf(std::optional<uint64_t> report) {
     llvm::SmallSetVector<int64_t, 2> divisors;
     module.walk([&](mlir::Operation *op) {
-      if (auto mean = dyn_cast<nn::TokenMeanOp>(op); mean && !mean.getReport())
-        divisors.insert(mean.getCounted() ? static_cast<int64_t>(mean.getDivisor()) : 0);
-      else if (isa<nn::CrossEntropyOp>(op))
+      if (auto mean = dyn_cast<nn::TokenMeanOp>(op); mean && mean.getReport() == report)
+        divisors.insert(mean.getTotal() ? -1 : mean.getCounted() ? static_cast<int64_t>(mean.getDivisor()) : 0);
+      else if (!report && isa<nn::CrossEntropyOp>(op))
         divisors.insert(0);
     });
-    return divisors.size() == 1 && divisors.front() >= nn::kDivisorOfColumn ? divisors.front() : 0;
+    int64_t divisor = divisors.size() == 1 ? divisors.front() : 0;
+    return divisor == -1 || divisor >= nn::kDivisorOfColumn ? divisor : 0;
   }
 
   mlir::DictionaryAttr trainAttr(int64_t layers) {
@@ -707,11 +709,13 @@ private:
     }
     if (!columns.empty())
       made.push_back(builder.getNamedAttr("columns", builder.getArrayAttr(columns)));
-    if (int64_t divisor = divisorOfLoss(); divisor > 0)
+    if (int64_t divisor = divisorOf(std::nullopt); divisor > 0)
       made.push_back(count("divisor", divisor));
     if (ArrayRef<Name> reports = model->parts.back().reports; !reports.empty()) {
       auto names = llvm::map_to_vector(reports, [](const Name &name) { return name.text; });
       made.push_back(builder.getNamedAttr("reports", builder.getStrArrayAttr(names)));
+      auto divisors = llvm::map_to_vector(llvm::seq(reports.size()), [&](size_t report) { return divisorOf(report); });
+      made.push_back(builder.getNamedAttr("report_divisors", builder.getI64ArrayAttr(divisors)));
     }
     if (!options.folder.empty())
       made.append({string("folder", options.folder), string("config", options.config)});

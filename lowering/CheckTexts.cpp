@@ -738,7 +738,7 @@ LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
   JsonValue got = JsonValue::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false), expected;
   DictionaryAttr train = program.getTrain();
   for (StringRef key : {"model", "schedule", "batch", "sequence", "vocab", "precision", "optimizer", "function",
-                        "folder", "config", "pad", "group", "columns", "divisor", "reports", "lora"})
+                        "folder", "config", "pad", "group", "columns", "divisor", "reports", "report_divisors", "lora"})
     if (Attribute value = train.get(key))
       expected[key.str()] = inWords(value);
   if (train.get("documents"))

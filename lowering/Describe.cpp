@@ -749,7 +749,7 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
   if (train.get("documents"))
     json["documents"] = true;
   for (StringRef key :
-       {"optimizer", "function", "folder", "config", "pad", "group", "columns", "divisor", "reports", "lora"})
+       {"optimizer", "function", "folder", "config", "pad", "group", "columns", "divisor", "reports", "report_divisors", "lora"})
     if (Attribute value = train.get(key))
       json[key.str()] = toJson(value);
   json["fingerprint"] = toJson(fingerprintOf(program));

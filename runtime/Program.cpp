@@ -465,6 +465,12 @@ void readProgramRoot(const json &root, Program &program) {
   if (program.divisor < 0 || program.divisor >= divisorCount)
     throw Unfit(text("losses are divided by number ", program.divisor, " of ", divisorCount));
   program.reports = root.value("reports", std::vector<std::string>());
+  program.reportDivisors = root.value("report_divisors", std::vector<int64_t>());
+  if (program.reportDivisors.size() != program.reports.size())
+    throw Unfit(text(program.reports.size(), " reports have ", program.reportDivisors.size(), " divisors"));
+  for (int64_t divisor : program.reportDivisors)
+    if (divisor < -1 || divisor >= divisorCount)
+      throw Unfit(text("a report is divided by number ", divisor, " of ", divisorCount));
   if (auto optimizer = root.find("optimizer"); optimizer != root.end())
     readOptimizer(*optimizer, program.optimizer);
   if (auto lora = root.find("lora"); lora != root.end())

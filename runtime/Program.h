@@ -16,6 +16,7 @@
 //                 `member` which document of its group it is of)}] (absent: none; what the model reads beside tokens),
 //    "divisor": 20 (absent: weights of targets; all losses are divided by what has this number, runtime/Rank.h),
 //    "reports": ["divergence"] (absent: none; the names of values that are logged, and not trained),
+//    "report_divisors": [0] (of each, as "divisor"; -1: a total, which is divided by nothing),
 //    "optimizer": {"lr": 3e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1, "clip": 1.0,
 //                  "warmup": 10, "decay_steps": 0, "min_lr": 0.1,
 //                  "schedule": "cosine" | "linear" | "constant" | "wsd", "decay": 0, "lag": 0 | 1,
@@ -385,7 +386,8 @@ struct Program {
   int64_t group = 1;        ///< so many documents of the data stay together in a row
   std::vector<ColumnSpec> columns;
   int64_t divisor = 0;              ///< of all losses, as runtime/Rank.h numbers them; 0: the weights of targets
-  std::vector<std::string> reports; ///< names of values that are logged and not trained
+  std::vector<std::string> reports;    ///< names of values that are logged and not trained
+  std::vector<int64_t> reportDivisors; ///< of each, as `divisor`; -1: a total, which is divided by nothing
   OptimizerSpec optimizer;
   LoraSpec lora;
   /// The weights of the model stay as they are read, and a checkpoint has the adapters alone.

@@ -212,13 +212,14 @@ private:
     if (expertWeights)
       return launch +
              secondsOfExperts(kernel, expertWeights, flopsAt(figure("efficiency", "grouped", gemm)), bytes, bandwidth);
-    if (attention) {
-      bool served = nn::isServedByCudnn(kernel);
-      double efficiency = figure("efficiency", "attention", 1);
-      double scratch = served ? 2 * static_cast<double>(nn::deviceScratchOf(kernel).attention) / bandwidth : 0;
-      bool is16 = kernel.elementType().getIntOrFloatBitWidth() == 16;
-      return launch + bytes + scratch +
-             flopsAt(is16 && !served ? figure("efficiency", "masked", efficiency) : efficiency);
+    if (attention) { // who says how fast our own is on a GPU has cuDNN for the rest, which writes more bytes
+      double efficiency = figure("efficiency", "attention", 1), own = figure("efficiency", "masked", 0);
+      if (own == 0)
+        return launch + bytes + flopsAt(efficiency);
+      if (nn::isServedByCudnn(kernel))
+        return launch + bytes + 2 * static_cast<double>(nn::deviceScratchOf(kernel).attention) / bandwidth +
+               flopsAt(efficiency);
+      return launch + bytes + flopsAt(kernel.elementType().getIntOrFloatBitWidth() == 16 ? own : efficiency);
     }
     double flops = product ? flopsAt(gemm) * wavesOver(kernel, figure("device", "multiprocessors", 0)) : flopsAt(1);
     return launch + std::max(flops, bytes);

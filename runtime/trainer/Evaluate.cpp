@@ -57,23 +57,44 @@ Status Trainer::runForward(int64_t step, StepInputs &from, int64_t number, StepS
   return status;
 }
 
+namespace {
+/// Of a value of several steps, what one step of all their rows has.
+struct MeanOfSteps {
+  int64_t divisor; ///< as runtime/Rank.h numbers them; 0: the weights of targets; -1: it is a total
+  double sum = 0, divisors = 0;
+
+  void add(double value, const StepInputs &step) {
+    const double own = divisor < 0 ? 1 : divisor > 0 ? step.sumOf(divisor) : step.weight();
+    sum += value * (divisor == 0 ? step.lossDivisor() : own);
+    divisors += own;
+  }
+  [[nodiscard]] double value() const { return divisor < 0 ? sum : divisors != 0 ? sum / divisors : 0; }
+};
+} // namespace
+
 /// One file after the other; none of those that are not read to their end if the run is told to end.
 Status Trainer::evaluate(int64_t step, std::vector<EvalSummary> &summaries) {
   for (auto &[name, from, steps] : evaluations) {
-    double sum = 0, weight = 0, divisors = 0;
+    std::vector<MeanOfSteps> means = {{whole.divisor}};
+    for (int64_t divisor : whole.reportDivisors)
+      means.push_back({divisor});
+    double weight = 0;
     int64_t tokens = 0;
     for (int64_t number = 1; number <= steps; ++number) {
       StepSummary each;
       PP_TRY(runForward(step, from, number, each));
-      const double own = whole.divisor > 0 ? from.sumOf(whole.divisor) : from.weight();
-      sum += each.loss * (whole.divisor > 0 ? own : from.lossDivisor());
-      divisors += own;
+      means[0].add(each.loss, from);
+      for (size_t report = 0; report < each.reports.size(); ++report)
+        means[1 + report].add(each.reports[report], from);
       tokens += from.counted();
       weight += from.weight();
       if (told && step < lastStep)
         return {}; // the run ends here
     }
-    summaries.push_back({name, divisors != 0 ? sum / divisors : 0, tokens, weight, from.hasWeights()});
+    EvalSummary &its =
+        summaries.emplace_back(EvalSummary{name, means[0].value(), tokens, weight, from.hasWeights(), {}});
+    for (size_t report = 0; report < whole.reports.size(); ++report)
+      its.reports.push_back(means[1 + report].value());
   }
   return {};
 }

@@ -40,20 +40,41 @@ std::string weightOf(const std::string &key, bool hasWeights, double weight) {
 
 double perplexity(double loss) { return std::exp(std::min(loss, largestExponent)); }
 
-void printEvals(int64_t steps, const std::vector<EvalSummary> &evals) {
-  for (const EvalSummary &its : evals)
-    printf("eval %-*s  loss %.5f  ppl %.3f  %lld targets\n", 2 * int(std::to_string(steps).size()) + 1,
-           its.name.c_str(), its.loss, perplexity(its.loss), static_cast<long long>(its.tokens));
-  fflush(stdout);
-}
-
 using Tagged = std::vector<std::pair<std::string, double>>;
 
-/// Adds the losses to what TensorBoard shows.
-Tagged withEvals(Tagged values, const std::vector<EvalSummary> &evals) {
-  for (const EvalSummary &its : evals)
-    values.push_back({its.name.empty() ? "eval/loss" : text("eval/", its.name, "/loss"), its.loss});
+/// Adds the program's reports to what TensorBoard shows.
+void addReports(Tagged &values, const std::string &folder, const Program &whole, const std::vector<double> &reports) {
+  for (size_t i = 0; i < reports.size(); ++i)
+    values.push_back({folder + whole.reports[i], reports[i]});
+}
+
+/// Adds what evaluations say.
+Tagged withEvals(Tagged values, const Program &whole, const std::vector<EvalSummary> &evals) {
+  for (const EvalSummary &its : evals) {
+    const std::string folder = its.name.empty() ? "eval/" : text("eval/", its.name, "/");
+    values.push_back({folder + "loss", its.loss});
+    addReports(values, folder, whole, its.reports);
+  }
   return values;
+}
+
+/// The program's reports as words of a line that is printed.
+std::string printedReports(const Program &whole, const std::vector<double> &reports) {
+  std::string words;
+  for (size_t i = 0; i < reports.size(); ++i) {
+    char number[32];
+    snprintf(number, sizeof number, " %.5f", reports[i]);
+    words += text("  ", whole.reports[i], number);
+  }
+  return words;
+}
+
+/// The same as fields of a line of JSON, each behind `key`.
+std::string fieldsOfReports(const std::string &key, const Program &whole, const std::vector<double> &reports) {
+  std::string fields;
+  for (size_t i = 0; i < reports.size(); ++i)
+    fields += text(key, whole.reports[i], "\": ", exact(reports[i]));
+  return fields;
 }
 
 /// `42 s`, `12 min`, `3.5 h`: of a time that is only guessed.
@@ -105,19 +126,18 @@ Status RunLog::say(int64_t step, int64_t steps, int64_t last, const StepSummary 
     values.push_back({"train/mtp", summary.further});
   if (summary.hasZLoss)
     values.push_back({"train/z_loss", summary.zLoss});
-  for (size_t i = 0; i < summary.reports.size(); ++i)
-    values.push_back({text("train/", whole.reports[i]), summary.reports[i]});
+  addReports(values, "train/", whole, summary.reports);
   if (summary.hasExperts)
     values.insert(values.end(), {{"train/balance", summary.balance}, {"train/z", summary.z}});
   values.push_back({"train/tokens_per_s", whole.tokensPerStep / summary.seconds});
-  return events.add(step, withEvals(values, summary.evals));
+  return events.add(step, withEvals(values, whole, summary.evals));
 }
 
 Status RunLog::sayFirst(int64_t steps, const std::vector<EvalSummary> &evals) {
   printEvals(steps, evals);
   if (log)
     PP_TRY(write(0, "", evals));
-  return events.isOpen() ? events.add(0, withEvals({}, evals)) : Status();
+  return events.isOpen() ? events.add(0, withEvals({}, whole, evals)) : Status();
 }
 
 void RunLog::print(int64_t step, int64_t steps, double left, const StepSummary &summary) const {
@@ -128,12 +148,7 @@ void RunLog::print(int64_t step, int64_t steps, double left, const StepSummary &
     snprintf(further, sizeof further, "  mtp %.5f", summary.further);
   if (summary.hasZLoss)
     snprintf(zLoss, sizeof zLoss, "  z loss %.5f", summary.zLoss);
-  std::string routed;
-  for (size_t i = 0; i < summary.reports.size(); ++i) {
-    char number[32];
-    snprintf(number, sizeof number, " %.5f", summary.reports[i]);
-    routed += text("  ", whole.reports[i], number);
-  }
+  std::string routed = printedReports(whole, summary.reports);
   if (summary.hasExperts) {
     char numbers[64];
     snprintf(numbers, sizeof numbers, "  balance %.5f  z %.5f", summary.balance, summary.z);
@@ -157,18 +172,20 @@ void RunLog::print(int64_t step, int64_t steps, double left, const StepSummary &
   printEvals(steps, summary.evals);
 }
 
-std::string RunLog::reportsOf(const StepSummary &summary) const {
-  std::string fields;
-  for (size_t i = 0; i < summary.reports.size(); ++i)
-    fields += text(", \"", whole.reports[i], "\": ", exact(summary.reports[i]));
-  return fields;
+void RunLog::printEvals(int64_t steps, const std::vector<EvalSummary> &evals) const {
+  for (const EvalSummary &its : evals)
+    printf("eval %-*s  loss %.5f  ppl %.3f%s  %lld targets\n", 2 * int(std::to_string(steps).size()) + 1,
+           its.name.c_str(), its.loss, perplexity(its.loss), printedReports(whole, its.reports).c_str(),
+           static_cast<long long>(its.tokens));
+  fflush(stdout);
 }
 
 /// The fields of a step in its line of JSON, apart from its number and its evaluations.
 std::string RunLog::lineOf(double left, const StepSummary &summary) const {
   return text(", \"loss\": ", exact(summary.loss), ", \"ppl\": ", exact(perplexity(summary.loss)),
               summary.hasFurther ? text(", \"mtp\": ", exact(summary.further)) : "",
-              summary.hasZLoss ? text(", \"z_loss\": ", exact(summary.zLoss)) : "", reportsOf(summary),
+              summary.hasZLoss ? text(", \"z_loss\": ", exact(summary.zLoss)) : "",
+              fieldsOfReports(", \"", whole, summary.reports),
               summary.hasExperts
                   ? text(", \"balance\": ", exact(summary.balance), ", \"z\": ", exact(summary.z),
                          ", \"rows\": {\"min\": ", summary.fewestRows, ", \"mean\": ", exact(summary.meanRows),
@@ -190,7 +207,8 @@ Status RunLog::write(int64_t step, const std::string &fields, const std::vector<
   for (const EvalSummary &its : evals) {
     const std::string key = text(", \"eval_", its.name, its.name.empty() ? "" : "_");
     line += text(key, "loss\": ", exact(its.loss), key, "ppl\": ", exact(perplexity(its.loss)), key,
-                 "tokens\": ", its.tokens, weightOf(key, its.hasWeights, its.weight));
+                 "tokens\": ", its.tokens, weightOf(key, its.hasWeights, its.weight),
+                 fieldsOfReports(key, whole, its.reports));
   }
   line += "}\n";
   if (fwrite(line.data(), 1, line.size(), log) != line.size() || fflush(log) != 0)

@@ -17,6 +17,7 @@ struct EvalSummary {
   int64_t tokens = 0; ///< targets that count
   double weight = 0;  ///< the sum of their weights
   bool hasWeights = false;
+  std::vector<double> reports; ///< of the program, in its order
 };
 
 /// The figures of one step.
@@ -53,7 +54,7 @@ private:
   /// Which share of their peak FLOP/s all ranks have used; negative: the peak is not known.
   [[nodiscard]] double share(double seconds) const;
   void print(int64_t step, int64_t steps, double left, const StepSummary &summary) const;
-  [[nodiscard]] std::string reportsOf(const StepSummary &summary) const;
+  void printEvals(int64_t steps, const std::vector<EvalSummary> &evals) const;
   [[nodiscard]] std::string lineOf(double left, const StepSummary &summary) const;
   Status write(int64_t step, const std::string &fields, const std::vector<EvalSummary> &evals);
 

@@ -173,8 +173,10 @@ OVER_GROUPS = (
      lambda its: (0.01 * its.of_groups(its.lp() * (1 + its.member)) / its.of_groups(torch.ones_like(its.member)) *
                   its.of_groups(its.lp())).mean()))
 
-# Its mean has a column as the divisor, and no other.
+# Its mean has a column as the divisor, and no other; what they report is a total, and a mean that has it, too.
 SHARES = MODEL.format(name="shares", text="return mean(-logprob(z, targets), weight = w)")
+TOTALS = MODEL.format(name="totals", text="let lp = logprob(z, targets)\n    report summed = total(lp) / 5\n"
+                                          "    report weighed = mean(lp, weight = w)\n    return mean(-lp)")
 
 
 def write_models(folder):
@@ -183,7 +185,7 @@ def write_models(folder):
         file.write('import "std/losses.pipe"\n')
         file.writelines(MODEL.format(name=name, text=text) for name, text, _ in CASES + OVER_DOCUMENTS)
         file.writelines(MODEL.format(name=name, text=text) for name, _, text, _ in OVER_GROUPS)
-        file.write(SHARES)
+        file.write(SHARES + TOTALS)
     return harness.add_models(folder, path)
 
 
@@ -359,19 +361,22 @@ def judge_column_of_logprobs(run, tally):
 
 
 def judge_evaluations(run, tally):
-    """The loss over a file is the same in many steps and in one, whatever its divisor is."""
+    """Loss and reports over a file are the same in many steps and in one, whatever their divisors are; and in one step
+    they are what a step that trains logs, which torch has judged."""
     _, data = write_data(run.folder, most=8, count=2)
     log = os.path.join(run.folder, "log")
-    for name in ("plain", "each", "shares", "ratios", "pairs"):
-        losses, file = [], data + (".safetensors" if name in ("plain", "each") else ".columns.safetensors")
+    for name in ("plain", "each", "shares", "ratios", "pairs", "policy", "sums", "totals"):
+        logs, file = [], data + (".safetensors" if name in ("plain", "each", "sums") else ".columns.safetensors")
         for microbatches in (1, 3, 64):
             program = run.compile(name, LAYOUTS[2] | PAIR | {"microbatches": microbatches})
-            harness.call([program, "--in-process", "--data", file, "--steps", "1", "--lr", "0", "--eval", file, "--log",
+            harness.call([program, "--in-process", "--data", file, "--epochs", "1", "--lr", "0", "--eval", file, "--log",
                           log])
-            losses.append(harness.read_log(log)[0]["eval_loss"])
-        apart = max(losses) - min(losses)
-        tally.check(apart <= 1e-12 * abs(losses[0]),
-                    f"{name:9} --eval in steps of 1, 3 and 64 rows: {losses[0]:.6f}, apart {apart:.1e}")
+            logs.append(harness.read_log(log)[-1])
+        for value in ("loss", *REPORTS.get(name, ("summed", "weighed") * (name == "totals"))):
+            found = [its["eval_" + value] for its in logs] + [logs[-1][value]]
+            apart = max(found) - min(found)
+            tally.check(apart <= 1e-12 * abs(found[0]), f"{name:9} {value:6} of --eval in steps of 1, 3 and 64 rows, "
+                        f"and of a step of all: {found[0]:.6f}, apart {apart:.1e}")
 
 
 def judge_refused_groups(run, tally, folder):
