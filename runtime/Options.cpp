@@ -221,9 +221,11 @@ const std::vector<OptionSpec> &allOptions() {
                    "computation (needs --in-process)",
                    0.0, 3600.0, [](Options &options) -> double & { return options.transport.delaySeconds; }),
       choiceOption("transport", "KIND",
-                   "mpi: ranks are processes under mpirun; nccl: the same, but GPUs send to each other\n"
+                   "mpi: ranks are processes under mpirun; nccl: the same, but GPUs send to each other;\n"
+                   "copies: as nccl on one machine, by copies alone, and several ranks may share a GPU\n"
                    "(default: what the program was linked with)",
-                   &Options::carrier, {"mpi", "nccl"}, std::vector{Carrier::Mpi, Carrier::Nccl}),
+                   &Options::carrier, {"mpi", "nccl", "copies"},
+                   std::vector{Carrier::Mpi, Carrier::Nccl, Carrier::Copies}),
       switchOption("no-graph",
                    "launch every kernel of every step on the GPU, not one graph\n(--trace and --profile do so, too)",
                    &Options::noGraph),
@@ -325,8 +327,9 @@ Status checkTogether(const Options &options) {
   for (const auto &[name, path] : ofOneFile)
     if (path.starts_with("mix:"))
       return invalid("`--", name, " ", path, "`: only `--data` reads a mixture");
-  if (options.carrier == Carrier::Nccl && options.transport.sends != Sends::Plain)
-    return invalid("`--sends` has no effect with `--transport nccl`");
+  if (options.carrier >= Carrier::Nccl && options.transport.sends != Sends::Plain)
+    return invalid("`--sends` has no effect with `--transport ", options.carrier == Carrier::Nccl ? "nccl" : "copies",
+                   "`");
   if (options.steps && options.stopAt && *options.stopAt > *options.steps)
     return invalid("`--stop-at ", *options.stopAt, "` has no effect: the last step is ", *options.steps);
   return {};

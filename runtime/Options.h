@@ -14,7 +14,7 @@
 namespace pp {
 
 /// The carrier of messages between processes; Unsaid: as the program was linked.
-enum class Carrier : uint8_t { Unsaid, Mpi, Nccl };
+enum class Carrier : uint8_t { Unsaid, Mpi, Nccl, Copies };
 
 /// A file of `--eval`, and what its loss is called; empty: it has no name.
 struct EvalFile {

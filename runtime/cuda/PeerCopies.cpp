@@ -14,18 +14,21 @@ bool PeerCopies::mayServe(int32_t rank, int32_t other) {
   return !(wish && std::string_view(wish) == "off") && rank < known && other < known && machine[rank] == machine[other];
 }
 
-Status PeerCopies::begin(const RankProgram &its) {
+Status PeerCopies::begin(const RankProgram &its, int64_t room) {
   program = &its;
   const int64_t edges = std::count_if(its.messages.begin(), its.messages.end(), [](const MessageSpec &message) {
     return !message.isCollective() && !message.host;
   });
-  if (edges == 0)
+  if (edges + room == 0)
     return {};
-  static const uint32_t one = 1;
+  constexpr int64_t line = 64;
+  taken = ((edges + 1) * int64_t(sizeof(uint32_t)) + line - 1) / line * line;
+  blockBytes = taken + room;
+  static const uint32_t isOne = 1;
   void *memory = nullptr;
-  PP_TRY(driver.allocate(size_t(edges + 1) * sizeof(uint32_t), memory));
+  PP_TRY(driver.allocate(size_t(blockBytes), memory));
   words = static_cast<uint32_t *>(memory);
-  PP_TRY(driver.copy(device.compute(), words, &one, sizeof one));
+  PP_TRY(driver.copy(device.compute(), words, &isOne, sizeof isOne));
   PP_TRY(driver.finish());
   shares = driver.share(words, wordsHandle) && driver.share(const_cast<char *>(device.base()), arenaHandle);
   return {};
@@ -36,6 +39,12 @@ Status PeerCopies::swap(int32_t other, const void *mine, void *theirs, size_t by
     PP_TRY(mpi.send(other, mine, bytes));
   PP_TRY(mpi.receive(other, theirs, bytes));
   return rank < other ? Status() : mpi.send(other, mine, bytes);
+}
+
+int64_t PeerCopies::take(int64_t bytes) {
+  const int64_t at = taken;
+  taken += bytes;
+  return taken <= blockBytes ? at : -1;
 }
 
 Status PeerCopies::meet(int32_t other, bool &served) {

@@ -29,8 +29,8 @@ public:
   /// are on one machine, and nobody has set PP_COPY_ENGINES=off.
   [[nodiscard]] static bool mayServe(int32_t rank, int32_t other);
 
-  /// Makes the words of the rank's messages, when the arena has been made.
-  Status begin(const RankProgram &its);
+  /// Makes the words of the rank's messages, when the arena has been made, and memory for `take`.
+  Status begin(const RankProgram &its, int64_t room);
   /// Opens the other's memory. `served`: both can reach each other's. Collective over the two.
   Status meet(int32_t other, bool &served);
   /// Tells the other end of a channel where its messages lie, and hears it. `messages` are those of the channel in
@@ -38,6 +38,16 @@ public:
   Status connect(int32_t other, const std::vector<int32_t> &messages);
   /// Asks for this rank's end of a message on the stream of its channel.
   Status ask(Driver::Stream stream, int32_t message, void *data);
+
+  /// Both ranks hand the other something of one size.
+  Status swap(int32_t other, const void *mine, void *theirs, size_t bytes);
+  /// Where so many bytes of the block begin that others open. / That block of a rank that has been met, or of this one.
+  [[nodiscard]] int64_t take(int64_t bytes);
+  [[nodiscard]] char *blockOf(int32_t other) {
+    return reinterpret_cast<char *>(other == rank ? words : peers.at(other).words);
+  }
+  /// A word that is 1.
+  [[nodiscard]] const uint32_t *one() const { return words; }
 
 private:
   /// The data that one end of a message sends to the other.
@@ -55,17 +65,15 @@ private:
     End own, other;
   };
 
-  /// Both ranks hand the other something of one size.
-  Status swap(int32_t other, const void *mine, void *theirs, size_t bytes);
-
   Driver &driver;
   StreamDevice &device;
   Transport &mpi;
   int32_t rank;
   const RankProgram *program = nullptr;
-  uint32_t *words = nullptr; ///< on the device; 0 is always 1, the others are those of messages
+  uint32_t *words = nullptr; ///< on the device; 0 is always 1, then those of messages, then what is taken
   int64_t count = 1;         ///< of words that have an owner
-  bool shares = false;       ///< others may open this rank's memory
+  int64_t taken = 0, blockBytes = 0;
+  bool shares = false; ///< others may open this rank's memory
   Driver::Handle arenaHandle = {}, wordsHandle = {};
   std::map<int32_t, Peer> peers;
   std::map<int32_t, Bound> bounds; ///< by message

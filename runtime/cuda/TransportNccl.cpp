@@ -1,6 +1,8 @@
 // Messages from GPU to GPU by NCCL, each channel a communicator; between two of one machine by copy engines.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
+// With `--transport copies` all ranks are on one machine, and collectives are copies and sums, too (PeerGroup.h).
+//
 // Each channel has a stream, and all are connected at start. NCCL's sends and receives block their stream, as our own
 // do (PeerCopies.h), and a communicator takes its operations in order: with one of each for every channel the proof of
 // the channel map is the proof of what runs here. Communicators do not block the host: after every call the host asks
@@ -9,7 +11,7 @@
 // machine wait for. NCCL does not compare the ends of a message, either: the members of a channel do so at start. NCCL
 // makes the sums: they are the same in every run on a machine, but not in the order of ranks.
 #include "runtime/Emitted.h"
-#include "runtime/cuda/PeerCopies.h"
+#include "runtime/cuda/PeerGroup.h"
 #include "runtime/device/BesideMpi.h"
 #include "runtime/transport/Presence.h"
 #include <algorithm>
@@ -25,11 +27,11 @@ namespace {
 class NcclTransport final : public BesideMpi {
 public:
   NcclTransport(std::unique_ptr<Transport> mpi, const TransportOptions &options, Emitted &emitted, Driver &driver,
-                StreamDevice &device, int32_t rank)
-      : BesideMpi(std::move(mpi), driver, device, rank), options(options), emitted(emitted),
+                StreamDevice &device, int32_t rank, bool copiesAlone)
+      : BesideMpi(std::move(mpi), driver, device, rank), options(options), emitted(emitted), copiesAlone(copiesAlone),
         copies(driver, device, *inner, rank) {}
   ~NcclTransport() override;
-  std::string_view name() const override { return "nccl"; }
+  std::string_view name() const override { return copiesAlone ? "copies" : "nccl"; }
   void markStep(int64_t step) override;
   int64_t scratchBytes() const override;
 
@@ -38,13 +40,15 @@ private:
   /// The members in the order of their places in the communicator, and the channel.
   using Key = std::pair<std::vector<int32_t>, int32_t>;
   struct Lane {
-    ncclComm_t comm = nullptr; ///< null: copy engines serve it
+    ncclComm_t comm = nullptr;        ///< null: copy engines serve it
+    std::unique_ptr<PeerGroup> group; ///< of a collective's channel, then
     Driver::Stream stream = -1;
     int place = 0; ///< of this rank
     std::string name;
     bool isInsideUnits = false;             ///< it has messages that are posted inside units
     bool exchanges = false;                 ///< it has an all_to_all
     bool gathers = false, scatters = false; ///< it has one with equal shards
+    int64_t mostBytes = 0;                  ///< of a message
     int64_t packedBytes = 0; ///< of the largest one whose rows do not lie together in the arena; 0: it has none
     void *packed = nullptr;  ///< on the device, for these rows
   };
@@ -63,6 +67,8 @@ private:
   Status comparePlans(const Key &key, const Lane &lane);
   Status connect(const Key &key, Lane &lane);
   Status connectToPeer(const Key &key, const Lane &lane, bool &served);
+  Status connectGroup(const Key &key, Lane &lane);
+  Status meetByCopies(int32_t other);
   [[nodiscard]] bool isEdge(const Key &key) const { return key.second >= 0; }
   Status firstUse(const Key &key, const Lane &lane);
   void warnOfMemory(int64_t before) const;
@@ -92,8 +98,10 @@ private:
 
   TransportOptions options;
   Emitted &emitted;
+  bool copiesAlone; ///< NCCL has no part in any message
   PeerCopies copies;
   std::map<Key, Lane> lanes;
+  int64_t roomOfGroups = 0; ///< bytes of the device
   std::vector<Bound> bounds;
   volatile int32_t *marks = nullptr;   ///< on the host, by message: 1 as soon as it is done
   void *one = nullptr, *two = nullptr; ///< on the device
@@ -211,10 +219,9 @@ Status NcclTransport::comparePlans(const Key &key, const Lane &lane) {
   PP_TRY(inner->receive(key.first[0], &length, sizeof length));
   first.resize(length);
   PP_TRY(inner->receive(key.first[0], first.data(), length));
-  if (!gpu.empty() && first.starts_with(gpu))
+  if (!copiesAlone && !gpu.empty() && first.starts_with(gpu))
     return refused("ranks ", key.first[0], " and ", rank, " share a GPU, and NCCL wants one for each rank: start as ",
-                   "many processes on a machine as it has GPUs, or take `--transport mpi`, or `--in-process` on one ",
-                   "GPU");
+                   "many processes on a machine as it has GPUs, or take `--transport copies`, or `--in-process`");
   first.erase(0, gpu.size());
   std::istringstream theirs(first), ours(mine);
   for (int64_t number = 1; first != mine; ++number) {
@@ -240,6 +247,8 @@ Status NcclTransport::connect(const Key &key, Lane &lane) {
     lane.name += text(i == 0 ? " " : i + 1 < members.size() ? ", " : " and ", members[i]);
   PP_TRY(comparePlans(key, lane));
   PP_TRY(driver.makeStream(lane.stream));
+  if (copiesAlone && !isEdge(key))
+    return connectGroup(key, lane);
   bool served = false;
   PP_TRY(isEdge(key) ? connectToPeer(key, lane, served) : Status());
   if (served)
@@ -262,6 +271,7 @@ Status NcclTransport::connect(const Key &key, Lane &lane) {
 /// If the two ranks of an edge reach each other's memory, their messages are copied there.
 Status NcclTransport::connectToPeer(const Key &key, const Lane &lane, bool &served) {
   const int32_t other = key.first[size_t(1 - lane.place)];
+  PP_TRY(copiesAlone ? meetByCopies(other) : Status());
   PP_TRY(copies.meet(other, served));
   if (!served)
     return PeerCopies::mayServe(rank, other) ? checkMultiprocessors(*program, driver, /*allOverNccl=*/true) : Status();
@@ -270,6 +280,27 @@ Status NcclTransport::connectToPeer(const Key &key, const Lane &lane, bool &serv
     if (bounds[i].lane == &lane)
       messages.push_back(int32_t(i));
   return copies.connect(other, messages);
+}
+
+/// Without NCCL there is no other way between the two.
+Status NcclTransport::meetByCopies(int32_t other) {
+  bool served = false;
+  if (!PeerCopies::mayServe(rank, other))
+    return refused("`--transport copies`: ranks ", std::min(rank, other), " and ", std::max(rank, other),
+                   " have messages for each other and are on two machines, or PP_COPY_ENGINES is off: take ",
+                   "`--transport nccl` or `--transport mpi`");
+  PP_TRY(copies.meet(other, served));
+  return served ? Status()
+                : refused("`--transport copies`: ranks ", std::min(rank, other), " and ", std::max(rank, other),
+                          " cannot open each other's GPU memory: take `--transport nccl` or `--transport mpi`");
+}
+
+/// Every member's memory is open to all others.
+Status NcclTransport::connectGroup(const Key &key, Lane &lane) {
+  for (int32_t other : key.first)
+    PP_TRY(other == rank ? Status() : meetByCopies(other));
+  lane.group = std::make_unique<PeerGroup>(driver, copies, key.first, size_t(lane.place), lane.mostBytes);
+  return lane.group->connect();
 }
 
 /// NCCL connects two ranks when they first send; that may block, and must not happen while a graph is captured. In an
@@ -326,10 +357,11 @@ Status NcclTransport::bind() {
       continue;
     Lane &lane = *(bounds[i].lane = &lanes[keyOf(message)]);
     lane.isInsideUnits |= message.inside;
+    lane.mostBytes = std::max(lane.mostBytes, message.bytes);
     lane.exchanges |= message.kind == Kind::AllToAll;
     lane.gathers |= message.kind == Kind::AllGather && message.hasEqualShards();
     lane.scatters |= message.kind == Kind::ReduceScatter && message.hasEqualShards();
-    if (message.kind == Kind::AllToAll && message.sequences > 0)
+    if (message.kind == Kind::AllToAll && message.sequences > 0 && !copiesAlone)
       lane.packedBytes = std::max(lane.packedBytes, message.bytes);
     PP_TRY(driver.makeEvent(bounds[i].posted));
     PP_TRY(driver.makeEvent(bounds[i].done));
@@ -337,7 +369,9 @@ Status NcclTransport::bind() {
   joinMarks(0, program->stepMessages());
   joinMarks(program->stepMessages(), bounds.size());
   driver.watch([this](bool overdue) { return look(overdue); });
-  PP_TRY(copies.begin(*program));
+  for (auto &[key, lane] : lanes)
+    roomOfGroups += copiesAlone && !isEdge(key) ? PeerGroup::roomFor(key.first.size(), lane.mostBytes) : 0;
+  PP_TRY(copies.begin(*program, roomOfGroups));
   const int64_t before = driver.takenBytes();
   for (auto &[key, lane] : lanes) {
     PP_TRY(lane.packedBytes > 0 ? driver.allocate(size_t(lane.packedBytes), lane.packed) : Status());
@@ -495,7 +529,9 @@ Status NcclTransport::begin(pp_rank_t &, int32_t message, void *data, void *shar
   PP_TRY(driver.wait(stream, bound.posted));
   if (spec(message).inside)
     PP_TRY(driver.copy(stream, const_cast<int32_t *>(marks + message), two, sizeof(int32_t)));
-  PP_TRY(bound.lane->comm ? ask(spec(message), *bound.lane, data, shard) : copies.ask(stream, message, data));
+  PP_TRY(bound.lane->comm    ? ask(spec(message), *bound.lane, data, shard)
+         : bound.lane->group ? bound.lane->group->ask(stream, spec(message), data, shard)
+                             : copies.ask(stream, message, data));
   if (!bound.joins)
     PP_TRY(driver.record(bound.done, stream));
   PP_TRY(driver.copy(stream, const_cast<int32_t *>(marks + message), one, sizeof(int32_t)));
@@ -508,7 +544,7 @@ Status NcclTransport::finishMessage(pp_rank_t &, int32_t message) {
 }
 
 int64_t NcclTransport::scratchBytes() const {
-  int64_t bytes = inner->scratchBytes();
+  int64_t bytes = inner->scratchBytes() + roomOfGroups;
   for (const auto &[key, lane] : lanes)
     bytes += lane.packedBytes;
   return bytes;
@@ -602,8 +638,9 @@ Status shareMultiprocessors(Emitted &emitted, Driver &driver, int32_t rank) {
 }
 
 std::unique_ptr<Transport> makeNcclTransport(std::unique_ptr<Transport> mpi, const TransportOptions &options,
-                                             Emitted &emitted, Driver &driver, StreamDevice &device, int32_t rank) {
-  return std::make_unique<NcclTransport>(std::move(mpi), options, emitted, driver, device, rank);
+                                             Emitted &emitted, Driver &driver, StreamDevice &device, int32_t rank,
+                                             bool copiesAlone) {
+  return std::make_unique<NcclTransport>(std::move(mpi), options, emitted, driver, device, rank, copiesAlone);
 }
 
 } // namespace pp

@@ -146,11 +146,12 @@ void leave(StreamMeeting &meeting, int32_t rank);
 /// Messages go through memory of the host, and over MPI.
 [[nodiscard]] std::unique_ptr<Transport> makeStagedTransport(std::unique_ptr<Transport> mpi, Driver &driver,
                                                              StreamDevice &device, int32_t rank);
-/// Messages go from GPU to GPU: over NCCL, each channel a communicator of its members, or within a machine by copies.
-/// `emitted` has the other ranks' programs, to say what they wait for.
+/// Messages go from GPU to GPU: over NCCL, each channel a communicator of its members, or within a machine by copies;
+/// `copiesAlone`: none over NCCL. `emitted` has the other ranks' programs, to say what they wait for.
 [[nodiscard]] std::unique_ptr<Transport> makeNcclTransport(std::unique_ptr<Transport> mpi,
                                                            const TransportOptions &options, Emitted &emitted,
-                                                           Driver &driver, StreamDevice &device, int32_t rank);
+                                                           Driver &driver, StreamDevice &device, int32_t rank,
+                                                           bool copiesAlone);
 /// Whether messages of this rank over NCCL leave multiprocessors to its kernels; the driver hears how many.
 Status shareMultiprocessors(Emitted &emitted, Driver &driver, int32_t rank);
 

@@ -166,7 +166,8 @@ void Facts::addOptions(const Program &program, const Options &options) {
 /// Adds the settings that change a rank's rounding, or its messages.
 void Facts::addEnvironment() {
   add("the kernels' instruction set (PP_ISA limits it)", Kernels::isa());
-  for (const char *name : {"PP_EPILOGUES", "PP_CUDNN", "PP_COPY_ENGINES", "PP_TF32", "PP_TUNE", "NCCL_MAX_CTAS"})
+  for (const char *name :
+       {"PP_EPILOGUES", "PP_CUDNN", "PP_COPY_ENGINES", "PP_COPY_WINDOW", "PP_TF32", "PP_TUNE", "NCCL_MAX_CTAS"})
     if (const char *value = getenv(name))
       add(name, text("`", value, "`"));
 }

@@ -34,7 +34,7 @@ constexpr bool hasNccl = false;
 
 Status makePlace([[maybe_unused]] Emitted &emitted, const Options &options, int32_t rank, Place &place) {
   PP_TRY(openDriver(options, localNumber(rank), place.driver));
-  if (options.carrier == Carrier::Nccl && !hasNccl)
+  if (options.carrier >= Carrier::Nccl && !hasNccl)
     return invalid("this program was not linked with NCCL; it has `--transport mpi` and `threads`");
   if (!place.driver) {
     place.device = makeHostDevice();
@@ -43,7 +43,7 @@ Status makePlace([[maybe_unused]] Emitted &emitted, const Options &options, int3
   // A message over MPI comes when the host asks for it, so it cannot be part of a graph.
   bool isNccl = hasNccl && options.carrier != Carrier::Mpi;
   if constexpr (hasNccl)
-    if (isNccl)
+    if (isNccl && options.carrier != Carrier::Copies)
       PP_TRY(shareMultiprocessors(emitted, *place.driver, rank));
   place.group =
       std::make_unique<StepGroup>(*place.driver, nullptr, 1, isNccl && !options.noGraph && !options.isTimed());
@@ -51,7 +51,8 @@ Status makePlace([[maybe_unused]] Emitted &emitted, const Options &options, int3
   std::unique_ptr<Transport> mpi = std::move(place.transport);
   if constexpr (hasNccl)
     if (isNccl)
-      place.transport = makeNcclTransport(std::move(mpi), options.transport, emitted, *place.driver, *device, rank);
+      place.transport = makeNcclTransport(std::move(mpi), options.transport, emitted, *place.driver, *device, rank,
+                                          options.carrier == Carrier::Copies);
   if (!isNccl)
     place.transport = makeStagedTransport(std::move(mpi), *place.driver, *device, rank);
   place.transport = place.driver->check(std::move(place.transport), *device, rank, /*apart=*/true);
@@ -106,10 +107,8 @@ int runMpi(Emitted &emitted, const Options &options) {
   if (outcome.status.ok() || outcome.together) {
     int code = outcome.told ? endedEarly : outcome.mine ? say(outcome.status, mesh, rank) : int(outcome.status.code());
     if (outcome.told)
-      ignoreSignals(); // mpirun ends the others when the first one ends with this code
-    {
-      Place ended = std::move(place);
-    } // from its last member: the driver outlives what uses it
+      ignoreSignals();                  // mpirun ends the others when the first one ends with this code
+    { Place ended = std::move(place); } // from its last member: the driver outlives what uses it
     finishMpi();
     return code;
   }

@@ -6,8 +6,9 @@
 # Programs are `gradients.<type>.<schedule>/program`, linked by bench/gpu/link.py. Several run at a time and share the
 # GPU. `few` are the schedules that tell most, in f32 and bf16; `rest` are the others; `more` are families, meshes and
 # long slices, and one rank of each family against the first step of the CPU's program, which bench/gpu/pack.sh ran;
-# `processes` are the few in bf16 with a process for each rank, whose messages go through host memory and MPI. A line
-# also says what the program says of its engines: attention by cuDNN or by our kernels, products with an epilogue.
+# `processes` are the few in bf16 with a process for each rank, whose messages go through host memory and MPI, and then
+# by copies alone. A line also says what the program says of its engines: attention by cuDNN or by our kernels, products
+# with an epilogue.
 # Tolerances, relative to the largest element of a tensor: f32 1e-4, for sums over 8 layers and 1024 tokens in another
 # order than one rank's (each step rounds at 6e-8, and norms and softmax amplify it about a thousandfold at worst).
 # In 16 bits as measured by bench/gradient_errors.py (CPU kernels, this model, nine schedules): where all units have the
@@ -27,7 +28,8 @@ TOLERANCE = {"f32": 1e-4, "bf16": 2e-2, "f16": 2.5e-3}
 RANKS = 4  # of all packed schedules
 FEW = ("1f1b", "zb_v", "weipipe_interleave", "slimpipe_exchange", "gpipe_offload", "fsdp")
 AT_A_TIME = 4  # programs; an H100 had no room for the contexts of 40 processes
-PLAIN, APART, HOST = "without epilogues", "over MPI", "against the CPU"
+PLAIN, HOST = "without epilogues", "against the CPU"
+APART = {"over MPI": "mpi", "by copies": "copies"}  # a process for each rank: its transport
 BY_CUDNN = ("1f1b", "zb_v", "helixpipe")  # the others by our own attention: cuDNN compiles its kernels at every start
 
 
@@ -38,7 +40,8 @@ def run(folder, text, *options):
     environment = dict(harness.ENVIRONMENT, PP_EPILOGUES="off" if PLAIN in options else "on",
                        PP_CUDNN="on" if by_cudnn else "off")
     program = os.path.abspath(os.path.join(folder, "program"))
-    start = (["mpirun", "-n", str(RANKS), "--oversubscribe", program, "--transport", "mpi"] if APART in options else
+    transport = [APART[option] for option in options if option in APART]
+    start = (["mpirun", "-n", str(RANKS), "--oversubscribe", program, "--transport", *transport] if transport else
              [program, "--in-process"])
     done = subprocess.run([*start, "--data", text, "--steps", "1" if HOST in options else "4",
                            "--grads", result + ".grads", "--log", result + ".jsonl",
@@ -90,7 +93,7 @@ def set_of(folder, kind, schedule):
 def ways_of(folder, kind, schedule, which):
     its = set_of(folder, kind, schedule)
     if which == "processes":
-        return [(APART,)] if its == "few" and kind == "bf16" else []
+        return [(way,) for way in APART] if its == "few" and kind == "bf16" else []
     words, ways = SETS[its]
     if which not in words:
         return []

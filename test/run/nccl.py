@@ -89,7 +89,10 @@ class Runner:
                     if any(more in schedule for schedule in schedules)}
         mpirun = ["mpirun", "--oversubscribe", "-n"]
         ways = [("by copies", mpirun, [], {}), ("over NCCL alone", mpirun, [], ALONE),
-                ("one GPU", [], ["--in-process"], {})]
+                ("one GPU", [], ["--in-process"], {}),
+                # Windows so small that most collectives take several rounds; processes may share a GPU.
+                ("by copies alone", mpirun, ["--transport", "copies"],
+                 dict(PP_COPY_WINDOW="512", PP_FAKE_SHARED="1", PP_FAKE_NCCL="connect-refuse:-1:0"))]
 
         def check(number):
             schedule, results = schedules[number], []
@@ -140,6 +143,7 @@ class Runner:
         # Without a step that evaluates, whose messages have the same texts.
         pair, both = self.compile("1f1b", "--forward=false", ranks=2, layers=2), self.compile("fsdp", ranks=2)
         copied = shutil.copy(pair, pair + ".copied")
+        alone = shutil.copy(both, both + ".alone")
         first = b'"kind":"receive","peer":0,"channel":1,"bytes":1024,"label":"act(0, %d)"'
         with open(copied, "rb") as file:
             said = re.search(re.escape(first % 1) + rb',"offset":(\d+)', file.read())
@@ -202,7 +206,16 @@ class Runner:
              overdue, "rank 0 has not been heard of for ", " s, in step 1"),
             ("a rank killed behind copies", copied, "die:0:2", f"rank 0 (process", dead),
             ("a place that is not said", moved, "", "rank 1", "`act(0, 1)` from rank 0",
-             f"lies {place} bytes into the arena, and {place + 64} were said"))
+             f"lies {place} bytes into the arena, and {place + 64} were said"),
+            # By copies alone: a round of a collective has two waits, and one more that adds up for all.
+            ("a gather by copies withheld", alone, "withhold:1:0", "step 1", "the all_gather of `", overdue,
+             "waits for the all_gather of `"),
+            ("a gather by copies withheld in the graph", alone, "withhold:0:60", "step 2", "the ", " of `", overdue),
+            ("a rank killed in a gather by copies", alone, "die:0:3", f"rank 0 (process", dead),
+            ("a rank that hangs in a gather by copies", alone, "hang:0:3", "the all_gather of `", overdue,
+             "rank 0 has not been heard of for ", " s, in step 1"),
+            ("memory that cannot be opened", alone, "closed:1:0",
+             "`--transport copies`: ranks 0 and 1 cannot open each other's GPU memory"))
 
         def run(case, patience=6):
             what, program, fault, *words = case
@@ -214,9 +227,10 @@ class Runner:
             shutil.copy(program, copy)
             said, took = self.train(copy, ["mpirun", "-n", "2", "--oversubscribe"],
                                     *(["--timeout", str(patience)] if waits else []),
-                                    **({"PP_FAKE_PEER" if program == copied else "PP_FAKE_NCCL": fault} if fault
-                                       else {}),
-                                    **({} if program in (copied, moved) else ALONE))
+                                    *(["--transport", "copies"] if program == alone else []),
+                                    **({"PP_FAKE_PEER" if program in (copied, alone) else "PP_FAKE_NCCL": fault}
+                                       if fault else {}),
+                                    **({} if program in (copied, moved, alone) else ALONE))
             good = isinstance(said, list) and len(said) == 1 and all(word in said[0] for word in words) and took < 60
             # On a machine that stands still for seconds everything is overdue: then the case runs again, with more
             # time.
@@ -226,11 +240,17 @@ class Runner:
             for (what, *_), (good, said) in zip(cases, pool.map(run, cases)):
                 self.tally.check(good, f"{what}: {said if isinstance(said, list) else 'it trains'}")
         # A wait that is left out, on both ranks: what is read too early, or told again too early, is found, of some.
-        right, _ = self.train(copied, ["mpirun", "-n", "2", "--oversubscribe"])
-        hasty = [self.train(copied, ["mpirun", "-n", "2", "--oversubscribe"], "--timeout", "30",
-                            PP_FAKE_PEER=f"hasty:-1:{number}")[0] for number in range(4)]
-        found = [number for number, its in enumerate(hasty) if isinstance(its, list) or difference(its, right)[0] > 0]
-        self.tally.check(isinstance(right, dict) and found, f"of 4 waits for words left out {found} are found")
+        for program, way in ((copied, []), (alone, ["--transport", "copies"])):
+            right, _ = self.train(program, ["mpirun", "-n", "2", "--oversubscribe"], *way)
+            hasty = [self.train(program, ["mpirun", "-n", "2", "--oversubscribe"], "--timeout", "30", *way,
+                                PP_FAKE_PEER=f"hasty:-1:{number}")[0] for number in range(4)]
+            found = [number for number, its in enumerate(hasty)
+                     if isinstance(its, list) or difference(its, right)[0] > 0]
+            self.tally.check(isinstance(right, dict) and found,
+                             f"{way}: of 4 waits for words left out {found} are found")
+        said, _ = self.train(alone, ["mpirun", "-n", "2", "--oversubscribe"], "--transport", "copies", **ALONE)
+        self.tally.check(isinstance(said, list) and "have messages for each other and are on two machines, or "
+                         "PP_COPY_ENGINES is off" in said[0], f"copies where there are none: {said}")
         for _ in range(100): # mpirun may end a moment before its ranks
             left = subprocess.run(["pgrep", "-f", f"^{self.folder}/.* --data"], capture_output=True,
                                   text=True).stdout.split()
@@ -252,9 +272,11 @@ class Runner:
             copy = self.path(f"order.{name}.{wait}")
             shutil.copy(programs[name], copy)
             return self.train(copy, ["mpirun", "-n", "2", "--oversubscribe"], "--steps", "2" if wait < 0 else "1",
+                              *(["--transport", "copies"] if "alone" in name else []),
                               PP_FAKE_ORDER=str(wait), **({} if "copies" in name else ALONE))
 
-        programs["1f1b by copies"] = programs["1f1b"]
+        programs |= {"1f1b by copies": programs["1f1b"], "fsdp by copies alone": programs["fsdp"],
+                     "heads by copies alone": programs["heads"]}
         waits = (-1, 0, 1, 6, 11) if self.every else (-1, 1, 6)
         cases = [(name, wait) for name in programs for wait in waits]
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
@@ -499,7 +521,7 @@ class Runner:
                 said, _ = self.train(program, command, *options, PP_FAKE_CUDA=error)
                 self.tally.check(isinstance(said, list) and len(said) == 1 and words in said[0],
                                  f"error {error}: {said}")
-        shared = dict(PP_FAKE_SHARED="1")
+        shared = dict(PP_FAKE_SHARED="1")  # (two ranks of one GPU by copies: gradients)
         said, _ = self.train(program, ["mpirun", "-n", "2", "--oversubscribe"], **shared)
         self.tally.check(isinstance(said, list) and len(said) == 1 and "ranks 0 and 1 share a GPU, and NCCL wants one "
                          "for each rank" in said[0], f"one GPU for two ranks: {said}")
