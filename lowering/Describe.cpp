@@ -748,8 +748,8 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
     json["reads_source"] = true;
   if (train.get("documents"))
     json["documents"] = true;
-  for (StringRef key :
-       {"optimizer", "function", "folder", "config", "pad", "group", "columns", "divisor", "reports", "report_divisors", "lora"})
+  for (StringRef key : {"optimizer", "function", "folder", "config", "pad", "group", "columns", "divisor", "reports",
+                        "report_divisors", "lora"})
     if (Attribute value = train.get(key))
       json[key.str()] = toJson(value);
   json["fingerprint"] = toJson(fingerprintOf(program));
