@@ -4,13 +4,13 @@
 #
 # usage: compositions.py PP_COMPILE FOLDER [--cases N] [--seed S]
 # Drawn are a schedule with its options, ranks and microbatches; a model with windows, sinks, biases, head norms,
-# dropout or a tied table, or with experts and the losses of their routers; sizes that need not divide; data, context,
-# attention, tensor, sequence, expert, again, zero and order of the mesh; frozen parts; mlp chunks; threads, MPI or the
-# emulated device. In f64 gradients, losses and the weights after three steps are those of `schedule=single` on
+# dropout or a tied table, with experts and the losses of their routers, with latent attention, scans, convolutions or
+# formulas, or a loss of its own; sizes that need not divide; data, context, attention, tensor, sequence, expert, again,
+# zero and order of the mesh; frozen parts; mlp chunks; threads, MPI or the emulated device. In f64 gradients, losses and the weights after three steps are those of `schedule=single` on
 # sequences in the same order. A program that does not compile has to say why at a place; its sentence, without numbers,
 # is counted at the end.
-import collections, random, re, sys
-import harness
+import collections, os, random, re, sys
+import formulas, harness, losses
 from gradients import Runner, agreement
 
 SCHEDULES = ("gpipe", "1f1b", "gpipe_offload", "bpipe", "1f1b_recompute", "1f1b_vocabulary", "1f1b_overlap",
@@ -27,8 +27,12 @@ MODELS = {
              {"tied": "false", "depths": "[1,2,3,4]"}),
     "gemma": ({}, {"score_cap": 2.5, "logit_cap": 3.0, "windows": "[4,0,6,0]"}),
     "encoder_decoder": ({},), "mixtral": ({},), "qwen3_moe": ({},), "olmoe": ({},), "glm4_moe": ({},),
+    "latent": ({}, {"q_latent": 0, "style": "half"}, {"value": 3}), "delta": ({}, {"form": "rows"}),
+    "mamba": ({}, {"groups": 2}), "lfm2": ({}, {"taps": 4}),
+    **{name: ({},) for name in ("relu2", "gated", "ngpt", "capped", "bonus", "softened")},  # of formulas.py and losses.py
 }
-MIXTURES = ("mixtral", "qwen3_moe", "olmoe", "glm4_moe")
+SCANS = ("delta", "mamba", "lfm2")
+MIXTURES = ("mixtral", "qwen3_moe", "olmoe", "glm4_moe", "latent", "delta")
 FROZEN = {"llama": ("embed", "mlp", "attn,norm"), "gemma": ("embed", "mlp", "attn,norm"),
           "gpt2": ("wte", "mlp,ln_", "attn")}
 
@@ -48,9 +52,11 @@ def draw_experts(draw, model, schedule, context, data):
 
 def draw_case(draw):
     """Defines of the program, those that its reference shares, and how it runs."""
-    model = draw.choice(("llama", "llama", "gpt2", "gpt2", "gemma", "encoder_decoder", *MIXTURES))
+    model = draw.choice(("llama", "llama", "gpt2", "gpt2", *MODELS))
     ranks, tensor, data = draw.choice((1, 2, 2, 3, 4)), draw.choice((1, 2, 2, 2, 3, 4)), draw.choice((1, 1, 2, 3))
     context = draw.choice((1, 1, 2, 2, 3))
+    if model in SCANS:  # which go along whole sequences, and whose columns are cut in few ways
+        context, tensor = 1, draw.choice((1, 1, 1, tensor))
     swaps = context > 1 and draw.random() < 0.5
     share = tensor * (context if swaps else 1)
     heads = draw.choice([count for count in (2, 3, 4, 6, 8, 9, 12) if count % share == 0 or draw.random() < 0.05])
@@ -59,7 +65,7 @@ def draw_case(draw):
     shared = {"model": model, "layers": 12 if ranks == 3 else layers, "hidden": heads * draw.choice((4, 8)),
               "heads": heads, "ffn": 12 * draw.choice((2, 3)), "vocab": draw.choice((256, 257, 263)),
               "sequence": 12 * draw.choice((1, 2)), "microbatches": microbatches, "precision": "f64"}
-    if model in ("llama", "gemma", *MIXTURES):
+    if model in ("llama", "gemma", "lfm2", *MIXTURES):
         shared["kv_heads"] = draw.choice([count for count in (1, 2, 3, 4, 6) if heads % count == 0])
     options = draw.choice(MODELS[model])
     if "windows" in options or "depths" in options:
@@ -103,6 +109,8 @@ def reason(text):
 def main():
     arguments = harness.draws(cases=30, seed=1)
     runner, tally, refused = Runner(arguments.compiler, arguments.folder), harness.Tally(), collections.Counter()
+    losses.write_models(arguments.folder)
+    runner.file = harness.add_models(arguments.folder, os.path.join(arguments.folder, "losses.pipe"), formulas.MODELS)
     draw = random.Random(arguments.seed)
     for number in range(arguments.cases):
         own, shared, (transport, sends) = draw_case(draw)
