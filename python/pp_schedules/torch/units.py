@@ -3,7 +3,8 @@
 import contextlib
 from collections.abc import Mapping
 import torch
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ..refused import Refused
 from .backward import Linears, Pending
 from .boxes import Boxes
@@ -44,6 +45,13 @@ def tensors_of(y, who="the module returns"):
     if isinstance(y, (tuple, list)) and y and all(isinstance(t, torch.Tensor) for t in y):
         return tuple(y)
     raise Refused(f"{who} {in_words(y)}; expected a tensor, or a tuple of tensors")
+
+
+def edge_of(t):
+    """The tensor's edge in autograd's graph. A node of C++ keeps its graph alive; others need what PyTorch adds."""
+    node = t.grad_fn
+    own = node is None or isinstance(node, BackwardCFunction)
+    return get_gradient_edge(t) if own else GradientEdge(node, t.output_nr)
 
 
 @contextlib.contextmanager
@@ -139,7 +147,8 @@ class Units:
         def run(x):
             words = now.extra[mb] if now.extra is not None else {}
             if not last:
-                return tensors_of(module(*x, **words))
+                y = module(*x, **words)
+                return (y,) if isinstance(y, torch.Tensor) else tensors_of(y)
             y = module(*x, *(now.targets[mb] if loss is None else ()), **words)
             if loss is not None:
                 y = loss(y if y is not None else tensors_of(y), *now.targets[mb])
@@ -178,10 +187,11 @@ class Units:
                 kept.loss = y[0].detach()
                 now.losses.setdefault(mb, kept.loss)
             elif act is not None:
-                self.check(y, now.metas[mb][piece], keeps)
+                if [(t.shape, t.dtype, t.requires_grad) for t in y] != now.metas[mb][piece].outputs:
+                    self.check(y, now.metas[mb][piece], keeps)
                 env[act] = [t.detach() for t in y]
             if keeps:
-                kept.edges = [get_gradient_edge(t) if t.requires_grad else None for t in y]
+                kept.edges = [edge_of(t) if t.requires_grad else None for t in y]
                 env[stash] = kept
         return unit
 
