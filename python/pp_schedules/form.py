@@ -10,7 +10,7 @@ NEEDS = ("halves", "recompute", "host", "stash moves", "weight moves", "grad mov
 ENDS = {"send": ((3,), ()), "receive": ((), (3,)), "all_reduce": ((3,), (3,)), "all_gather": ((4,), (3,)),
         "reduce_scatter": ((3,), (3, 4)), "reduce": ((3,), ()), "reduce root": ((3,), (3,)), "broadcast": ((), (3,)),
         "broadcast root": ((3,), ())}
-UNCHECKED = ("slices", "cuts", "vocabulary", "versions", "updates", "redo")  # needs of programs
+UNCHECKED = ("slices", "cuts", "versions", "updates", "redo")  # needs of programs
 GROUPS = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
 COUNTS = ("stashes", "weights", "grads", "acts", "dacts", "guests", "host_stashes", "messages")
 
@@ -34,7 +34,7 @@ SIDE = {"messages": [MESSAGE], "programs": [{"rank": int, "values": [VALUE], "ac
 PROGRAM = {
     "name": str, "ranks": int, "microbatches": int, "slices": int, "updates": int, "files": [{"path": str}],
     "pieces": [{"name": str, "kind": {"stage", "part"}, "index": int, "part": TEXT, "layers": (None, [int]),
-                "frozen": bool, "line": LINE, "owner": (None, PLACE), "homes": (None, PLACE)}],
+                "ends?": [str], "frozen": bool, "line": LINE, "owner": (None, PLACE), "homes": (None, PLACE)}],
     "ties": [{"owner": "pieces", "sharers": ["pieces"]}],
     "lanes": [({"kind": {"edge"}, "from": "ranks", "to": "ranks"}, {"kind": {"group"}, "ranks": ["ranks"]})],
     **SIDE, "forward": (None, SIDE), "counts": [dict.fromkeys(COUNTS, int)],
@@ -114,6 +114,16 @@ def place_of(program, line):
 def part_of(piece):
     """The name of a part, such as `attn 3` or `head`."""
     return piece["part"] if piece["index"] < 0 else f"{piece['part']} {piece['index']}"
+
+
+def leads(pieces):
+    """Of each piece the first of the shards of its part where a part is cut by the vocabulary, else the piece."""
+    found = []
+    for i, piece in enumerate(pieces):
+        cut = piece["kind"] == "part" and f"{piece['part']}.{piece['index']}" in piece.get("ends", ())
+        joins = cut and piece["index"] and i and pieces[i - 1]["part"] == piece["part"]
+        found.append(found[-1] if joins else i)
+    return found
 
 
 def name_of(program, what, piece, mb):

@@ -5,7 +5,7 @@ what each value holds, which terms a gradient has, and where each rank stands wh
 """
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import collections, gc
-from .form import ENDS, UNCHECKED, check, name_of, place_of, story
+from .form import ENDS, UNCHECKED, check, leads, name_of, place_of, story
 from .progress import LANES, MAPS, progress
 from .refused import Unproved
 from .stated import lives, saves, times
@@ -13,7 +13,7 @@ from .stated import lives, saves, times
 # What a unit makes, by the role of the value: a `stat` is a loss. What messages carry, if not their role.
 MAKES = {"F": {"act": "act", "stash": "stash", "stat": "loss"}, "R": {"act": "act", "stash": "stash"}, "W": {},
          "B": {"dact": "dact", "stat": "loss"}, "I": {"dact": "dact", "stash": "pending", "stat": "loss"}}
-CARRIES = {"stash": ("stash", "kept", "pending"), "stat": ("norm", "loss")}
+CARRIES = {"stash": ("stash", "kept", "pending"), "stat": ("norm", "loss", "stat")}
 
 
 class Checker:
@@ -21,7 +21,8 @@ class Checker:
 
     A label is (what, piece, number, shard). The number is the microbatch of what belongs to a unit, and of weights and
     states how often the step has updated them. A sum's label also has the set of its terms. Pieces with a tie exchange
-    a `share` of a gradient and `fresh` weights.
+    a `share` of a gradient and `fresh` weights. The shards of a part that is cut by the vocabulary make terms of one
+    `act` or `dact`, and `stat`, by which each of them knows the loss.
     """
 
     def __init__(self, program, forward):
@@ -38,6 +39,10 @@ class Checker:
             self.shards.append(sorted(piece["owner"]["ranks"]) if cut else [None])
             users = {i}.union(*(tie["sharers"] for tie in self.ties if tie["owner"] == i))
             self.whole.append(frozenset((user, mb) for user in users for mb in self.every))
+        self.lead = leads(self.pieces)
+        self.cut = {lead: frozenset(i for i, one in enumerate(self.lead) if one == lead)
+                    for lead, count in collections.Counter(self.lead).items() if count > 1}
+        self.judges = forward and self.lead[-1] in self.cut  # the last shard makes the loss in a unit of its own
         self.norm = frozenset((i, s) for i in self.weighted if self.trained[i] for s in range(len(self.shards[i])))
         for rank in self.programs:
             self.steps.append([(place, *a[:3]) for place, a in enumerate(rank["actions"]) if a[0] != "run"])
@@ -138,18 +143,21 @@ class Checker:
     def unit(self, phase, variant, piece, mb, reads, makes, got):
         """F, B, I, W or R reads what it needs and nothing of other units; B and W add their term to the gradient."""
         self.ran[phase, piece, mb] += 1
-        roles, last = [self.programs[self.rank]["values"][v]["role"] for v in makes], piece == len(self.pieces) - 1
+        roles, lead = [self.programs[self.rank]["values"][v]["role"] for v in makes], self.lead[piece]
+        last, cut = lead == self.lead[-1], self.cut.get(lead, ())
         inputs = [label for label in got if label[1] is None and label[2] == mb and (last or label[0] != "targets")]
         data = inputs[0] if inputs else ("data", None, mb, None)
-        source, kept = ("act", piece - 1, mb, None) if piece else data, self.kept[piece, mb]
+        source, kept = ("act", self.lead[lead - 1], mb, None) if lead else data, self.kept[piece, mb]
         uses = piece in self.weighted and phase != "W" and (reads or makes)
         if phase in "BI":
-            needs = (kept or {source} if uses else kept) | ({("dact", piece + 1, mb, None)} if not last else set())
-            uses = uses and (piece or self.pieces[piece]["layers"])  # else it is an embedding alone
+            other = ("dact", max(cut or [piece]) + 1, mb, None) if not last else ("stat", lead, mb, None)
+            needs = (kept or {source} if uses else kept) | ({other} if cut or not last else set())
+            uses = uses and (lead or self.pieces[piece]["layers"])  # else it is an embedding alone
+            uses = uses and ("dact" in roles or not cut)
         else:
             needs = {"F": {source}, "R": {one for one in kept if one[0] == "kept"} or {source},
                      "W": {("pending", piece, mb, None)}}[phase] if reads or makes else set()
-        needs = needs | ({("weight", piece, 0, None)} if uses else set())
+        needs = needs | ({("weight", piece, 0, None)} if uses else set()) | set([data] * bool(last and cut))
         for label in needs.difference(got):
             self.fail("values", f"does not read {label}")
         if len(set(got)) < len(got):
@@ -160,8 +168,11 @@ class Checker:
                 self.fail("values", f"reads {(what, of, number)}, which is another unit's")
         for v, role in zip(makes, roles):
             what = "kept" if (role, variant) == ("stash", "light") else MAKES[phase].get(role)
+            if not what and role != "grad":
+                self.fail("values", f"makes a `{role}`")
+            term = cut and (role in ("act", "dact") or (phase, role) == ("F", "stat"))
             if role != "grad":
-                self.write(v, (what, piece, mb, None) if what else self.fail("values", f"makes a `{role}`"))
+                self.write(v, (role, lead, mb, None, frozenset([piece])) if term else (what, piece, mb, None))
         made, adds = [v for v, role in zip(makes, roles) if role == "grad"], phase in "BW" and self.trained[piece]
         sums = [v for v, label in zip(reads, got) if label[0] == "grad"]
         if (len(made), len(sums)) != (adds and variant == "first", adds and variant != "first"):
@@ -222,8 +233,9 @@ class Checker:
                 fits = (what, of) == ("fresh", tie["owner"]) or what == "share" and of in tie["sharers"]
             else:
                 fits = what in CARRIES.get(role, (role,)) and of == piece and (count == mb or mb < 0)
-            cuts = message["kind"] in ("all_gather", "reduce_scatter") and ranks != self.shards[of or 0]
-            if not fits or cuts or message["kind"] == "all_gather" and label[3] != ranks.index(self.rank):
+            cuts = message["kind"] in ("all_gather", "reduce_scatter") and what != "stat"
+            if not fits or cuts and (ranks != self.shards[of or 0] or message["kind"] == "all_gather" and
+                                     label[3] != ranks.index(self.rank)):
                 self.fail("channels", f"sends {label[:4]} in place of it")
             self.sent[number].append(label)
         if any(flying[v] for v in writes):
@@ -238,10 +250,12 @@ class Checker:
         reads, writes = self.ends[self.rank, number, end]
         label, *rest = self.sent[number]
         for other in rest:
-            gathers = message["kind"] == "all_gather"
+            gathers = message["kind"] == "all_gather" and label[0] != "stat"
             if label[:3] != other[:3] or not gathers and (len(label) < 5 or label[4] & other[4]):
                 self.fail("gradients", f"joins {label} and {other}")
             label = (*label[:3], None) if gathers else (*label[:4], label[4] | other[4])
+        if label[0] in ("act", "dact", "stat") and label[4:] == (self.cut.get(label[1]),):
+            label = label[:4]                      # all shards have added theirs
         self.sent[number] = [label]
         for v in {*reads, *writes}:
             flying[v] = 0 if v in writes else flying[v] - 1
@@ -257,7 +271,8 @@ class Checker:
             for mb in self.every:
                 halves = self.ran["I", i, mb] > 0
                 expected.update([("F", i, mb)] + [("I" if halves else "B", i, mb)] * any(self.trained[:i + 1]) +
-                                [("W", i, mb)] * (halves and self.trained[i]))
+                                [("W", i, mb)] * (halves and self.trained[i]) +
+                                [("I", i, mb)] * (self.judges and i == len(self.pieces) - 1))
             expected.update(("U", i, rank) for rank in (piece["owner"]["ranks"] if self.trained[i] else ()))
         for phase, piece, mb in {**expected, **self.ran}:
             wanted, ran = expected[phase, piece, mb], self.ran[phase, piece, mb]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 import torch
 import torch.distributed as dist
-from ..form import part_of
+from ..form import leads, part_of
 from ..refused import Refused
 from . import agree, state
 from .lanes import Lanes
@@ -84,11 +84,14 @@ class Pipeline:
         self.closed, self.steps, self.norm, self.log, self.now, self.lists = False, 0, None, None, Now(), {}
         self.ready, self.split, self.splits, self.told = False, split, {}, set()
         self.losses, self.optimizer, self.skipped, self.lazy = {}, optimizer, 0, sends == "lazy"
-        self.reduces = reduces
+        self.reduces, self.lead = reduces, leads(program.pieces)
+        self.before = [self.lead[lead - 1] if lead else None for lead in self.lead]  # whose output a piece takes
         Pipeline.made = 1 + agree.on_program(program, group, lanes, unsafe_lanes, Pipeline.made)
         self.me = program.data["programs"][self.rank]
         runs = [a for a in self.me["actions"] if a[0] == "run"]
-        self.halved, self.redone = {a[3] for a in runs if a[1] == "I"}, {a[3] for a in runs if a[1] == "R"}
+        stashes = {v for v, value in enumerate(self.me["values"]) if value["role"] == "stash"}
+        self.halved = {a[3] for a in runs if a[1] == "I"}
+        self.redone = {a[3] for a in runs if a[1] == "R" or a[1] == "B" and not stashes & set(a[5])}
         self.moved = {m["piece"] for m in program.data["messages"] if m["role"] == "stash"}
         self.tied_values = {a[3]: program.data["messages"][a[1]]["of"] for a in self.me["actions"]
                             if a[0] == "post" and program.data["messages"][a[1]]["of"] != "all"}
@@ -115,7 +118,7 @@ class Pipeline:
     def _name(self, i, name):
         """In state dicts, where modules are not cut out of a whole model."""
         of = self.program.pieces[i]
-        return f"stages.{i}.{name}" if of["kind"] == "stage" else f"{part_of(of).replace(' ', '.')}.{name}"
+        return f"stages.{of['index']}.{name}" if of["kind"] == "stage" else f"{part_of(of).replace(' ', '.')}.{name}"
 
     def _places(self):
         """Where weights are between steps, and who updates what: pieces by kinds of values."""
@@ -391,7 +394,8 @@ class Pipeline:
         mine = [metas[i] for metas in self.shapes.known.values() for i in self.pieces]
         weight = max((sum(t.numel() * t.element_size() for t in p.like) for p in self.pieces.values()), default=0)
         act = max((sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype, _ in metas[j].outputs)
-                   for metas in self.shapes.known.values() for i in self.pieces for j in {max(0, i - 1), i}), default=0)
+                   for metas in self.shapes.known.values() for i in self.pieces for j in {self.before[i] or 0, i}
+                   if j < self.lead[-1]), default=0)
         held = [meta.held for meta in mine]
         return {"weights": counts["weights"] * weight, "grads": counts["grads"] * weight,
                 "acts": (counts["acts"] + counts["dacts"]) * act,

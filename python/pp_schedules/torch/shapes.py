@@ -46,6 +46,8 @@ class Shapes:
                           f"{len(self.pipe.program.pieces)}")
         if any(m["role"] == "stash" and m["kind"] != "host" for m in self.pipe.program.data["messages"]):
             raise Refused(f"`{self.pipe.program.name}` sends stashes, whose sizes declared shapes do not tell")
+        if "vocabulary" in self.pipe.program.needs:
+            raise Refused("`shapes` is a list, which does not tell the columns of the shards of a head")
         tensors = [tensors_of(y, f"`shapes` has for stage {i}") for i, y in enumerate(outputs)]
         self.known[None] = [Meta([(tuple(t.shape), t.dtype, t.requires_grad) for t in y], trains=not piece["frozen"])
                             for y, piece in zip(tensors, self.pipe.program.pieces)] + [Meta([])]
@@ -82,12 +84,13 @@ class Shapes:
 
     def _run(self, mb, inputs, extra):
         """Runs all stages on one microbatch, each on the rank that has to; the others hear what came of it."""
-        metas, outputs, pipe = [], None, self.pipe
+        metas, pipe = [], self.pipe
         for i in range(len(pipe.program.pieces)):
             told, runner = [None], self.runner[i, mb]
             if runner == pipe.rank:
                 try:
-                    told = [self._stage(pipe.pieces[i], mb, outputs, inputs, extra[mb] if extra else {})]
+                    incoming = metas[pipe.before[i]].outputs if pipe.lead[i] else None
+                    told = [self._stage(pipe.pieces[i], mb, incoming, inputs, extra[mb] if extra else {})]
                 except Exception as error:         # every rank must hear of it, or the others wait for ever
                     kind = "" if isinstance(error, Refused) else f"{type(error).__name__}: "
                     told = [f"{called(pipe.program, i)} on microbatch {mb}: {kind}{error}"]
@@ -95,22 +98,25 @@ class Shapes:
             if isinstance(told[0], str):
                 raise Refused(told[0])
             metas.append(Meta(*told[0]))
+            first = metas[pipe.lead[i]].outputs
+            if i != pipe.lead[i] and pipe.lead[i] == 0 and metas[i].outputs != first:
+                raise Refused(f"{called(pipe.program, i)} makes {metas[i].outputs}, and {called(pipe.program, 0)} "
+                              f"{first}: the shards of an embedding make terms of one sum")
             if i in pipe.pieces:
                 pipe.pieces[i].writes |= metas[i].writes
-            outputs = metas[i].outputs
         return metas
 
     def _stage(self, p, mb, incoming, inputs, words):
         """Runs a stage on zeros of the told shapes, as it trains; generator and buffers are put back."""
         pipe, away = self.pipe, p.visitor and any(t.numel() for t in p.like)
         where = torch.device("meta") if away else pipe.device
-        last, trains = p.number == len(pipe.program.pieces) - 1, any(q.requires_grad for q in p.parameters)
+        last, trains = p.number == len(pipe.lead) - 1 == pipe.lead[-1], any(q.requires_grad for q in p.parameters)
         if last and pipe.loss is None:
             return [], 0, 0, False, trains         # the module would want targets, and nobody needs the shape of a loss
         kept = {name: b.clone() for name, b in p.module.named_buffers()}
 
         def made():
-            if p.number == 0:
+            if incoming is None:
                 return tuple(t.to(where, copy=True) for t in inputs[mb])
             return tuple((torch.zeros if dtype.is_floating_point else torch.ones)(
                 shape, dtype=dtype, device=where).requires_grad_(grad) for shape, dtype, grad in incoming)

@@ -9,12 +9,13 @@ from ..refused import Refused
 from .backward import Linears, Pending
 from .boxes import Boxes
 from .shared import current
+from .vocabulary import dlogits_of, nll_of, said
 
 
 class Stash:
     """What a unit keeps from F to its backward. Of outputs these are their edges in autograd's graph, not the tensors,
     which may be gone when they were sent; `loss` is that of the last stage."""
-    __slots__ = ("inputs", "edges", "loss", "boxes", "linears")
+    __slots__ = ("inputs", "edges", "loss", "boxes", "linears", "logits")
 
     def __init__(self, inputs, boxes, linears):
         self.inputs, self.boxes, self.linears, self.edges, self.loss = inputs, boxes, linears, None, None
@@ -85,7 +86,7 @@ class Units:
         self.pipe, self.env, self.values, self.now, self.training = pipe, env, values, pipe.now, training
         self.last = {a[3]: a[4] for a in pipe.me["actions"] if a[:2] in (["run", "B"], ["run", "I"])}
         self.before = {(a[3], a[4]) for a in pipe.me["actions"] if training and a[:2] == ["run", "F"] and (
-            a[3] == 0 or self.slot("act", a[5]) is not None)}  # units that run before their R
+            pipe.lead[a[3]] == 0 or self.slot("act", a[5]) is not None)}  # units that run before their R
 
     def slot(self, role, ids):
         """The first value of a role, or None. Slots behind the program's are the driver's own, for stashes."""
@@ -95,6 +96,8 @@ class Units:
         if phase in ("F", "R"):
             return self.forward(phase, piece, mb, reads, makes)
         if phase in ("B", "I"):
+            if not self.training:                  # the loss of a head that is cut by the vocabulary
+                return self.judge(piece, mb, reads)
             return self.backward(phase, piece, mb, reads, makes)
         return self.weights(piece, reads, makes)
 
@@ -141,8 +144,7 @@ class Units:
     def module(self, piece, mb, keeps):
         """A function from the inputs of a unit to the tensors that the stage makes of them: at the end the loss."""
         now, pipe, module = self.now, self.pipe, self.pipe.pieces[piece].module
-        last, loss = piece == len(pipe.program.pieces) - 1, self.pipe.loss
-        who = "the last stage, which has no `loss=`," if loss is None else "`loss`"
+        last, loss = self.whole_end(piece), self.pipe.loss
 
         def run(x):
             words = now.extra[mb] if now.extra is not None else {}
@@ -152,19 +154,24 @@ class Units:
             y = module(*x, *(now.targets[mb] if loss is None else ()), **words)
             if loss is not None:
                 y = loss(y if y is not None else tensors_of(y), *now.targets[mb])
-            if not isinstance(y, torch.Tensor) or y.dim():
-                raise Refused(f"{who} returns {in_words(y)}; expected a tensor without dimensions")
-            if keeps and not y.requires_grad:
-                raise Refused(f"{who} returns a tensor without a gradient, so no stage would train; `eval` runs "
-                              "forwards alone")
-            return (y,)
+            return (self.scalar(y, keeps),)
         return run
+
+    def scalar(self, y, trains):
+        """A loss; refuses what is none."""
+        who = "the last stage, which has no `loss=`," if self.pipe.loss is None else "`loss`"
+        if not isinstance(y, torch.Tensor) or y.dim():
+            raise Refused(f"{who} returns {in_words(y)}; expected a tensor without dimensions")
+        if trains and not y.requires_grad:
+            raise Refused(f"{who} returns a tensor without a gradient, so no stage would train; `eval` runs "
+                          "forwards alone")
+        return y
 
     def forward(self, phase, piece, mb, reads, makes):
         env, now, pipe, p = self.env, self.now, self.pipe, self.pipe.pieces[piece]
-        first, last = piece == 0, piece == len(pipe.program.pieces) - 1
+        first, last, source_piece = pipe.lead[piece] == 0, self.whole_end(piece), pipe.before[piece]
         weight, source = self.slot("weight", reads), self.slot("act", reads)
-        act, stash = self.slot("act", makes), self.slot("stash", makes)
+        act, stash, stat = self.slot("act", makes), self.slot("stash", makes), self.slot("stat", makes)
         if not first and source is None:           # the last stage's F where R or B runs it
             return lambda: None
         keeps, moves = stash is not None, piece in pipe.moved and stash is not None
@@ -175,7 +182,7 @@ class Units:
             if weight is not None and env[weight] is not p.bound:
                 p.bind(env[weight])
             x = now.inputs[mb] if first else [t.detach().requires_grad_(grad) for t, grad in zip(
-                env[source], now.metas[mb][piece - 1].grads)]
+                env[source], now.metas[mb][source_piece].grads)]
             given, current.weight = [t.clone() for t in x] if p.writes else x, now.weights[mb]
             kept = Stash(x, Boxes(p.parameters) if moves else None, Linears() if linear else None)
             if context is None:
@@ -190,6 +197,8 @@ class Units:
                 if [(t.shape, t.dtype, t.requires_grad) for t in y] != now.metas[mb][piece].outputs:
                     self.check(y, now.metas[mb][piece], keeps)
                 env[act] = [t.detach() for t in y]
+            elif stat is not None:
+                kept.logits, env[stat] = said(y, now.targets[mb], self.columns(piece, mb))
             if keeps:
                 kept.edges = [edge_of(t) if t.requires_grad else None for t in y]
                 env[stash] = kept
@@ -210,17 +219,17 @@ class Units:
 
     def backward(self, phase, piece, mb, reads, makes):
         env, now, p = self.env, self.now, self.pipe.pieces[piece]
-        last, split = piece == len(self.pipe.program.pieces) - 1, self.pipe.splits[piece]
+        last, split, stat = self.whole_end(piece), self.pipe.splits[piece], self.slot("stat", reads)
         weight, kept, incoming = self.slot("weight", reads), self.slot("stash", reads), self.slot("dact", reads)
         read, made = self.slot("grad", reads), self.slot("grad", makes)
         dact, pending = self.slot("dact", makes), self.slot("stash", makes)
         halves, whole = phase == "I" and split == "halves" and pending is not None, phase == "B"
         before, sharded = None, p.changes and self.pipe.reduces == "last"
         reduces = self.last.get(piece) == mb
-        if kept is None:                           # a head, whose F is in its B
+        if kept is None:                           # a head, whose F is in its B; an embedding, which looks up again
             kept = len(env)
             env.append(None)
-            before = self.forward("F", piece, mb, reads, [kept])
+            before = self.forward("R" if (piece, mb) in self.before else "F", piece, mb, reads, [kept])
 
         def unit():
             if before is not None:
@@ -230,7 +239,13 @@ class Units:
             if weight is not None and env[weight] is not p.bound:
                 p.bind(env[weight])
             stash, held = env[kept], env[read] if read is not None else None
-            edges, seeds = stash.edges, [torch.full_like(stash.loss, now.weights[mb])] if last else env[incoming]
+            if last:
+                edges, seeds = stash.edges, [torch.full_like(stash.loss, now.weights[mb])]
+            elif stat is not None:
+                edges, seeds = stash.edges, [self.seed(piece, mb, stash.logits, env[stat])]
+                stash.logits = None
+            else:
+                edges, seeds = stash.edges, env[incoming]
             if None in edges:
                 edges, seeds = [e for e in edges if e is not None], [g for e, g in zip(edges, seeds) if e is not None]
             if halves:
@@ -250,6 +265,35 @@ class Units:
             if before is not None:
                 env[kept] = None
         return unit
+
+    # A head that is cut by the vocabulary.
+
+    def whole_end(self, piece):
+        """Whether a piece ends the model alone."""
+        return piece == len(self.pipe.lead) - 1 == self.pipe.lead[piece]
+
+    def columns(self, piece, mb):
+        """The first column of a shard."""
+        metas = self.now.metas[mb]
+        return sum(metas[i].outputs[0][0][-1] for i in range(self.pipe.lead[piece], piece))
+
+    def loss_of(self, piece, mb, stats):
+        """The loss by the statistics of all shards, and the negative log-likelihood of each token, of which it is made.
+        Each shard has them; the last one tells."""
+        nll = nll_of(stats).view(self.now.targets[mb][0].shape)
+        loss = self.scalar(self.pipe.loss(nll.requires_grad_(self.training), *self.now.targets[mb]), self.training)
+        if piece == len(self.pipe.lead) - 1:
+            self.now.losses[mb] = loss.detach()
+        return loss, nll
+
+    def seed(self, piece, mb, logits, stats):
+        loss, nll = self.loss_of(piece, mb, stats)
+        dnll = torch.autograd.grad(loss, nll)[0] * self.now.weights[mb]
+        return dlogits_of(logits, stats, dnll.view(logits.shape[:-1]), self.now.targets[mb], self.columns(piece, mb))
+
+    def judge(self, piece, mb, reads):
+        stat = self.slot("stat", reads)
+        return lambda: self.loss_of(piece, mb, self.env[stat])
 
     @staticmethod
     def _whole(p, edges, seeds, stash, held):
