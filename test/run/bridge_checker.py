@@ -6,7 +6,7 @@
 # A mutant that does not run so must be refused. The executor shares no code with the checker.
 import collections, copy, random, sys, time
 from bridge_numbers import Wrong, harmless
-from bridge_programs import CASES, PARTS, TIED, judged, program_of
+from bridge_programs import CASES, CUT, PARTS, TIED, judged, program_of
 from harness import draws
 import pp_schedules
 
@@ -119,7 +119,7 @@ def runs(program, accepted):
 
 def main():
     arguments = draws(mutants=420, seed=1)
-    cases = [(name, False) for name in [*CASES, *PARTS]] + [(name, True) for name in TIED]
+    cases = [(name, False) for name in [*CASES, *PARTS, *CUT]] + [(name, True) for name in TIED]
     programs, failed = {}, 0
     for name, tied in cases:
         program = program_of(arguments.compiler, arguments.folder, name, 4, 8, tied)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # A piece multiplies what it gets by the sum of j * w[j]; the loss of a microbatch is half the square of what is left
-# minus its target. So gradients follow from the chain rule, and a lost, doubled or exchanged value is another number.
+# minus its target; of the shards of an end, cut by the vocabulary, the sums count. So gradients follow from the chain rule, and a lost, doubled or exchanged value is another number.
 PRIME = 2 ** 61 - 1
 
 
@@ -29,20 +29,33 @@ def stepped(weight, grad, norm):
     return [(w - 5 * g * (norm + 1)) % PRIME for w, g in zip(weight, grad)]
 
 
+def model(program):
+    """The pieces in the order of the model; shards of one part are at one place."""
+    places = []
+    for i, piece in enumerate(program["pieces"]):
+        if i and piece["part"] and piece["part"] == program["pieces"][i - 1]["part"]:
+            places[-1].append(i)
+        else:
+            places.append([i])
+    return places
+
+
 def one_process(program):
     """The weights after a step, and the sum of the losses' derivatives, by the chain rule."""
     weights, inputs, targets = start(program)
     grads = [[0] * len(weight) for weight in weights]
     for x, target in zip(inputs, targets):
-        stashes = []
-        for weight in weights:
+        stashes, places = [], model(program)
+        scales = [sum(scale(weights[i]) for i in place) for place in places]
+        for factor in scales:
             stashes.append(x)
-            x = x * scale(weight) % PRIME
+            x = x * factor % PRIME
         dy = x - target
-        for weight, grad, x in reversed([*zip(weights, grads, stashes)]):
-            for j in range(len(grad)):
-                grad[j] += dy * x * (j + 1)
-            dy = dy * scale(weight) % PRIME
+        for place, factor, x in reversed([*zip(places, scales, stashes)]):
+            for i in place:
+                for j in range(len(grads[i])):
+                    grads[i][j] += dy * x * (j + 1)
+            dy = dy * factor % PRIME
     shared = {sharer: tie["owner"] for tie in program["ties"] for sharer in tie["sharers"]}
     for sharer, owner in shared.items():
         grads[owner][-1] += grads[sharer][-1]
@@ -60,6 +73,7 @@ class Field:
     def __init__(self, program, which):
         self.program, self.which, self.messages = program, which, program["messages"]
         self.weights, self.inputs, self.targets = start(program)
+        self.first, *_, self.last = model(program) if len(program["pieces"]) > 1 else [[0], [0]]
         self.sharers = {sharer for tie in program["ties"] for sharer in tie["sharers"]}
         self.values, self.lanes, self.posted, self.gone = [], {}, {}, set()
         for rank in program["programs"]:
@@ -189,7 +203,7 @@ class Field:
         elif kind == "broadcast":
             new = self.posted[number, message["root"], "member"][0]
         elif kind == "all_gather":
-            new = [x for part in given for x in part]
+            new = [x for part in given for x in (part if isinstance(part, list) else [part])]
         elif isinstance(held, list):
             new = [sum(column) % PRIME for column in zip(*given)]
         else:
@@ -217,23 +231,27 @@ class Field:
 
         if phase == "U":
             return self.update(variant, piece, rank, got, made, value, values)
-        last = piece == len(self.program["pieces"]) - 1
+        first, last, cut = piece in self.first, piece in self.last, piece in self.last and len(self.last) > 1
         if phase in "FR":
             if not reads:
                 return
-            x = value("act" if piece else "data")
+            x = value("data" if first else "act")
             self.put(values, made, "act", x * scale(value("weight")) % PRIME)
             self.put(values, made, "stash", x)
-            self.put(values, made, "stat", 0)
+            self.put(values, made, "stat", x * scale(value("weight")) % PRIME if cut else 0)
         elif phase in "BI":
-            x = value("stash") if "stash" in got else value("act") if piece else value("data")
+            x = value("stash") if "stash" in got else value("data" if first else "act")
             x = x if isinstance(x, int) else x[0]
-            dy = (x * scale(value("weight")) - value("data")) % PRIME if last else value("dact")
-            self.put(values, made, "dact", dy * scale(value("weight")) % PRIME)
+            if last:
+                dy = ((sum(value("stat")) if cut else x * scale(value("weight"))) - value("data")) % PRIME
+            else:
+                dy = value("dact")
+            if "dact" in made:
+                self.put(values, made, "dact", dy * scale(value("weight")) % PRIME)
             self.put(values, made, "stash", (x, dy))
             self.put(values, made, "stat", 0)
             if phase == "B":
-                self.add(values, variant, got, made, [dy * x * (j + 1) for j in range(len(value("weight")))])
+                self.add(values, variant, got, made, [dy * x * (j + 1) for j in range(len(self.weights[piece]))])
         else:
             x, dy = value("stash") if isinstance(value("stash"), tuple) else (value("stash"), 0)
             self.add(values, variant, got, made, [dy * x * (j + 1) for j in range(len(self.weights[piece]))])
