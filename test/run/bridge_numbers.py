@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # A piece multiplies what it gets by the sum of j * w[j]; the loss of a microbatch is half the square of what is left
-# minus its target; of the shards of an end, cut by the vocabulary, the sums count. So gradients follow from the chain rule, and a lost, doubled or exchanged value is another number.
+# minus its target. Shards of an end that is cut by the vocabulary make terms of such a sum. So gradients follow from
+# the chain rule, and a lost, doubled or exchanged value is another number.
 PRIME = 2 ** 61 - 1
 
 

@@ -478,7 +478,7 @@ def vocabulary(rank, programs):
         pipe.step(inputs, targets, weight)
         raise AssertionError("not refused")
     except Exception as error:
-        if "the shard of the head returns [[70]]; expected a tensor of logits for the targets, [2, 5]" not in str(error):
+        if "the head returns [[70]]; expected a tensor of logits for the targets, [2, 5]" not in str(error):
             raise
     z, t, cuts = 5000 * torch.randn(2, 5, 26, dtype=torch.double), targets[0][0].clamp(0), (0, 6, 13, 19, 26)
     stats = [said([z[..., a:b]], [t], a)[1] for a, b in zip(cuts, cuts[1:])]  # no exponential may overflow

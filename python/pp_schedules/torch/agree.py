@@ -68,7 +68,7 @@ def modules(program, stages, numbers, ties, device):
     for i in sorted(numbers):
         of, what = program.pieces[i], called(program, i)
         try:
-            module = build(of["index"] if of["kind"] == "stage" else part_of(of))
+            module = build(part_of(of) if of["part"] else of["index"])
         except LookupError as error:
             raise Refused(f"`stages` has no {what}") from error
         if not isinstance(module, torch.nn.Module):
@@ -129,8 +129,8 @@ def arguments(program, **given):
         if given[what] is not None and not callable(given[what]):
             raise Refused(f"`{what}`: expected a function, got {in_words(given[what])}")
     if given["loss"] is None and "vocabulary" in program.needs:
-        raise Refused("`loss`: the head is cut by the vocabulary; expected a function of the negative log-likelihood of "
-                      "each token, and of the targets")
+        raise Refused("`loss`: the head is cut by the vocabulary; expected a function of the negative log-likelihood "
+                      "of each token, and of the targets")
     if given["clip"] and given["optimizer"] is None:
         raise Refused("`clip` is for the update of `optimizer`, and none is given; a loop that updates itself clips "
                       "itself")

@@ -42,10 +42,11 @@ class Pipeline:
     program: a `Program`; its number of ranks is that of processes. stages: a function (or a list) that gives the
     nn.Module of a stage; it is asked for those alone that this rank runs or updates. The first stage takes the inputs
     of a microbatch, the others what the one before returns, a tensor or a tuple. Where pieces are parts of layers,
-    `stages` is asked for them by name: "pre 0", "attn 0", "post 0", "head". loss: takes what the last stage returns,
-    and the targets, and returns a tensor without dimensions; without it the last stage takes the targets behind its
-    inputs, and returns the loss. Modules may be on `meta` until the first step, be sharded or compiled until then, and
-    their storage may be replaced between steps.
+    `stages` is asked for them by name: "pre 0", "attn 0", "post 0", "head"; "embed 0", "head 0" where ends are cut by
+    the vocabulary (`shard`). loss: takes what the last stage returns, and the targets, and returns a tensor without
+    dimensions; without it the last stage takes the targets behind its inputs, and returns the loss. Of a cut head it
+    takes the negative log-likelihood of each token. Modules may be on `meta` until the first step, be sharded or
+    compiled until then, and their storage may be replaced between steps.
 
     optimizer: called with the parameters of each piece that this rank updates; without it `step` updates nothing, and
     says so once. clip: the largest norm of all gradients.

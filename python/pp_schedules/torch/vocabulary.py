@@ -49,8 +49,8 @@ def said(y, targets, first):
     over that, and the target's logit, 0 if another shard has it. Half precision is summed in f32."""
     logits, rows = y[0].detach(), y[0].shape[:-1]
     if len(y) > 1 or targets[0].numel() != rows.numel():
-        raise Refused(f"the shard of the head returns {[list(t.shape) for t in y]}; expected a tensor of logits for the "
-                      f"targets, {list(targets[0].shape)}")
+        raise Refused(f"the shard of the head returns {[list(t.shape) for t in y]}; expected a tensor of logits for "
+                      f"the targets, {list(targets[0].shape)}")
     place, mine = within(targets[0].reshape(rows), first, logits.shape[-1])
     wide = logits if logits.dtype == torch.double else logits.float()
     top = wide.amax(-1)
