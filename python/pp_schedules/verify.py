@@ -166,14 +166,14 @@ class Checker:
             needs = {"F": {source}, "R": {one for one in kept if one[0] == "kept"} or {source},
                      "W": {("pending", piece, mb, None)}}[phase] if reads or makes else set()
         needs = needs | ({("weight", piece, 0, None)} if uses else set()) | set([data] * bool(last and cut))
-        keyed = {label for label in got if label[0] in ("kv", "dkv")} if self.slices else set()
+        keyed = [label for label in got if label[0] in ("kv", "dkv")] if self.slices else []
         if (piece, mb) in self.keyed or keyed or "kv" in roles:
             self.keys(phase, piece, mb, reads, [v for v, role in zip(makes, roles) if role == "dkv"], keyed)
         for label in needs.difference(got):
             self.fail("values", f"does not read {label}")
         if len(set(got)) < len(got):
             self.fail("values", "reads one thing twice")
-        for what, of, number, *_ in set(got) - needs - set(inputs) - keyed:
+        for what, of, number, *_ in set(got) - needs - set(inputs) - set(keyed):
             skips = what == "act" and of < piece or what == "dact" and of > piece and phase not in "FR"
             if what != "grad" and (number != mb or not skips):
                 self.fail("values", f"reads {(what, of, number)}, which is another unit's")
@@ -204,7 +204,7 @@ class Checker:
         seen = earlier + [mb] * (phase not in "FR")
         sums = {self.held[self.rank][v][2]: v for v in reads if self.held[self.rank][v][0] == "dkv"}
         later = frozenset((mb[0], k) for k in range(mb[1] + 1, self.slices))
-        if {label for label in got if label[0] == "kv"} != {("kv", piece, number, None) for number in seen}:
+        if [label for label in got if label[0] == "kv"] != [("kv", piece, number, None) for number in seen]:
             self.fail("values", f"expected the keys of {seen}")
         if phase in "FR":
             fits = not sums and not makes

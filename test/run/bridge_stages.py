@@ -507,10 +507,42 @@ def vocabulary(rank, programs):
     pipe.close()
 
 
+def slices(rank, programs):
+    """Sequences in slices: a stage hands its keys and values over to the slices behind; gradients of theirs come back.
+    One process runs whole sequences by modules that know of no slices."""
+    import torch
+    from torch.nn import functional
+    from bridge_models import Llama, batch
+
+    class Sliced(Llama):
+        def forward(self, x, keys):
+            x, layer = x if self.embed is None else self.embed(x), self.layer
+            q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in layer.qkv(layer.before(x)).chunk(3, -1))
+            own, k, v = (k, v), *(torch.cat([*(pair[i] for pair in keys), t], 2) for i, t in enumerate((k, v)))
+            mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+            mixed = functional.scaled_dot_product_attention(q, k, v, mask)
+            x = x + layer.out(mixed.transpose(1, 2).flatten(2))
+            y = layer.after(x)
+            x = x + layer.down(functional.silu(layer.gate(y)) * layer.up(y))
+            return x if self.head is None else self.head(self.norm(x)), own
+    for name, length, more in (("terapipe", 6, {}), ("slimpipe", 8, {}), ("terapipe", 7, {"shapes": "sent"}),
+                               ("slimpipe", 8, {"lanes": "pair"})):
+        made, data = llamas(2), batch(MICROBATCHES, length=length)
+        pipe, _ = pipeline(programs[name], 2, made=[Sliced(stage, 2) for stage in range(2)], **more)
+        total = pipe.eval(*data)
+        agrees(pipe, made, data)
+        if abs(total - one_process(made, *data)) > 1e-12 or sorted(pipe.losses) != [*range(MICROBATCHES)] * rank:
+            raise RuntimeError(f"{name}: {total}, {pipe.losses}")
+        pipe.close()
+    pipe, _ = pipeline(programs["terapipe"], 2, made=[Sliced(0, 2), Llama(1, 2)])
+    refusal(lambda: pipe.step(*batch(MICROBATCHES, length=6)), "stage 1 on microbatch 0: ", "'keys'")
+    pipe.close()
+
+
 CHECKS = {"lengths": (lengths, 4), "sends": (sends, 2), "outputs": (outputs, 2), "writers": (writers, 2),
           "buffers": (buffers, 2), "compiled": (compiled, 2), "again": (again, 2), "autocast": (autocast, 2),
           "sharded": (sharded, 4), "checkpoints": (checkpoints, 4), "told": (told, 2), "returns": (returns, 2),
-          "given": (given, 2), "silent": (silent, 2), "vocabulary": (vocabulary, 4)}
+          "given": (given, 2), "silent": (silent, 2), "vocabulary": (vocabulary, 4), "slices": (slices, 2)}
 
 if __name__ == "__main__":
     os.environ["PP"] = os.path.abspath(sys.argv[1])

@@ -9,8 +9,6 @@ from .pieces import Piece
 from .units import in_words
 
 REFUSED = {
-    "slices": "slices of sequences run in pp's own programs only: a module of PyTorch has no place where its keys "
-              "could be handed over",
     "cuts": "units that are cut at their attentions run in pp's own programs only",
     "skips": "values that skip pieces are not handed over yet",
     "updates": "`updates` above 1: a module of PyTorch has one version of its weights",

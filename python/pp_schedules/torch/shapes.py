@@ -6,7 +6,7 @@ import torch.distributed as dist
 from ..refused import Refused
 from .agree import called
 from .boxes import Boxes
-from .units import random_state, tensors_of
+from .units import random_state, tensors_of, with_keys
 
 
 class Meta:
@@ -29,7 +29,7 @@ class Shapes:
 
     def __init__(self, pipe, how):
         self.pipe, self.how, self.known = pipe, how, {}
-        self.runner = {(a[3], a[4]): r["rank"] for r in pipe.program.data["programs"] for a in r["actions"]
+        self.runner = {(a[3], pipe.unit(a[4], a[-1])): r["rank"] for r in pipe.program.data["programs"] for a in r["actions"]
                        if a[:2] == ["run", "F"]}
         self.word = {"first step": "those of the first microbatch", "sent": "those that were sent"}.get(
             how if isinstance(how, str) else None, "the declared ones")
@@ -54,13 +54,13 @@ class Shapes:
 
     def of(self, inputs, extra):
         """A collective of the pipeline, but where the shapes are known for good."""
-        count = self.pipe.program.microbatches
+        count = self.pipe.program.microbatches * self.pipe.slices
         if self.how != "sent":
             if not self.known:
                 self.known[None] = self._run(0, inputs, extra)
             return [self.known[None]] * count
         header = torch.zeros(count, dtype=torch.int64, device=self.pipe.device)
-        for mb in self.pipe.reads["inputs"]:
+        for mb in [self.pipe.unit(mb, k) for mb in self.pipe.reads["inputs"] for k in range(self.pipe.slices)]:
             told = [(tuple(t.shape), str(t.dtype)) for t in inputs[mb]], sorted(
                 (word, tuple(t.shape)) for word, t in (extra[mb] if extra else {}).items() if hasattr(t, "shape"))
             header[mb] = int.from_bytes(hashlib.sha256(repr(told).encode()).digest()[:7], "big")
@@ -113,6 +113,7 @@ class Shapes:
         last, trains = p.number == len(pipe.lead) - 1 == pipe.lead[-1], any(q.requires_grad for q in p.parameters)
         if last and pipe.loss is None:
             return [], 0, 0, False, trains         # the module would want targets, and nobody needs the shape of a loss
+        keys = {"keys": []} if p.number in pipe.keyed else {}
         kept = {name: b.clone() for name, b in p.module.named_buffers()}
 
         def made():
@@ -126,11 +127,11 @@ class Shapes:
             with random_state(pipe.device, pipe.seed), boxes.hooks(), torch.enable_grad():
                 with pipe.context() if pipe.context else torch.enable_grad():
                     if not away:
-                        return p.module(*x, **words), boxes
+                        return p.module(*x, **words, **keys), boxes
                     empty = {path: t.detach().requires_grad_(q.requires_grad) for path, t, q in zip(
                         p.paths, p.like, p.parameters)} | {name: b.to("meta") for name, b in kept.items()}
                     there = {key: t.to(where) if isinstance(t, torch.Tensor) else t for key, t in words.items()}
-                    return torch.func.functional_call(p.module, empty, x, there), boxes
+                    return torch.func.functional_call(p.module, empty, x, {**there, **keys}), boxes
 
         x, writes = made(), False
         versions = [t._version for t in x]
@@ -142,6 +143,7 @@ class Shapes:
                 raise
             writes = True
             y, boxes = run(tuple(t.clone() for t in made()))
+        y = with_keys(y)[0] if keys else y
         outputs = [] if last and y is not None else [
             (tuple(t.shape), t.dtype, t.requires_grad) for t in tensors_of(y)]  # at the end `loss` takes what it takes
         with torch.no_grad():
