@@ -183,7 +183,7 @@ def check(program):
     expect(program, PROGRAM, sizes)
     equal(program["ranks"], sizes["programs"], "ranks")
     most = sum(len(rank["actions"]) for rank in program["programs"]) // max(1, len(program["pieces"]))
-    if not 1 <= program["microbatches"] <= most:
+    if not 1 <= program["microbatches"] * max(1, program["slices"]) <= most:
         raise Unproved("form", f"microbatches: expected 1 to {most}, for each has an F of each piece, got "
                        f"{told(program['microbatches'])}")
     equal(len(program["counts"]), sizes["programs"], "the length of counts")

@@ -71,7 +71,8 @@ def kinds(checker, program):
         if value["host"]:
             yield [("host_stashes", v)]
         elif value["role"] == "stash":
-            yield [("stashes", v if checker.slices else (value["piece"], value["mb"]))] + [("guests", v)] * (v not in runs)
+            unit = v if checker.slices else (value["piece"], value["mb"])
+            yield [("stashes", unit)] + [("guests", v)] * (v not in runs)
         else:
             yield [(value["role"] + "s", v)] * (v not in shards and checker.binds[checker.rank][v].get("shard") is None)
 

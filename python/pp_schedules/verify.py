@@ -11,8 +11,8 @@ from .refused import Unproved
 from .stated import lives, saves, times
 
 # What a unit makes, by the role of the value: a `stat` is a loss. What messages carry, if not their role.
-MAKES = {"F": {"act": "act", "stash": "stash", "stat": "loss", "kv": "kv"}, "R": {"act": "act", "stash": "stash"}, "W": {},
-         "B": {"dact": "dact", "stat": "loss"}, "I": {"dact": "dact", "stash": "pending", "stat": "loss"}}
+MAKES = {"F": {"act": "act", "stash": "stash", "stat": "loss", "kv": "kv"}, "R": {"act": "act", "stash": "stash"},
+         "W": {}, "B": {"dact": "dact", "stat": "loss"}, "I": {"dact": "dact", "stash": "pending", "stat": "loss"}}
 CARRIES = {"stash": ("stash", "kept", "pending"), "stat": ("norm", "loss", "stat")}
 
 
@@ -20,9 +20,9 @@ class Checker:
     """One of the two programs of a file: the training step, or the forward program.
 
     A label is (what, piece, number, shard). The number is the microbatch of what belongs to a unit, with the slice if
-    sequences are in slices, and of weights and states how often the step has updated them. A sum's label also has the set of its terms. Pieces with a tie exchange
-    a `share` of a gradient and `fresh` weights. The shards of a part that is cut by the vocabulary make terms of one
-    `act` or `dact`, and `stat`, by which each of them knows the loss.
+    sequences are in slices, and of weights and states how often the step has updated them. A sum's label also has the
+    set of its terms. Pieces with a tie exchange a `share` of a gradient and `fresh` weights. The shards of a part that
+    is cut by the vocabulary make terms of one `act` or `dact`, and `stat`, by which each of them knows the loss.
     """
 
     def __init__(self, program, forward):
@@ -151,6 +151,8 @@ class Checker:
     def unit(self, phase, variant, piece, mb, reads, makes, got):
         """F, B, I, W or R reads what it needs and nothing of other units; B and W add their term to the gradient."""
         self.ran[phase, piece, mb] += 1
+        if self.slices and mb == -1:
+            self.fail("values", "has no microbatch")
         roles, lead = [self.programs[self.rank]["values"][v]["role"] for v in makes], self.lead[piece]
         last, cut = lead == self.lead[-1], self.cut.get(lead, ())
         inputs = [label for label in got if label[1] is None and label[2] == mb and (last or label[0] != "targets")]

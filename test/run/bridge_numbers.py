@@ -3,7 +3,8 @@
 #
 # A piece multiplies what it gets by the sum of j * w[j]; the loss of a microbatch is half the square of what is left
 # minus its target. Shards of an end that is cut by the vocabulary make terms of such a sum. So gradients follow from
-# the chain rule, and a lost, doubled or exchanged value is another number.
+# the chain rule, and a lost, doubled or exchanged value is another number. Where sequences are in slices, a piece adds
+# to what it gets the keys of earlier slices, three times what it got there, each times a number of its slice.
 PRIME = 2 ** 61 - 1
 
 
@@ -18,8 +19,19 @@ def start(program):
     for tie in program["ties"]:
         for sharer in tie["sharers"]:
             weights[sharer][-1] = weights[tie["owner"]][-1]
-    every = range(program["microbatches"])
-    return weights, [101 + 13 * mb for mb in every], [977 + 29 * mb for mb in every]
+    every, slices = range(program["microbatches"]), range(program["slices"] or 1)
+    return (weights, *([[a + b * mb + c * k for k in slices] for mb in every] for a, b, c in (
+        (101, 13, 17), (977, 29, 31))))
+
+
+def dead(action):
+    return action[8 if action[0] == "run" else -1]
+
+
+def hands_over(program):
+    """The pieces that hand keys over."""
+    return {a[3] for rank in program["programs"] for a in rank["actions"] if a[0] == "run" and any(
+        rank["values"][v]["role"] == "kv" for v in a[6] if v < len(rank["values"]))}
 
 
 def scale(weight):
@@ -45,18 +57,23 @@ def one_process(program):
     """The weights after a step, and the sum of the losses' derivatives, by the chain rule."""
     weights, inputs, targets = start(program)
     grads = [[0] * len(weight) for weight in weights]
-    for x, target in zip(inputs, targets):
-        stashes, places = [], model(program)
-        scales = [sum(scale(weights[i]) for i in place) for place in places]
-        for factor in scales:
-            stashes.append(x)
-            x = x * factor % PRIME
-        dy = x - target
-        for place, factor, x in reversed([*zip(places, scales, stashes)]):
+    keyed, places = hands_over(program), model(program)
+    scales = [sum(scale(weights[i]) for i in place) for place in places]
+    for xs, target in zip(inputs, targets):
+        stashes = []
+        for place, factor in zip(places, scales):
+            if place[0] in keyed:
+                xs = [x + sum((j + 2) * 3 * xs[j] for j in range(k)) for k, x in enumerate(xs)]
+            stashes.append(xs)
+            xs = [x * factor % PRIME for x in xs]
+        dys = [x - t for x, t in zip(xs, target)]
+        for place, factor, xs in reversed([*zip(places, scales, stashes)]):
             for i in place:
                 for j in range(len(grads[i])):
-                    grads[i][j] += dy * x * (j + 1)
-            dy = dy * factor % PRIME
+                    grads[i][j] += sum(dy * x for dy, x in zip(dys, xs)) * (j + 1)
+            dys = [dy * factor % PRIME for dy in dys]
+            if place[0] in keyed:
+                dys = [dy + 3 * (j + 2) * sum(dys[j + 1:]) for j, dy in enumerate(dys)]
     shared = {sharer: tie["owner"] for tie in program["ties"] for sharer in tie["sharers"]}
     for sharer, owner in shared.items():
         grads[owner][-1] += grads[sharer][-1]
@@ -83,7 +100,7 @@ class Field:
 
     def bound(self, bind):
         if bind["kind"] in ("tokens", "targets"):
-            return (self.inputs if bind["kind"] == "tokens" else self.targets)[bind["mb"]]
+            return (self.inputs if bind["kind"] == "tokens" else self.targets)[bind["mb"]][bind.get("slice", 0)]
         if bind["kind"] != "weight":
             return 0 if bind["kind"] == "opt" else None
         weight = self.weights[bind["piece"]]
@@ -129,7 +146,7 @@ class Field:
             return False
         else:
             self.wait(rank, *action[1:3])
-        for value in action[-1]:
+        for value in dead(action):
             values[value] = None
         return True
 
@@ -237,6 +254,8 @@ class Field:
             if not reads:
                 return
             x = value("data" if first else "act")
+            self.put(values, made, "kv", 3 * x)
+            x += sum((j + 2) * values[v] for j, v in enumerate(got.get("kv", ())))
             self.put(values, made, "act", x * scale(value("weight")) % PRIME)
             self.put(values, made, "stash", x)
             self.put(values, made, "stat", x * scale(value("weight")) % PRIME if cut else 0)
@@ -247,8 +266,11 @@ class Field:
                 dy = ((sum(value("stat")) if cut else x * scale(value("weight"))) - value("data")) % PRIME
             else:
                 dy = value("dact")
-            if "dact" in made:
-                self.put(values, made, "dact", dy * scale(value("weight")) % PRIME)
+            dx = dy * scale(value("weight")) if "dact" in made or "kv" in got else 0
+            if "kv" in got:
+                dx += 3 * self.keys(values, got.get("dkv", []), [v for v in makes if kinds[v]["role"] == "dkv"], dx,
+                                    action[9])
+            self.put(values, made, "dact", dx % PRIME)
             self.put(values, made, "stash", (x, dy))
             self.put(values, made, "stat", 0)
             if phase == "B":
@@ -256,6 +278,15 @@ class Field:
         else:
             x, dy = value("stash") if isinstance(value("stash"), tuple) else (value("stash"), 0)
             self.add(values, variant, got, made, [dy * x * (j + 1) for j in range(len(self.weights[piece]))])
+
+    def keys(self, values, read, made, dx, k):
+        """Adds to the gradients of earlier slices' keys, or begins them; returns that of this slice's."""
+        own = values[read.pop()] if k + 1 < self.program["slices"] else 0
+        if len(made or read) != k or made and read:
+            raise Wrong(f"{len(made)} gradients of keys are made, and {len(read)} read, of slice {k}")
+        for j, v in enumerate(made or read):
+            values[v] = ((j + 2) * dx + (0 if made else values[v])) % PRIME
+        return own
 
     @staticmethod
     def put(values, made, role, new):

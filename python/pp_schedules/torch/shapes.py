@@ -29,8 +29,8 @@ class Shapes:
 
     def __init__(self, pipe, how):
         self.pipe, self.how, self.known = pipe, how, {}
-        self.runner = {(a[3], pipe.unit(a[4], a[-1])): r["rank"] for r in pipe.program.data["programs"] for a in r["actions"]
-                       if a[:2] == ["run", "F"]}
+        self.runner = {(a[3], pipe.unit(a[4], a[-1])): r["rank"] for r in pipe.program.data["programs"]
+                       for a in r["actions"] if a[:2] == ["run", "F"]}
         self.word = {"first step": "those of the first microbatch", "sent": "those that were sent"}.get(
             how if isinstance(how, str) else None, "the declared ones")
         self.hint = "; `shapes=\"sent\"` sends them along" if how == "first step" else ""

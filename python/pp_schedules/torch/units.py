@@ -93,8 +93,9 @@ class Units:
         self.pipe, self.env, self.values, self.now, self.training = pipe, env, values, pipe.now, training
         self.last = {a[3]: pipe.unit(a[4], a[-1]) for a in pipe.me["actions"] if a[:2] in (["run", "B"], ["run", "I"])}
         self.slice_of = self.slices()
-        self.before = {(a[3], pipe.unit(a[4], a[-1])) for a in pipe.me["actions"] if training and a[:2] == ["run", "F"] and (
-            pipe.lead[a[3]] == 0 or self.slot("act", a[5]) is not None)}  # units that run before their R
+        self.before = {(a[3], pipe.unit(a[4], a[-1])) for a in pipe.me["actions"]  # units that run before their R
+                       if training and a[:2] == ["run", "F"] and (
+                           pipe.lead[a[3]] == 0 or self.slot("act", a[5]) is not None)}
 
     def slot(self, role, ids):
         """The first value of a role, or None. Slots behind the program's are the driver's own, for stashes."""
