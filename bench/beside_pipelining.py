@@ -112,7 +112,8 @@ def paired(rank, name, path, hidden, tokens, rounds):
 
 def driver(rank, path, split):
     """{action: (the driver's, what it calls)}, median seconds of the processor, with stages that multiply sixteen
-    numbers. What it calls are the module, autograd, and the process group."""
+    numbers. What it calls are the module, autograd, the process group and the optimizer. `measuring` is an action that
+    does nothing but call a function that does nothing: what the clock takes of every other number."""
     import torch
     import torch.distributed as dist
     from pp_schedules.torch import Pipeline, Program
@@ -137,7 +138,7 @@ def driver(rank, path, split):
             return x * self.weight
 
     for owner, names in ((torch.autograd, ("backward", "grad")), (dist.ProcessGroup, ("send", "recv")),
-                         (dist, ("all_reduce",)), (dist.Work, ("wait",))):
+                         (dist, ("all_reduce",)), (dist.Work, ("wait",)), (torch.optim.SGD, ("step",))):
         for name in names:
             setattr(owner, name, within(getattr(owner, name)))
     pipe = Pipeline(Program.load(path), lambda stage: Nothing(), loss=lambda y, t: (y * t).sum(), split=split,
@@ -147,16 +148,17 @@ def driver(rank, path, split):
     steps, *rest, actions = pipe.lists["step"]
     last = len(pipe.program.pieces) - 1
 
-    def timed(act, dead, place):
+    def timed(act, dead, place, key=None):
         a = actions[place]
-        key = a[1] if a[0] == "run" and 0 < a[3] < last else f"{a[0]} {a[2]}" if a[0] != "run" else ""
+        key = key or (a[1] if a[0] == "run" and 0 < a[3] < last else f"{a[0]} {a[2]}" if a[0] != "run" else "")
 
         def run():
             called[0], begun = 0.0, time.thread_time()
             act()
             times[key].append((time.thread_time() - begun - called[0], called[0]))
         return run, dead, place
-    pipe.lists["step"] = [timed(*step) for step in steps], *rest, actions
+    nothing = timed(within(lambda: None), [], 0, "measuring")
+    pipe.lists["step"] = [one for step in steps for one in (timed(*step), nothing)], *rest, actions
     for _ in range(50):
         pipe.step(batch, batch)
     pipe.close()

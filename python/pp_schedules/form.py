@@ -10,7 +10,7 @@ NEEDS = ("halves", "recompute", "host", "stash moves", "weight moves", "grad mov
 ENDS = {"send": ((3,), ()), "receive": ((), (3,)), "all_reduce": ((3,), (3,)), "all_gather": ((4,), (3,)),
         "reduce_scatter": ((3,), (3, 4)), "reduce": ((3,), ()), "reduce root": ((3,), (3,)), "broadcast": ((), (3,)),
         "broadcast root": ((3,), ())}
-UNCHECKED = ("slices", "cuts", "vocabulary", "versions", "updates", "redo")  # needs of programs
+UNCHECKED = ("cuts", "versions", "updates", "redo")  # needs of programs
 GROUPS = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
 COUNTS = ("stashes", "weights", "grads", "acts", "dacts", "guests", "host_stashes", "messages")
 
@@ -25,16 +25,17 @@ ACTIONS = {"run": [{"run"}, set("FBIWRU"), str, "pieces", "mb", ["values"], ["va
            "wait": [{"wait"}, "messages", END, LINE, ["values"]]}
 BIND = {"kind": {"weight", "opt", "grad", "previous", "undo"}, "piece": "pieces", "shard?": "ranks",
         "save?": bool}
-DATA = {"kind": {"tokens", "targets", "source", "starts", "positions", "rows", "column", "loss", "norm"}, "mb?": "mb"}
+DATA = {"kind": {"tokens", "targets", "source", "starts", "positions", "rows", "column", "loss", "norm"}, "mb?": "mb",
+        "slice?": int}
 VALUE = {"role": str, "label": str, "piece": PIECE, "mb": "mb", "host": bool, "bind": (None, BIND, DATA)}
 MESSAGE = {"kind": {"p2p", "host", *GROUPS}, "role": str, "piece": PIECE, "mb": "mb", "of": ({"all"}, "ties"),
-           "lane": ("lanes", None), "place": (int, None), "ranks": ["ranks"], "root": ("ranks", None),
+           "slice?": int, "lane": ("lanes", None), "place": (int, None), "ranks": ["ranks"], "root": ("ranks", None),
            "together": (int, None), "line": LINE}
 SIDE = {"messages": [MESSAGE], "programs": [{"rank": int, "values": [VALUE], "actions": [list]}]}
 PROGRAM = {
     "name": str, "ranks": int, "microbatches": int, "slices": int, "updates": int, "files": [{"path": str}],
     "pieces": [{"name": str, "kind": {"stage", "part"}, "index": int, "part": TEXT, "layers": (None, [int]),
-                "frozen": bool, "line": LINE, "owner": (None, PLACE), "homes": (None, PLACE)}],
+                "ends?": [str], "frozen": bool, "line": LINE, "owner": (None, PLACE), "homes": (None, PLACE)}],
     "ties": [{"owner": "pieces", "sharers": ["pieces"]}],
     "lanes": [({"kind": {"edge"}, "from": "ranks", "to": "ranks"}, {"kind": {"group"}, "ranks": ["ranks"]})],
     **SIDE, "forward": (None, SIDE), "counts": [dict.fromkeys(COUNTS, int)],
@@ -116,6 +117,16 @@ def part_of(piece):
     return piece["part"] if piece["index"] < 0 else f"{piece['part']} {piece['index']}"
 
 
+def leads(pieces):
+    """Of each piece the first of the shards of its part where a part is cut by the vocabulary, else the piece."""
+    found = []
+    for i, piece in enumerate(pieces):
+        cut = piece["kind"] == "part" and f"{piece['part']}.{piece['index']}" in piece.get("ends", ())
+        joins = cut and piece["index"] and i and pieces[i - 1]["part"] == piece["part"]
+        found.append(found[-1] if joins else i)
+    return found
+
+
 def name_of(program, what, piece, mb):
     """Such as `F(1, 0)` of a unit, or `act(1, 0)` of what travels."""
     if piece is None:
@@ -164,7 +175,7 @@ def check(program):
         raise Unproved("form", f"expected the format `{FORMAT}`, got {told(got)}")
     sizes = {name: len(program[name]) if isinstance(program.get(name), list) else 0
              for name in ("pieces", "ties", "lanes", "files", "programs")}
-    sizes.update(ranks=sizes["programs"], mb=program.get("microbatches"))
+    sizes.update(ranks=sizes["programs"], mb=program.get("microbatches"), slices=program.get("slices"))
     expect(program, {"needs": [str], "microbatches": int}, sizes)
     for need in program["needs"]:
         if need not in NEEDS:
@@ -172,7 +183,7 @@ def check(program):
     expect(program, PROGRAM, sizes)
     equal(program["ranks"], sizes["programs"], "ranks")
     most = sum(len(rank["actions"]) for rank in program["programs"]) // max(1, len(program["pieces"]))
-    if not 1 <= program["microbatches"] <= most:
+    if not 1 <= program["microbatches"] * max(1, program["slices"]) <= most:
         raise Unproved("form", f"microbatches: expected 1 to {most}, for each has an F of each piece, got "
                        f"{told(program['microbatches'])}")
     equal(len(program["counts"]), sizes["programs"], "the length of counts")
@@ -210,6 +221,9 @@ def check_side(side, sizes, lanes, path):
                 expect(word, set(ACTIONS), own, where + "[0]")
             if fits[word](action):
                 expect(action, ACTIONS[word], own, where)
+            if word == "run" and sizes["slices"] and (type(action[-1]) is not int or len(action) < 10 or not
+                                                      -1 <= action[9] < sizes["slices"]):
+                raise Unproved("form", f"{where}[9]: expected a slice or -1")
             cuts = word == "post" and side["messages"][action[1]]["kind"] in ("all_gather", "reduce_scatter")
             if word == "post" and cuts == (action[4] is None):
                 raise Unproved("form", f"{where}[4]: expected {'a shard' if cuts else 'no shard'} for this message")

@@ -50,7 +50,7 @@ def lives(checker, counts):
                     checker.fail("lives", f"writes {names[v]}, which is not said to be dead")
             now["messages"] += {"post": 1, "wait": -1}.get(checker.action[0], 0)
             peaks["messages"] = max(peaks["messages"], now["messages"])
-            for v in checker.action[-1]:
+            for v in checker.action[8 if checker.action[0] == "run" else -1]:
                 if v not in alive or v not in reads and v not in writes:
                     checker.fail("lives", f"{names[v]} is said to be dead, and is not used here")
                 alive.remove(v)
@@ -71,7 +71,8 @@ def kinds(checker, program):
         if value["host"]:
             yield [("host_stashes", v)]
         elif value["role"] == "stash":
-            yield [("stashes", (value["piece"], value["mb"]))] + [("guests", v)] * (v not in runs)
+            unit = v if checker.slices else (value["piece"], value["mb"])
+            yield [("stashes", unit)] + [("guests", v)] * (v not in runs)
         else:
             yield [(value["role"] + "s", v)] * (v not in shards and checker.binds[checker.rank][v].get("shard") is None)
 

@@ -5,29 +5,31 @@ what each value holds, which terms a gradient has, and where each rank stands wh
 """
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import collections, gc
-from .form import ENDS, UNCHECKED, check, name_of, place_of, story
+from .form import ENDS, UNCHECKED, check, leads, name_of, place_of, story
 from .progress import LANES, MAPS, progress
 from .refused import Unproved
 from .stated import lives, saves, times
 
 # What a unit makes, by the role of the value: a `stat` is a loss. What messages carry, if not their role.
-MAKES = {"F": {"act": "act", "stash": "stash", "stat": "loss"}, "R": {"act": "act", "stash": "stash"}, "W": {},
-         "B": {"dact": "dact", "stat": "loss"}, "I": {"dact": "dact", "stash": "pending", "stat": "loss"}}
-CARRIES = {"stash": ("stash", "kept", "pending"), "stat": ("norm", "loss")}
+MAKES = {"F": {"act": "act", "stash": "stash", "stat": "loss", "kv": "kv"}, "R": {"act": "act", "stash": "stash"},
+         "W": {}, "B": {"dact": "dact", "stat": "loss"}, "I": {"dact": "dact", "stash": "pending", "stat": "loss"}}
+CARRIES = {"stash": ("stash", "kept", "pending"), "stat": ("norm", "loss", "stat")}
 
 
 class Checker:
     """One of the two programs of a file: the training step, or the forward program.
 
-    A label is (what, piece, number, shard). The number is the microbatch of what belongs to a unit, and of weights and
-    states how often the step has updated them. A sum's label also has the set of its terms. Pieces with a tie exchange
-    a `share` of a gradient and `fresh` weights.
+    A label is (what, piece, number, shard). The number is the microbatch of what belongs to a unit, with the slice if
+    sequences are in slices, and of weights and states how often the step has updated them. A sum's label also has the
+    set of its terms. Pieces with a tie exchange a `share` of a gradient and `fresh` weights. The shards of a part that
+    is cut by the vocabulary make terms of one `act` or `dact`, and `stat`, by which each of them knows the loss.
     """
 
     def __init__(self, program, forward):
         side = program["forward"] if forward else program
         self.program, self.messages, self.programs = program, side["messages"], side["programs"]
-        self.pieces, self.ties, self.every = program["pieces"], program["ties"], range(program["microbatches"])
+        self.pieces, self.ties, self.slices = program["pieces"], program["ties"], program["slices"]
+        self.every = [self.number(mb, k) for mb in range(program["microbatches"]) for k in range(self.slices or 1)]
         self.rank, self.action, self.steps = 0, None, []  # what is looked at, for an error; posts and waits of ranks
         self.binds = [[value["bind"] or {} for value in rank["values"]] for rank in self.programs]
         self.weighted = {bind["piece"] for binds in self.binds for bind in binds if bind.get("kind") == "weight"}
@@ -38,16 +40,24 @@ class Checker:
             self.shards.append(sorted(piece["owner"]["ranks"]) if cut else [None])
             users = {i}.union(*(tie["sharers"] for tie in self.ties if tie["owner"] == i))
             self.whole.append(frozenset((user, mb) for user in users for mb in self.every))
+        self.lead = leads(self.pieces)
+        self.cut = {lead: frozenset(i for i, one in enumerate(self.lead) if one == lead)
+                    for lead, count in collections.Counter(self.lead).items() if count > 1}
+        self.judges = forward and self.lead[-1] in self.cut  # the last shard makes the loss in a unit of its own
         self.norm = frozenset((i, s) for i in self.weighted if self.trained[i] for s in range(len(self.shards[i])))
         for rank in self.programs:
             self.steps.append([(place, *a[:3]) for place, a in enumerate(rank["actions"]) if a[0] != "run"])
             for a in rank["actions"]:
                 if a[0] == "run" and a[1] in "FR" and any(rank["values"][v]["role"] == "stash" for v in a[6]):
-                    self.kept[a[3], a[4]].add(("kept" if a[2] == "light" else "stash", a[3], a[4], None))
+                    mb = self.number(a[4], a[-1])
+                    self.kept[a[3], mb].add(("kept" if a[2] == "light" else "stash", a[3], mb, None))
 
     def fail(self, claim, text):
         at = f", {story(self.program, self.messages, self.action)}" if self.action else ""
         raise Unproved(claim, f"rank {self.rank}{at}: {text}")
+
+    def number(self, mb, k):
+        return (mb, k) if self.slices and mb >= 0 else mb
 
     def channels(self):
         """Every end posts its messages once, in the order of their lane, and waits for each once, behind its post."""
@@ -90,6 +100,7 @@ class Checker:
         self.held = [[self.bound(bind, False) for bind in binds] for binds in self.binds]
         self.flying = [collections.Counter() for _ in self.programs]  # by value: sends that read it; -1: it arrives
         self.ran, self.sent, at = collections.Counter(), collections.defaultdict(list), [0] * len(self.programs)
+        self.keyed = set()                         # units whose keys others read
         for self.rank, place in [(rank, -1) for rank in range(len(at))] + order:
             actions = self.programs[self.rank]["actions"]
             while at[self.rank] < len(actions) and (at[self.rank] <= place or actions[at[self.rank]][0] != "wait"):
@@ -97,7 +108,8 @@ class Checker:
                 at[self.rank] += 1
                 if self.action[0] == "run":
                     run = self.update if self.action[1] == "U" else self.unit
-                    run(*self.action[1:7], [self.read(v) for v in self.action[5]])
+                    run(*self.action[1:4], self.number(self.action[4], self.action[-1]), *self.action[5:7],
+                        [self.read(v) for v in self.action[5]])
                 else:
                     (self.post if self.action[0] == "post" else self.wait)(*self.action[1:3])
         self.action = None
@@ -116,6 +128,7 @@ class Checker:
             return kind, piece, int(after and self.trained[piece]), shard
         results = {"grad": ("grad", piece, None, shard, self.whole[piece or 0]),
                    "norm": ("norm", None, None, None, self.norm), "loss": ("loss", len(self.pieces) - 1, mb, None)}
+        mb = self.number(mb, bind["slice"]) if "slice" in bind else mb
         return results.get(kind) if after else None if kind in results else (kind, None, mb, None)
 
     def read(self, v):
@@ -138,30 +151,44 @@ class Checker:
     def unit(self, phase, variant, piece, mb, reads, makes, got):
         """F, B, I, W or R reads what it needs and nothing of other units; B and W add their term to the gradient."""
         self.ran[phase, piece, mb] += 1
-        roles, last = [self.programs[self.rank]["values"][v]["role"] for v in makes], piece == len(self.pieces) - 1
+        if self.slices and mb == -1:
+            self.fail("values", "has no microbatch")
+        roles, lead = [self.programs[self.rank]["values"][v]["role"] for v in makes], self.lead[piece]
+        last, cut = lead == self.lead[-1], self.cut.get(lead, ())
         inputs = [label for label in got if label[1] is None and label[2] == mb and (last or label[0] != "targets")]
         data = inputs[0] if inputs else ("data", None, mb, None)
-        source, kept = ("act", piece - 1, mb, None) if piece else data, self.kept[piece, mb]
+        source, kept = ("act", self.lead[lead - 1], mb, None) if lead else data, self.kept[piece, mb]
         uses = piece in self.weighted and phase != "W" and (reads or makes)
         if phase in "BI":
-            needs = (kept or {source} if uses else kept) | ({("dact", piece + 1, mb, None)} if not last else set())
-            uses = uses and (piece or self.pieces[piece]["layers"])  # else it is an embedding alone
+            other = ("dact", max(cut or [piece]) + 1, mb, None) if not last else ("stat", lead, mb, None)
+            needs = (kept or {source} if uses else kept) | ({other} if cut or not last else set())
+            uses = uses and (lead or self.pieces[piece]["layers"])  # else it is an embedding alone
+            uses = uses and ("dact" in roles or not cut)
         else:
             needs = {"F": {source}, "R": {one for one in kept if one[0] == "kept"} or {source},
                      "W": {("pending", piece, mb, None)}}[phase] if reads or makes else set()
-        needs = needs | ({("weight", piece, 0, None)} if uses else set())
+        needs = needs | ({("weight", piece, 0, None)} if uses else set()) | set([data] * bool(last and cut))
+        keyed = [label for label in got if label[0] in ("kv", "dkv")] if self.slices else []
+        if (piece, mb) in self.keyed or keyed or "kv" in roles:
+            self.keys(phase, piece, mb, reads, [v for v, role in zip(makes, roles) if role == "dkv"], keyed)
         for label in needs.difference(got):
             self.fail("values", f"does not read {label}")
         if len(set(got)) < len(got):
             self.fail("values", "reads one thing twice")
-        for what, of, number, *_ in set(got) - needs - set(inputs):
+        for what, of, number, *_ in set(got) - needs - set(inputs) - set(keyed):
             skips = what == "act" and of < piece or what == "dact" and of > piece and phase not in "FR"
             if what != "grad" and (number != mb or not skips):
                 self.fail("values", f"reads {(what, of, number)}, which is another unit's")
         for v, role in zip(makes, roles):
             what = "kept" if (role, variant) == ("stash", "light") else MAKES[phase].get(role)
-            if role != "grad":
-                self.write(v, (what, piece, mb, None) if what else self.fail("values", f"makes a `{role}`"))
+            if not what and role not in ("grad", "dkv"):
+                self.fail("values", f"makes a `{role}`")
+            term = cut and (role in ("act", "dact") or (phase, role) == ("F", "stat"))
+            if role == "kv":
+                self.keyed.add((piece, mb))
+            if role not in ("grad", "dkv"):
+                self.write(v, (role, lead, mb, None, frozenset([piece])) if term else (
+                    what, piece, mb[0] if what == "loss" and self.slices else mb, None))
         made, adds = [v for v, role in zip(makes, roles) if role == "grad"], phase in "BW" and self.trained[piece]
         sums = [v for v, label in zip(reads, got) if label[0] == "grad"]
         if (len(made), len(sums)) != (adds and variant == "first", adds and variant != "first"):
@@ -171,6 +198,31 @@ class Checker:
             if label[:4] != ("grad", piece, None, None):
                 self.fail("gradients", f"adds to {label[:4]}, which is not the gradient of its piece")
             self.add(v, label, {(piece, mb)})
+
+    def keys(self, phase, piece, mb, reads, makes, got):
+        """A slice reads the keys of those before it, and its own in its backward, which adds to the gradients of the
+        former, and needs its own whole. Those that begin with it are made in the order of the slices."""
+        earlier = [(mb[0], k) for k in range(mb[1])]
+        seen = earlier + [mb] * (phase not in "FR")
+        sums = {self.held[self.rank][v][2]: v for v in reads if self.held[self.rank][v][0] == "dkv"}
+        later = frozenset((mb[0], k) for k in range(mb[1] + 1, self.slices))
+        if [label for label in got if label[0] == "kv"] != [("kv", piece, number, None) for number in seen]:
+            self.fail("values", f"expected the keys of {seen}")
+        if phase in "FR":
+            fits = not sums and not makes
+        else:
+            whole = mb not in sums if not later else self.held[self.rank][sums.get(mb, reads[0])] == (
+                "dkv", piece, mb, None, later)
+            begun = [number for number in earlier if number not in sums]
+            fits = whole and len(begun) == len(makes) and not set(sums) - {mb, *earlier} and all(
+                label[1] == piece for label in got)
+        if not fits:
+            self.fail("gradients", f"the gradients of the keys of {[*sums]} are not those that it adds to, or needs")
+        for number in earlier if phase not in "FR" else ():
+            if number in sums:
+                self.add(sums[number], self.held[self.rank][sums[number]], {mb})
+        for v, number in zip(makes, begun if phase not in "FR" else ()):
+            self.write(v, ("dkv", piece, number, None, frozenset([mb])))
 
     def update(self, phase, variant, piece, mb, reads, makes, got):
         """What is done around an update reads exactly these things; sums are complete where they are used."""
@@ -213,7 +265,8 @@ class Checker:
 
     def post(self, number, end):
         message, flying = self.messages[number], self.flying[self.rank]
-        role, ranks, piece, mb = message["role"], message["ranks"], message["piece"], message["mb"]
+        role, ranks, piece = message["role"], message["ranks"], message["piece"]
+        mb = self.number(message["mb"], message.get("slice"))
         tie = self.ties[message["of"]] if message["of"] != "all" else None
         reads, writes = self.ends[self.rank, number, end]
         for v in reads:
@@ -221,9 +274,10 @@ class Checker:
             if tie:
                 fits = (what, of) == ("fresh", tie["owner"]) or what == "share" and of in tie["sharers"]
             else:
-                fits = what in CARRIES.get(role, (role,)) and of == piece and (count == mb or mb < 0)
-            cuts = message["kind"] in ("all_gather", "reduce_scatter") and ranks != self.shards[of or 0]
-            if not fits or cuts or message["kind"] == "all_gather" and label[3] != ranks.index(self.rank):
+                fits = what in CARRIES.get(role, (role,)) and of == piece and (count == mb or mb == -1)
+            cuts = message["kind"] in ("all_gather", "reduce_scatter") and what != "stat"
+            if not fits or cuts and (ranks != self.shards[of or 0] or message["kind"] == "all_gather" and
+                                     label[3] != ranks.index(self.rank)):
                 self.fail("channels", f"sends {label[:4]} in place of it")
             self.sent[number].append(label)
         if any(flying[v] for v in writes):
@@ -238,10 +292,12 @@ class Checker:
         reads, writes = self.ends[self.rank, number, end]
         label, *rest = self.sent[number]
         for other in rest:
-            gathers = message["kind"] == "all_gather"
+            gathers = message["kind"] == "all_gather" and label[0] != "stat"
             if label[:3] != other[:3] or not gathers and (len(label) < 5 or label[4] & other[4]):
                 self.fail("gradients", f"joins {label} and {other}")
             label = (*label[:3], None) if gathers else (*label[:4], label[4] | other[4])
+        if label[0] in ("act", "dact", "stat") and label[4:] == (self.cut.get(label[1]),):
+            label = label[:4]                      # all shards have added theirs
         self.sent[number] = [label]
         for v in {*reads, *writes}:
             flying[v] = 0 if v in writes else flying[v] - 1
@@ -257,12 +313,14 @@ class Checker:
             for mb in self.every:
                 halves = self.ran["I", i, mb] > 0
                 expected.update([("F", i, mb)] + [("I" if halves else "B", i, mb)] * any(self.trained[:i + 1]) +
-                                [("W", i, mb)] * (halves and self.trained[i]))
+                                [("W", i, mb)] * (halves and self.trained[i]) +
+                                [("I", i, mb)] * (self.judges and i == len(self.pieces) - 1))
             expected.update(("U", i, rank) for rank in (piece["owner"]["ranks"] if self.trained[i] else ()))
         for phase, piece, mb in {**expected, **self.ran}:
             wanted, ran = expected[phase, piece, mb], self.ran[phase, piece, mb]
             if wanted != ran and phase != "R":
-                name = name_of(self.program, phase, piece, mb if phase != "U" else -1)
+                number = mb[0] if isinstance(mb, tuple) else mb
+                name = name_of(self.program, phase, piece, number if phase != "U" else -1)
                 where = place_of(self.program, self.pieces[piece]["line"]) or self.pieces[piece]["name"]
                 rank = f" on rank {mb}" if phase == "U" else ""
                 raise Unproved("units", f"{name}, of the piece at {where}, runs {ran} times{rank}, expected {wanted}")
@@ -280,7 +338,7 @@ def verify(program, maps=MAPS):
     gc.disable()                                   # nothing here is a cycle, and the many labels cost collections
     try:
         check(data)
-        for need in data["needs"] + ["slices"] * (data["slices"] != 0) + ["updates"] * (data["updates"] != 1):
+        for need in data["needs"] + ["updates"] * (data["updates"] != 1):
             if need in UNCHECKED:
                 raise Unproved("form", f"the program needs `{need}`, which is not checked")
         for forward in (False, True) if data["forward"] else (False,):

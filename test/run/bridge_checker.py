@@ -5,8 +5,8 @@
 # A mutant that the checker accepts must run on numbers to the weights of one process, with lanes by each of five maps.
 # A mutant that does not run so must be refused. The executor shares no code with the checker.
 import collections, copy, random, sys, time
-from bridge_numbers import Wrong, harmless
-from bridge_programs import CASES, PARTS, TIED, judged, program_of
+from bridge_numbers import Wrong, dead, harmless
+from bridge_programs import CASES, CUT, PARTS, TIED, judged, program_of
 from harness import draws
 import pp_schedules
 
@@ -64,7 +64,8 @@ def values(draw, program):
 def microbatches(draw, program):
     _, actions, places = ranked(draw, program, "run")
     i, j = draw.sample(places, 2)
-    actions[i][4], actions[j][4] = actions[j][4], actions[i][4]
+    which = draw.choice([4, 9]) if program["slices"] else 4
+    actions[i][which], actions[j][which] = actions[j][which], actions[i][which]
 
 
 def pieces(draw, program):
@@ -91,12 +92,12 @@ def phases(draw, program):
 def deaths(draw, program):
     """A value is said to be dead earlier, later, twice or never."""
     _, actions, places = ranked(draw, program)
-    i = draw.choice([i for i in places if actions[i][-1]])
-    value = draw.choice(actions[i][-1])
+    i = draw.choice([i for i in places if dead(actions[i])])
+    value = draw.choice(dead(actions[i]))
     if draw.random() < 0.7:
-        actions[i][-1].remove(value)
+        dead(actions[i]).remove(value)
     if draw.random() < 0.8:
-        actions[max(0, min(len(actions) - 1, i + draw.choice([-3, -2, -1, 1, 2])))][-1].append(value)
+        dead(actions[max(0, min(len(actions) - 1, i + draw.choice([-3, -2, -1, 1, 2])))]).append(value)
 
 
 def stated(draw, program):
@@ -119,7 +120,7 @@ def runs(program, accepted):
 
 def main():
     arguments = draws(mutants=420, seed=1)
-    cases = [(name, False) for name in [*CASES, *PARTS]] + [(name, True) for name in TIED]
+    cases = [(name, False) for name in [*CASES, *PARTS, *CUT]] + [(name, True) for name in TIED]
     programs, failed = {}, 0
     for name, tied in cases:
         program = program_of(arguments.compiler, arguments.folder, name, 4, 8, tied)

@@ -392,7 +392,8 @@ PROGRAMS = {"1f1b": ("1f1b", 2, False), "four": ("1f1b", 4, False), "other": ("g
             "tied zb_v": ("zb_v", 2, True), "zb_h1": ("zb_h1", 2, False), "wzb1": ("wzb1", 2, False),
             "zb_v": ("zb_v", 2, False),
             "bpipe": ("bpipe", 4, False), "fsdp": ("fsdp", 2, False), "chimera": ("chimera", 4, False),
-            "recompute": ("1f1b_recompute", 2, False)}
+            "recompute": ("1f1b_recompute", 2, False), "vocabulary": ("1f1b_vocabulary", 4, False),
+            "terapipe": ("terapipe", 2, False), "slimpipe": ("slimpipe", 2, False)}
 
 
 def programs_of(compiler, folder):

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # A piece multiplies what it gets by the sum of j * w[j]; the loss of a microbatch is half the square of what is left
-# minus its target. So gradients follow from the chain rule, and a lost, doubled or exchanged value is another number.
+# minus its target. Shards of an end that is cut by the vocabulary make terms of such a sum. So gradients follow from
+# the chain rule, and a lost, doubled or exchanged value is another number. Where sequences are in slices, a piece adds
+# to what it gets the keys of earlier slices, three times what it got there, each times a number of its slice.
 PRIME = 2 ** 61 - 1
 
 
@@ -17,8 +19,19 @@ def start(program):
     for tie in program["ties"]:
         for sharer in tie["sharers"]:
             weights[sharer][-1] = weights[tie["owner"]][-1]
-    every = range(program["microbatches"])
-    return weights, [101 + 13 * mb for mb in every], [977 + 29 * mb for mb in every]
+    every, slices = range(program["microbatches"]), range(program["slices"] or 1)
+    return (weights, *([[a + b * mb + c * k for k in slices] for mb in every] for a, b, c in (
+        (101, 13, 17), (977, 29, 31))))
+
+
+def dead(action):
+    return action[8 if action[0] == "run" else -1]
+
+
+def hands_over(program):
+    """The pieces that hand keys over."""
+    return {a[3] for rank in program["programs"] for a in rank["actions"] if a[0] == "run" and any(
+        rank["values"][v]["role"] == "kv" for v in a[6] if v < len(rank["values"]))}
 
 
 def scale(weight):
@@ -29,20 +42,38 @@ def stepped(weight, grad, norm):
     return [(w - 5 * g * (norm + 1)) % PRIME for w, g in zip(weight, grad)]
 
 
+def model(program):
+    """The pieces in the order of the model; shards of one part are at one place."""
+    places = []
+    for i, piece in enumerate(program["pieces"]):
+        if i and piece["part"] and piece["part"] == program["pieces"][i - 1]["part"]:
+            places[-1].append(i)
+        else:
+            places.append([i])
+    return places
+
+
 def one_process(program):
     """The weights after a step, and the sum of the losses' derivatives, by the chain rule."""
     weights, inputs, targets = start(program)
     grads = [[0] * len(weight) for weight in weights]
-    for x, target in zip(inputs, targets):
+    keyed, places = hands_over(program), model(program)
+    scales = [sum(scale(weights[i]) for i in place) for place in places]
+    for xs, target in zip(inputs, targets):
         stashes = []
-        for weight in weights:
-            stashes.append(x)
-            x = x * scale(weight) % PRIME
-        dy = x - target
-        for weight, grad, x in reversed([*zip(weights, grads, stashes)]):
-            for j in range(len(grad)):
-                grad[j] += dy * x * (j + 1)
-            dy = dy * scale(weight) % PRIME
+        for place, factor in zip(places, scales):
+            if place[0] in keyed:
+                xs = [x + sum((j + 2) * 3 * xs[j] for j in range(k)) for k, x in enumerate(xs)]
+            stashes.append(xs)
+            xs = [x * factor % PRIME for x in xs]
+        dys = [x - t for x, t in zip(xs, target)]
+        for place, factor, xs in reversed([*zip(places, scales, stashes)]):
+            for i in place:
+                for j in range(len(grads[i])):
+                    grads[i][j] += sum(dy * x for dy, x in zip(dys, xs)) * (j + 1)
+            dys = [dy * factor % PRIME for dy in dys]
+            if place[0] in keyed:
+                dys = [dy + 3 * (j + 2) * sum(dys[j + 1:]) for j, dy in enumerate(dys)]
     shared = {sharer: tie["owner"] for tie in program["ties"] for sharer in tie["sharers"]}
     for sharer, owner in shared.items():
         grads[owner][-1] += grads[sharer][-1]
@@ -60,6 +91,7 @@ class Field:
     def __init__(self, program, which):
         self.program, self.which, self.messages = program, which, program["messages"]
         self.weights, self.inputs, self.targets = start(program)
+        self.first, *_, self.last = model(program) if len(program["pieces"]) > 1 else [[0], [0]]
         self.sharers = {sharer for tie in program["ties"] for sharer in tie["sharers"]}
         self.values, self.lanes, self.posted, self.gone = [], {}, {}, set()
         for rank in program["programs"]:
@@ -68,7 +100,7 @@ class Field:
 
     def bound(self, bind):
         if bind["kind"] in ("tokens", "targets"):
-            return (self.inputs if bind["kind"] == "tokens" else self.targets)[bind["mb"]]
+            return (self.inputs if bind["kind"] == "tokens" else self.targets)[bind["mb"]][bind.get("slice", 0)]
         if bind["kind"] != "weight":
             return 0 if bind["kind"] == "opt" else None
         weight = self.weights[bind["piece"]]
@@ -114,7 +146,7 @@ class Field:
             return False
         else:
             self.wait(rank, *action[1:3])
-        for value in action[-1]:
+        for value in dead(action):
             values[value] = None
         return True
 
@@ -189,7 +221,7 @@ class Field:
         elif kind == "broadcast":
             new = self.posted[number, message["root"], "member"][0]
         elif kind == "all_gather":
-            new = [x for part in given for x in part]
+            new = [x for part in given for x in (part if isinstance(part, list) else [part])]
         elif isinstance(held, list):
             new = [sum(column) % PRIME for column in zip(*given)]
         else:
@@ -217,26 +249,44 @@ class Field:
 
         if phase == "U":
             return self.update(variant, piece, rank, got, made, value, values)
-        last = piece == len(self.program["pieces"]) - 1
+        first, last, cut = piece in self.first, piece in self.last, piece in self.last and len(self.last) > 1
         if phase in "FR":
             if not reads:
                 return
-            x = value("act" if piece else "data")
+            x = value("data" if first else "act")
+            self.put(values, made, "kv", 3 * x)
+            x += sum((j + 2) * values[v] for j, v in enumerate(got.get("kv", ())))
             self.put(values, made, "act", x * scale(value("weight")) % PRIME)
             self.put(values, made, "stash", x)
-            self.put(values, made, "stat", 0)
+            self.put(values, made, "stat", x * scale(value("weight")) % PRIME if cut else 0)
         elif phase in "BI":
-            x = value("stash") if "stash" in got else value("act") if piece else value("data")
+            x = value("stash") if "stash" in got else value("data" if first else "act")
             x = x if isinstance(x, int) else x[0]
-            dy = (x * scale(value("weight")) - value("data")) % PRIME if last else value("dact")
-            self.put(values, made, "dact", dy * scale(value("weight")) % PRIME)
+            if last:
+                dy = ((sum(value("stat")) if cut else x * scale(value("weight"))) - value("data")) % PRIME
+            else:
+                dy = value("dact")
+            dx = dy * scale(value("weight")) if "dact" in made or "kv" in got else 0
+            if "kv" in got:
+                dx += 3 * self.keys(values, got.get("dkv", []), [v for v in makes if kinds[v]["role"] == "dkv"], dx,
+                                    action[9])
+            self.put(values, made, "dact", dx % PRIME)
             self.put(values, made, "stash", (x, dy))
             self.put(values, made, "stat", 0)
             if phase == "B":
-                self.add(values, variant, got, made, [dy * x * (j + 1) for j in range(len(value("weight")))])
+                self.add(values, variant, got, made, [dy * x * (j + 1) for j in range(len(self.weights[piece]))])
         else:
             x, dy = value("stash") if isinstance(value("stash"), tuple) else (value("stash"), 0)
             self.add(values, variant, got, made, [dy * x * (j + 1) for j in range(len(self.weights[piece]))])
+
+    def keys(self, values, read, made, dx, k):
+        """Adds to the gradients of earlier slices' keys, or begins them; returns that of this slice's."""
+        own = values[read.pop()] if k + 1 < self.program["slices"] else 0
+        if len(made or read) != k or made and read:
+            raise Wrong(f"{len(made)} gradients of keys are made, and {len(read)} read, of slice {k}")
+        for j, v in enumerate(made or read):
+            values[v] = ((j + 2) * dx + (0 if made else values[v])) % PRIME
+        return own
 
     @staticmethod
     def put(values, made, role, new):

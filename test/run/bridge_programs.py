@@ -24,6 +24,9 @@ CASES = {
     "replicated": ("replicated", "replicated_1f1b", {"replicas": 2}, 0.5)}
 PARTS = {"helixpipe": ("helixpipe", "helixpipe", {}, 1),
          "helixpipe_cached": ("helixpipe", "helixpipe", {"cached": "true"}, 1)}
+CUT = {"1f1b_vocabulary": ("1f1b_vocabulary", "one_f_one_b_vocabulary", {}, 1),
+       "terapipe": ("terapipe", "terapipe", {"slices": 3}, 1),
+       "slimpipe": ("slimpipe", "slimpipe", {"slices": 4, "exchange": "false", "vocabulary": "false"}, 1)}
 # With a weight that the first and the last stage share.
 TIED = ("1f1b", "zb_v", "interleaved", "chimera", "zb_h1", "dualpipe_v")
 
@@ -39,7 +42,7 @@ def judged(program):
 
 def program_of(compiler, folder, name, ranks=4, microbatches=8, tied=False):
     """The JSON of a case as a dictionary; `tied` takes a model whose ends share a weight."""
-    file, schedule, parameters, stages = {**CASES, **PARTS}[name]
+    file, schedule, parameters, stages = {**CASES, **PARTS, **CUT}[name]
     layers = max(1, int(stages * ranks))
     if tied:
         source = os.path.join(folder, f"tied-{name}.pipe")

@@ -442,10 +442,107 @@ def silent(rank, programs):
     pipe.close()
 
 
+def vocabulary(rank, programs):
+    """Ends that are cut by the vocabulary, into shards of unlike sizes: two steps are those of one process."""
+    import torch
+    from torch import nn
+    from bridge_models import Llama, batch, counted_sum, VOCABULARY, WIDTH
+    from pp_schedules.torch import Pipeline, shard
+    from pp_schedules.torch.vocabulary import nll_of, said
+    made = llamas(4)
+    made[0].embed = nn.Embedding(VOCABULARY + 2, WIDTH, dtype=torch.double)  # 26 rows: shards of 6, 7, 6, 7
+    made[3].head = nn.Linear(WIDTH, VOCABULARY + 2, dtype=torch.double)
+    inputs, targets, weight = batch(MICROBATCHES)
+
+    def part(key):
+        word, _, number = str(key).partition(" ")
+        if word in ("embed", "head"):
+            return shard(getattr(made[0 if word == "embed" else 3], word), int(number), 4)
+        stage = copy.deepcopy(made[key])
+        stage.embed, stage.head = None, nn.Identity() if key == 3 else None
+        return stage
+
+    def counted(nll, targets):
+        return nll[targets != -100].sum()
+    adamw = lambda parameters: torch.optim.AdamW(parameters, lr=1e-2)
+    refusal(lambda: shard(made[0].embed, 4, 4), "shard 4 of 4: expected an nn.Embedding")
+    refusal(lambda: shard(nn.Embedding(8, 2, padding_idx=0), 0, 4), "has options beside its size")
+    refusal(lambda: Pipeline(programs["vocabulary"], part), "`loss`: the head is cut by the vocabulary")
+    wide = lambda key: nn.Embedding(26, 4, dtype=torch.double) if key == "embed 2" else part(key)
+    pipe = Pipeline(programs["vocabulary"], wide, loss=counted)
+    refusal(lambda: pipe.eval(inputs, targets, weight), "part `embed 2` makes ", "make terms of one sum")
+    pipe.close()
+    flat = lambda key: nn.Sequential(part(key), nn.Flatten(0)) if key == "head 1" else part(key)
+    pipe = Pipeline(programs["vocabulary"], flat, loss=counted)
+    try:
+        pipe.step(inputs, targets, weight)
+        raise AssertionError("not refused")
+    except Exception as error:
+        if "the head returns [[70]]; expected a tensor of logits for the targets, [2, 5]" not in str(error):
+            raise
+    z, t, cuts = 5000 * torch.randn(2, 5, 26, dtype=torch.double), targets[0][0].clamp(0), (0, 6, 13, 19, 26)
+    stats = [said([z[..., a:b]], [t], a)[1] for a, b in zip(cuts, cuts[1:])]  # no exponential may overflow
+    if not (nll_of(stats).flatten() - nn.functional.cross_entropy(z.flatten(0, 1), t.flatten(), reduction="none")
+            ).abs().max() <= 1e-10:
+        raise RuntimeError("large logits")
+    pipe = Pipeline(programs["vocabulary"], part, loss=counted, clip=0.5, optimizer=adamw)
+    parameters = [q for module in made for q in module.parameters()]
+    optimizer, worst = adamw(parameters), []
+    for step in range(2):
+        optimizer.zero_grad()
+        want, got = one_process(made, inputs, targets, weight), pipe.eval(inputs, targets, weight)
+        worst += [abs(got - want), abs(pipe.step(inputs, targets, weight) - want)]
+        whole = {"embed": made[0].embed, "head": made[3].head}
+        for p in pipe.pieces.values():
+            of = programs["vocabulary"].pieces[p.number]
+            for name, q in zip(p.names, p.parameters):
+                grad = dict((whole.get(of["part"]) or made[of["index"]]).named_parameters())[name].grad
+                if of["part"]:
+                    grad = grad[len(grad) * of["index"] // 4:len(grad) * (of["index"] + 1) // 4]
+                worst.append((q.grad - grad).abs().max().item())
+        worst.append(abs(torch.nn.utils.clip_grad_norm_(parameters, 0.5).item() - pipe.norm))
+        optimizer.step()
+    if not max(worst) <= 1e-12 or len(worst) < 10 or not want > 1:
+        raise RuntimeError(f"differs by {worst}")
+    pipe.close()
+
+
+def slices(rank, programs):
+    """Sequences in slices: a stage hands its keys and values over to the slices behind; gradients of theirs come back.
+    One process runs whole sequences by modules that know of no slices."""
+    import torch
+    from torch.nn import functional
+    from bridge_models import Llama, batch
+
+    class Sliced(Llama):
+        def forward(self, x, keys):
+            x, layer = x if self.embed is None else self.embed(x), self.layer
+            q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in layer.qkv(layer.before(x)).chunk(3, -1))
+            own, k, v = (k, v), *(torch.cat([*(pair[i] for pair in keys), t], 2) for i, t in enumerate((k, v)))
+            mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+            mixed = functional.scaled_dot_product_attention(q, k, v, mask)
+            x = x + layer.out(mixed.transpose(1, 2).flatten(2))
+            y = layer.after(x)
+            x = x + layer.down(functional.silu(layer.gate(y)) * layer.up(y))
+            return x if self.head is None else self.head(self.norm(x)), own
+    for name, length, more in (("terapipe", 6, {}), ("slimpipe", 8, {}), ("terapipe", 7, {"shapes": "sent"}),
+                               ("slimpipe", 8, {"lanes": "pair"})):
+        made, data = llamas(2), batch(MICROBATCHES, length=length)
+        pipe, _ = pipeline(programs[name], 2, made=[Sliced(stage, 2) for stage in range(2)], **more)
+        total = pipe.eval(*data)
+        agrees(pipe, made, data)
+        if abs(total - one_process(made, *data)) > 1e-12 or sorted(pipe.losses) != [*range(MICROBATCHES)] * rank:
+            raise RuntimeError(f"{name}: {total}, {pipe.losses}")
+        pipe.close()
+    pipe, _ = pipeline(programs["terapipe"], 2, made=[Sliced(0, 2), Llama(1, 2)])
+    refusal(lambda: pipe.step(*batch(MICROBATCHES, length=6)), "stage 1 on microbatch 0: ", "'keys'")
+    pipe.close()
+
+
 CHECKS = {"lengths": (lengths, 4), "sends": (sends, 2), "outputs": (outputs, 2), "writers": (writers, 2),
           "buffers": (buffers, 2), "compiled": (compiled, 2), "again": (again, 2), "autocast": (autocast, 2),
           "sharded": (sharded, 4), "checkpoints": (checkpoints, 4), "told": (told, 2), "returns": (returns, 2),
-          "given": (given, 2), "silent": (silent, 2)}
+          "given": (given, 2), "silent": (silent, 2), "vocabulary": (vocabulary, 4), "slices": (slices, 2)}
 
 if __name__ == "__main__":
     os.environ["PP"] = os.path.abspath(sys.argv[1])

@@ -45,7 +45,7 @@ BROKEN = [
     ("a count that is too small", lambda p: p["counts"][1].update(stashes=0), "counts", ["rank 1", "1 stashes", "0"]),
     ("another format", lambda p: p.update(format="pp.program/2"), "form", ["`pp.program/1`", "'pp.program/2'"]),
     ("an unknown need", lambda p: p.update(needs=["wings"]), "form", ["`wings`", "does not know"]),
-    ("a need that is not checked", lambda p: p.update(needs=["slices"]), "form", ["`slices`", "not checked"]),
+    ("a need that is not checked", lambda p: p.update(needs=["cuts"]), "form", ["`cuts`", "not checked"]),
     ("a missing field", lambda p: p["messages"][0].pop("lane"), "form", ["messages[0].lane", "expected", "nothing"]),
     ("a number out of range", lambda p: actions(p, 0)[0][5].append(7), "form", ["programs[0].actions[0][5][2]", "7"]),
     ("a milliard of ranks", lambda p: p.update(ranks=10 ** 9), "form", ["ranks: expected 2, got 1000000000"]),

@@ -4,5 +4,6 @@ from ..refused import Refused  # the package's own names
 from .cut import split  # the package's own names
 from .pipeline import Pipeline  # the package's own names
 from .shared import Program, add_loss  # the package's own names
+from .vocabulary import shard  # the package's own names
 
-__all__ = ["Pipeline", "Program", "Refused", "add_loss", "split"]
+__all__ = ["Pipeline", "Program", "Refused", "add_loss", "shard", "split"]

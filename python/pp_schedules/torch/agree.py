@@ -9,11 +9,8 @@ from .pieces import Piece
 from .units import in_words
 
 REFUSED = {
-    "slices": "slices of sequences run in pp's own programs only: a module of PyTorch has no place where its keys "
-              "could be handed over",
     "cuts": "units that are cut at their attentions run in pp's own programs only",
     "skips": "values that skip pieces are not handed over yet",
-    "vocabulary": "a part is cut by the vocabulary; use a DTensor inside the stage",
     "updates": "`updates` above 1: a module of PyTorch has one version of its weights",
     "versions": "several versions of weights: a module of PyTorch has one",
     "redo": "updates that may be taken back run in pp's own programs only"}
@@ -69,7 +66,7 @@ def modules(program, stages, numbers, ties, device):
     for i in sorted(numbers):
         of, what = program.pieces[i], called(program, i)
         try:
-            module = build(i if of["kind"] == "stage" else part_of(of))
+            module = build(part_of(of) if of["part"] else of["index"])
         except LookupError as error:
             raise Refused(f"`stages` has no {what}") from error
         if not isinstance(module, torch.nn.Module):
@@ -89,7 +86,8 @@ def modules(program, stages, numbers, ties, device):
 
 def called(program, i):
     """A piece in words."""
-    return f"stage {i}" if program.pieces[i]["kind"] == "stage" else f"part `{part_of(program.pieces[i])}`"
+    of = program.pieces[i]
+    return f"stage {of['index']}" if of["kind"] == "stage" else f"part `{part_of(of)}`"
 
 
 def builder(program, stages):
@@ -128,6 +126,9 @@ def arguments(program, **given):
     for what in ("loss", "optimizer", "context"):
         if given[what] is not None and not callable(given[what]):
             raise Refused(f"`{what}`: expected a function, got {in_words(given[what])}")
+    if given["loss"] is None and "vocabulary" in program.needs:
+        raise Refused("`loss`: the head is cut by the vocabulary; expected a function of the negative log-likelihood "
+                      "of each token, and of the targets")
     if given["clip"] and given["optimizer"] is None:
         raise Refused("`clip` is for the update of `optimizer`, and none is given; a loop that updates itself clips "
                       "itself")

@@ -11,6 +11,7 @@ small are made in I, and all that I does not need any more is freed.
 import collections
 import torch
 from torch.autograd.graph import GradientEdge
+from torch.nn import functional
 
 
 def ordered(roots):
@@ -132,27 +133,36 @@ class Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy):
         x, weight = ctx.saved_tensors
-        ctx.queue.append((ctx.parameter, x, dy))   # what a checkpoint gives back of a weight is another object
+        ctx.queue.append((ctx.parameter, x.detach(), dy))  # what a checkpoint gives back of a weight is another object
         rows = dy.reshape(-1, dy.shape[-1])
         return dy @ weight if ctx.needs_input_grad[0] else None, None, rows.sum(0) if ctx.bias else None, None
 
 
-class Linears(torch.overrides.TorchFunctionMode):
-    """Turns each `linear` of a Parameter into one whose weight's gradient waits in a queue."""
+class Linears:
+    """While it is entered, each `linear` of a Parameter becomes one whose weight's gradient waits in a queue.
+
+    It replaces torch's own function: a TorchFunctionMode would put Python in front of every operation of the module,
+    and a checkpoint runs its module again in a thread of autograd's, where no mode holds. What calls `linear` by an
+    older name gets its gradient in I.
+    """
 
     def __init__(self):
-        super().__init__()
         self.queue = []
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is torch.nn.functional.linear and len(args) > 1 and isinstance(args[1], torch.nn.Parameter) and \
-                args[1].requires_grad and torch.is_grad_enabled():
-            return Linear.apply(args[0], args[1], args[2] if len(args) > 2 else (kwargs or {}).get("bias"), self.queue)
-        return func(*args, **(kwargs or {}))
+    def __enter__(self):
+        self.before, functional.linear = functional.linear, self.linear
+
+    def __exit__(self, *_):
+        functional.linear = self.before
+        del self.before
+
+    def linear(self, input, weight, bias=None):
+        if isinstance(weight, torch.nn.Parameter) and weight.requires_grad and torch.is_grad_enabled():
+            return Linear.apply(input, weight, bias, self.queue)
+        return self.before(input, weight, bias)
 
     def weights(self, numbers, add):
         """`numbers`: of a weight's id its place among the parameters."""
-        with torch.no_grad():
-            for weight, x, dy in self.queue:
-                add(numbers[id(weight)], dy.reshape(-1, dy.shape[-1]).t() @ x.reshape(-1, x.shape[-1]))
+        for weight, x, dy in self.queue:
+            add(numbers[id(weight)], dy.reshape(-1, dy.shape[-1]).t() @ x.reshape(-1, x.shape[-1]))
         self.queue.clear()

@@ -20,7 +20,8 @@ class Messages:
     def tensors(self, message):
         """A function that gives (shape, dtype, has a gradient) of each tensor of an act or a dact in this step, and
         whether all of them travel, or those alone that have a gradient."""
-        now, mb, place = self.pipe.now, message["mb"], message["piece"] - (message["role"] == "dact")
+        now, mb, place = self.pipe.now, message["mb"], message["piece"]
+        place = self.pipe.before[place] if message["role"] == "dact" else place
         return (lambda: now.metas[mb][place].outputs), message["role"] == "act"
 
     def like(self, message):
@@ -208,6 +209,8 @@ class Messages:
     def collective(self, message, number, v, shard):
         env, work, pipe, kind = self.env, self.work, self.pipe, message["kind"]
         group, count = pipe.lanes.of(message), len(message["ranks"])
+        if message["mb"] >= 0:
+            return self.among_shards(message, number, v, shard, group)
         if message["role"] == "stat":
             def post():
                 work[number, "member"] = dist.all_reduce(env[v], group=group, async_op=True), env[v]
@@ -233,8 +236,42 @@ class Messages:
             work[number, "member"] = handle, [parts[mine]] if kind == "reduce_scatter" else flat
         return post
 
+    def among_shards(self, message, number, v, shard, group):
+        """A sum of terms, or an input, of the shards of a part that is cut by the vocabulary; or their statistics."""
+        env, kind, root = self.env, message["kind"], self.pipe.lanes.ranks[message["root"] or 0]
+        if message["role"] != "stat":
+            payload, room = self.payload(message), self.room(message)
+        sends, count = message["root"] == self.pipe.rank, len(message["ranks"])
+
+        def post():
+            if kind == "all_gather":
+                tensors = [torch.empty_like(env[shard]) for _ in range(count)]
+                handles = [dist.all_gather(tensors, env[shard], group=group, async_op=True)]
+            elif kind == "reduce":                 # in a copy: autograd may have kept the term
+                tensors = [t.clone() for t in payload(env[v])]
+                handles = [dist.reduce(t, root, group=group, async_op=True) for t in tensors]
+            else:
+                tensors = payload(env[v]) if sends else room()
+                handles = [dist.broadcast(t, root, group=group, async_op=True) for t in tensors]
+            self.work[number, "member"] = handles, tensors
+        return post
+
+    def from_shards(self, message, number, v):
+        arrival = list if message["role"] == "stat" else self.arrival(message)
+        lands = message["kind"] == "all_gather" or (message["root"] == self.pipe.rank) == (message["kind"] == "reduce")
+
+        def wait():
+            handles, tensors = self.work.pop((number, "member"))
+            for handle in handles:
+                handle.wait()
+            if lands:
+                self.env[v] = arrival(tensors)
+        return wait
+
     def finished(self, message, number, v):
         """What the wait of a collective does with its result. For a reduce_scatter `v` is the shard."""
+        if message["mb"] >= 0:
+            return self.from_shards(message, number, v)
         kind, root = message["kind"], message["root"] == self.pipe.rank
         keeps = message["role"] == "stat" or kind == "broadcast" and root or kind == "reduce" and not root
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 import torch
 import torch.distributed as dist
-from ..form import part_of
+from ..form import leads, part_of
 from ..refused import Refused
 from . import agree, state
 from .lanes import Lanes
@@ -24,6 +24,7 @@ class Now:
     """What is true of the step that runs."""
 
     def begin(self, inputs, targets, weights, extra, metas, device):
+        """Lists have one entry for each microbatch, or for each of its slices."""
         self.inputs, self.targets, self.weights, self.extra, self.metas = inputs, targets, weights, extra, metas
         self.norm, self.losses, self.reduced, self.states, self.skips = None, {}, set(), {}, False
         self.device = device
@@ -42,10 +43,11 @@ class Pipeline:
     program: a `Program`; its number of ranks is that of processes. stages: a function (or a list) that gives the
     nn.Module of a stage; it is asked for those alone that this rank runs or updates. The first stage takes the inputs
     of a microbatch, the others what the one before returns, a tensor or a tuple. Where pieces are parts of layers,
-    `stages` is asked for them by name: "pre 0", "attn 0", "post 0", "head". loss: takes what the last stage returns,
-    and the targets, and returns a tensor without dimensions; without it the last stage takes the targets behind its
-    inputs, and returns the loss. Modules may be on `meta` until the first step, be sharded or compiled until then, and
-    their storage may be replaced between steps.
+    `stages` is asked for them by name: "pre 0", "attn 0", "post 0", "head"; "embed 0", "head 0" where ends are cut by
+    the vocabulary (`shard`). loss: takes what the last stage returns, and the targets, and returns a tensor without
+    dimensions; without it the last stage takes the targets behind its inputs, and returns the loss. Of a cut head it
+    takes the negative log-likelihood of each token. Modules may be on `meta` until the first step, be sharded or
+    compiled until then, and their storage may be replaced between steps.
 
     optimizer: called with the parameters of each piece that this rank updates; without it `step` updates nothing, and
     says so once. clip: the largest norm of all gradients.
@@ -84,11 +86,16 @@ class Pipeline:
         self.closed, self.steps, self.norm, self.log, self.now, self.lists = False, 0, None, None, Now(), {}
         self.ready, self.split, self.splits, self.told = False, split, {}, set()
         self.losses, self.optimizer, self.skipped, self.lazy = {}, optimizer, 0, sends == "lazy"
-        self.reduces = reduces
+        self.reduces, self.lead, self.slices = reduces, leads(program.pieces), program.data["slices"] or 1
+        self.before = [self.lead[lead - 1] if lead else None for lead in self.lead]  # whose output a piece takes
         Pipeline.made = 1 + agree.on_program(program, group, lanes, unsafe_lanes, Pipeline.made)
         self.me = program.data["programs"][self.rank]
         runs = [a for a in self.me["actions"] if a[0] == "run"]
-        self.halved, self.redone = {a[3] for a in runs if a[1] == "I"}, {a[3] for a in runs if a[1] == "R"}
+        stashes = {v for v, value in enumerate(self.me["values"]) if value["role"] == "stash"}
+        self.halved = {a[3] for a in runs if a[1] == "I"}
+        self.redone = {a[3] for a in runs if a[1] == "R" or a[1] == "B" and not stashes & set(a[5])}
+        roles = [value["role"] for value in self.me["values"]]
+        self.keyed = {a[3] for a in runs if any(roles[v] == "kv" for v in a[6])}  # pieces that hand keys over
         self.moved = {m["piece"] for m in program.data["messages"] if m["role"] == "stash"}
         self.tied_values = {a[3]: program.data["messages"][a[1]]["of"] for a in self.me["actions"]
                             if a[0] == "post" and program.data["messages"][a[1]]["of"] != "all"}
@@ -112,10 +119,20 @@ class Pipeline:
         name = f"pp/{Pipeline.made}/{','.join(map(str, self.lanes.ranks))}"
         self.watch = Watch(name, self.rank, program.ranks, patience)
 
+    def unit(self, mb, k):
+        """The number of a slice among all slices of all microbatches; without slices the microbatch."""
+        return mb * self.slices + (k if self.slices > 1 else 0)
+
+    def _sliced(self, given):
+        """The tensors of each slice: equal parts of the second dimension."""
+        if given is None or self.slices == 1:
+            return given
+        return [[t.tensor_split(self.slices, 1)[k] for t in tensors] for tensors in given for k in range(self.slices)]
+
     def _name(self, i, name):
         """In state dicts, where modules are not cut out of a whole model."""
         of = self.program.pieces[i]
-        return f"stages.{i}.{name}" if of["kind"] == "stage" else f"{part_of(of).replace(' ', '.')}.{name}"
+        return f"stages.{of['index']}.{name}" if of["kind"] == "stage" else f"{part_of(of).replace(' ', '.')}.{name}"
 
     def _places(self):
         """Where weights are between steps, and who updates what: pieces by kinds of values."""
@@ -164,7 +181,8 @@ class Pipeline:
         """[function, values that are dead behind it] for each action, and the values that are there when it begins.
         `way` is "step", "eval", or "backward", which leaves out norms and updates."""
         side, leaves = self.program.side(way == "eval"), way == "backward"
-        me, messages = side["programs"][self.rank], side["messages"]
+        me, messages = side["programs"][self.rank], [{**m, "mb": self.unit(m["mb"], m.get("slice", 0))} if m["mb"] >= 0
+                                                     else m for m in side["messages"]]
         values, env = me["values"], [None] * len(me["values"])
         posts = {(a[1], a[2]): a for a in me["actions"] if a[0] == "post"}
         carriers = Messages(self, env, values, messages)
@@ -182,16 +200,14 @@ class Pipeline:
             elif action[1] == "U":
                 made = updates.make(action[2], action[3], *action[5:7])
             else:
-                made = units.make(*action[1:7])
+                made = units.make(*action[1:4], self.unit(action[4], action[-1]), *action[5:7])
             late = self.lazy and action[0] == "wait" and action[2] == "send" and message["role"] in ("act", "dact")
-            if late:
-                last.append((made, action[-1], place))
-            else:
-                steps.append((made, action[-1], place))
+            dead = action[8 if action[0] == "run" else -1]
+            (last if late else steps).append((made, dead, place))
         bound = [(v, value["bind"]) for v, value in enumerate(values) if value["bind"]]
 
         def story(place):
-            return self.program.story(me["actions"][min(place, len(me["actions"]) - 1)], messages)
+            return self.program.story(me["actions"][min(place, len(me["actions"]) - 1)], side["messages"])
         return steps + last, env, bound, story, me["actions"]
 
     def _prepare(self, inputs, targets, weights, extra, way):
@@ -210,13 +226,15 @@ class Pipeline:
         else:
             agree.together(self.group, self._settle)
             self.ready = True
-        inputs, targets = (given if given is None else [(t,) if isinstance(t, torch.Tensor) else t for t in given]
-                           for given in (inputs, targets))
+        inputs, targets = (given if given is None else self._sliced(
+            [(t,) if isinstance(t, torch.Tensor) else t for t in given]) for given in (inputs, targets))
+        if not isinstance(weights, (list, tuple)):
+            weights = [1 / count if weights is None else weights] * count
+        weights, extra = (given and [one for one in given for _ in range(self.slices)] for given in (weights, extra))
         metas = self.shapes.of(inputs, extra)
         if way not in self.lists:
             self._first(way, metas[0])
-        self.now.begin(inputs, targets, weights if isinstance(weights, (list, tuple)) else [
-            1 / count if weights is None else weights] * count, extra, metas, self.device)
+        self.now.begin(inputs, targets, weights, extra, metas, self.device)
 
     def _first(self, way, metas):
         """What is asked of a way of running before its first time, on all ranks."""
@@ -230,12 +248,10 @@ class Pipeline:
 
     def _run(self, way):
         steps, env, bound, story, actions = self.lists[way]
-        for v, bind in bound:
+        for v, bind in bound:                      # tokens and targets are taken from where they are
             if bind["kind"] == "weight":
                 p = self.pieces[bind["piece"]]
                 env[v] = [p.shard.data] if bind.get("shard") is not None else p.home
-            else:                                  # tokens and targets are taken from where they are
-                env[v] = self.now.inputs[bind["mb"]] if bind["kind"] == "tokens" else None
         self.watch.begin(story)
         watch, place = self.watch, 0
         try:
@@ -254,7 +270,10 @@ class Pipeline:
         finally:
             watch.end()
             env[:] = [None] * len(env)
-        self.losses, total = self.now.losses, total.item()
+        self.losses, total = {}, total.item()
+        for unit, loss in self.now.losses.items():
+            mb = unit // self.slices
+            self.losses[mb] = loss if mb not in self.losses else self.losses[mb] + loss
         wrong = [mb for mb, loss in self.losses.items() if not torch.isfinite(loss)] if not math.isfinite(total) else []
         for mb in wrong[:1]:
             self.tell("loss", f"{way} {self.steps}: the loss of microbatch {mb} is {self.losses[mb].item()}" + (
@@ -391,7 +410,8 @@ class Pipeline:
         mine = [metas[i] for metas in self.shapes.known.values() for i in self.pieces]
         weight = max((sum(t.numel() * t.element_size() for t in p.like) for p in self.pieces.values()), default=0)
         act = max((sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype, _ in metas[j].outputs)
-                   for metas in self.shapes.known.values() for i in self.pieces for j in {max(0, i - 1), i}), default=0)
+                   for metas in self.shapes.known.values() for i in self.pieces for j in {self.before[i] or 0, i}
+                   if j < self.lead[-1]), default=0)
         held = [meta.held for meta in mine]
         return {"weights": counts["weights"] * weight, "grads": counts["grads"] * weight,
                 "acts": (counts["acts"] + counts["dacts"]) * act,

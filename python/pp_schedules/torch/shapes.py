@@ -6,7 +6,7 @@ import torch.distributed as dist
 from ..refused import Refused
 from .agree import called
 from .boxes import Boxes
-from .units import random_state, tensors_of
+from .units import random_state, tensors_of, with_keys
 
 
 class Meta:
@@ -29,8 +29,8 @@ class Shapes:
 
     def __init__(self, pipe, how):
         self.pipe, self.how, self.known = pipe, how, {}
-        self.runner = {(a[3], a[4]): r["rank"] for r in pipe.program.data["programs"] for a in r["actions"]
-                       if a[:2] == ["run", "F"]}
+        self.runner = {(a[3], pipe.unit(a[4], a[-1])): r["rank"] for r in pipe.program.data["programs"]
+                       for a in r["actions"] if a[:2] == ["run", "F"]}
         self.word = {"first step": "those of the first microbatch", "sent": "those that were sent"}.get(
             how if isinstance(how, str) else None, "the declared ones")
         self.hint = "; `shapes=\"sent\"` sends them along" if how == "first step" else ""
@@ -46,19 +46,21 @@ class Shapes:
                           f"{len(self.pipe.program.pieces)}")
         if any(m["role"] == "stash" and m["kind"] != "host" for m in self.pipe.program.data["messages"]):
             raise Refused(f"`{self.pipe.program.name}` sends stashes, whose sizes declared shapes do not tell")
+        if "vocabulary" in self.pipe.program.needs:
+            raise Refused("`shapes` is a list, which does not tell the columns of the shards of a head")
         tensors = [tensors_of(y, f"`shapes` has for stage {i}") for i, y in enumerate(outputs)]
         self.known[None] = [Meta([(tuple(t.shape), t.dtype, t.requires_grad) for t in y], trains=not piece["frozen"])
                             for y, piece in zip(tensors, self.pipe.program.pieces)] + [Meta([])]
 
     def of(self, inputs, extra):
         """A collective of the pipeline, but where the shapes are known for good."""
-        count = self.pipe.program.microbatches
+        count = self.pipe.program.microbatches * self.pipe.slices
         if self.how != "sent":
             if not self.known:
                 self.known[None] = self._run(0, inputs, extra)
             return [self.known[None]] * count
         header = torch.zeros(count, dtype=torch.int64, device=self.pipe.device)
-        for mb in self.pipe.reads["inputs"]:
+        for mb in [self.pipe.unit(mb, k) for mb in self.pipe.reads["inputs"] for k in range(self.pipe.slices)]:
             told = [(tuple(t.shape), str(t.dtype)) for t in inputs[mb]], sorted(
                 (word, tuple(t.shape)) for word, t in (extra[mb] if extra else {}).items() if hasattr(t, "shape"))
             header[mb] = int.from_bytes(hashlib.sha256(repr(told).encode()).digest()[:7], "big")
@@ -82,12 +84,13 @@ class Shapes:
 
     def _run(self, mb, inputs, extra):
         """Runs all stages on one microbatch, each on the rank that has to; the others hear what came of it."""
-        metas, outputs, pipe = [], None, self.pipe
+        metas, pipe = [], self.pipe
         for i in range(len(pipe.program.pieces)):
             told, runner = [None], self.runner[i, mb]
             if runner == pipe.rank:
                 try:
-                    told = [self._stage(pipe.pieces[i], mb, outputs, inputs, extra[mb] if extra else {})]
+                    incoming = metas[pipe.before[i]].outputs if pipe.lead[i] else None
+                    told = [self._stage(pipe.pieces[i], mb, incoming, inputs, extra[mb] if extra else {})]
                 except Exception as error:         # every rank must hear of it, or the others wait for ever
                     kind = "" if isinstance(error, Refused) else f"{type(error).__name__}: "
                     told = [f"{called(pipe.program, i)} on microbatch {mb}: {kind}{error}"]
@@ -95,22 +98,26 @@ class Shapes:
             if isinstance(told[0], str):
                 raise Refused(told[0])
             metas.append(Meta(*told[0]))
+            first = metas[pipe.lead[i]].outputs
+            if i != pipe.lead[i] and pipe.lead[i] == 0 and metas[i].outputs != first:
+                raise Refused(f"{called(pipe.program, i)} makes {metas[i].outputs}, and {called(pipe.program, 0)} "
+                              f"{first}: the shards of an embedding make terms of one sum")
             if i in pipe.pieces:
                 pipe.pieces[i].writes |= metas[i].writes
-            outputs = metas[i].outputs
         return metas
 
     def _stage(self, p, mb, incoming, inputs, words):
         """Runs a stage on zeros of the told shapes, as it trains; generator and buffers are put back."""
         pipe, away = self.pipe, p.visitor and any(t.numel() for t in p.like)
         where = torch.device("meta") if away else pipe.device
-        last, trains = p.number == len(pipe.program.pieces) - 1, any(q.requires_grad for q in p.parameters)
+        last, trains = p.number == len(pipe.lead) - 1 == pipe.lead[-1], any(q.requires_grad for q in p.parameters)
         if last and pipe.loss is None:
             return [], 0, 0, False, trains         # the module would want targets, and nobody needs the shape of a loss
+        keys = {"keys": []} if p.number in pipe.keyed else {}
         kept = {name: b.clone() for name, b in p.module.named_buffers()}
 
         def made():
-            if p.number == 0:
+            if incoming is None:
                 return tuple(t.to(where, copy=True) for t in inputs[mb])
             return tuple((torch.zeros if dtype.is_floating_point else torch.ones)(
                 shape, dtype=dtype, device=where).requires_grad_(grad) for shape, dtype, grad in incoming)
@@ -120,11 +127,11 @@ class Shapes:
             with random_state(pipe.device, pipe.seed), boxes.hooks(), torch.enable_grad():
                 with pipe.context() if pipe.context else torch.enable_grad():
                     if not away:
-                        return p.module(*x, **words), boxes
+                        return p.module(*x, **words, **keys), boxes
                     empty = {path: t.detach().requires_grad_(q.requires_grad) for path, t, q in zip(
                         p.paths, p.like, p.parameters)} | {name: b.to("meta") for name, b in kept.items()}
                     there = {key: t.to(where) if isinstance(t, torch.Tensor) else t for key, t in words.items()}
-                    return torch.func.functional_call(p.module, empty, x, there), boxes
+                    return torch.func.functional_call(p.module, empty, x, {**there, **keys}), boxes
 
         x, writes = made(), False
         versions = [t._version for t in x]
@@ -136,6 +143,7 @@ class Shapes:
                 raise
             writes = True
             y, boxes = run(tuple(t.clone() for t in made()))
+        y = with_keys(y)[0] if keys else y
         outputs = [] if last and y is not None else [
             (tuple(t.shape), t.dtype, t.requires_grad) for t in tensors_of(y)]  # at the end `loss` takes what it takes
         with torch.no_grad():

@@ -3,17 +3,19 @@
 import contextlib
 from collections.abc import Mapping
 import torch
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ..refused import Refused
 from .backward import Linears, Pending
 from .boxes import Boxes
 from .shared import current
+from .vocabulary import dlogits_of, nll_of, said
 
 
 class Stash:
     """What a unit keeps from F to its backward. Of outputs these are their edges in autograd's graph, not the tensors,
     which may be gone when they were sent; `loss` is that of the last stage."""
-    __slots__ = ("inputs", "edges", "loss", "boxes", "linears")
+    __slots__ = ("inputs", "edges", "loss", "boxes", "linears", "logits", "keys")
 
     def __init__(self, inputs, boxes, linears):
         self.inputs, self.boxes, self.linears, self.edges, self.loss = inputs, boxes, linears, None, None
@@ -46,6 +48,20 @@ def tensors_of(y, who="the module returns"):
     raise Refused(f"{who} {in_words(y)}; expected a tensor, or a tuple of tensors")
 
 
+def with_keys(made):
+    """What a module returned that hands keys over: its output, and a tuple of tensors for the slices behind this."""
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise Refused(f"the module returns {in_words(made)}; expected its output, and the keys of this slice")
+    return made[0], tensors_of(made[1], "the module returns as the keys of this slice")
+
+
+def edge_of(t):
+    """The tensor's edge in autograd's graph. A node of C++ keeps its graph alive; others need what PyTorch adds."""
+    node = t.grad_fn
+    own = node is None or isinstance(node, BackwardCFunction)
+    return get_gradient_edge(t) if own else GradientEdge(node, t.output_nr)
+
+
 @contextlib.contextmanager
 def random_state(device, seed=None, state=None):
     """Runs under the generator's state of a seed, or a given one, and restores the state of before."""
@@ -75,18 +91,32 @@ class Units:
 
     def __init__(self, pipe, env, values, training):
         self.pipe, self.env, self.values, self.now, self.training = pipe, env, values, pipe.now, training
-        self.last = {a[3]: a[4] for a in pipe.me["actions"] if a[:2] in (["run", "B"], ["run", "I"])}
-        self.before = {(a[3], a[4]) for a in pipe.me["actions"] if training and a[:2] == ["run", "F"] and (
-            a[3] == 0 or self.slot("act", a[5]) is not None)}  # units that run before their R
+        self.last = {a[3]: pipe.unit(a[4], a[-1]) for a in pipe.me["actions"] if a[:2] in (["run", "B"], ["run", "I"])}
+        self.slice_of = self.slices()
+        self.before = {(a[3], pipe.unit(a[4], a[-1])) for a in pipe.me["actions"]  # units that run before their R
+                       if training and a[:2] == ["run", "F"] and (
+                           pipe.lead[a[3]] == 0 or self.slot("act", a[5]) is not None)}
 
     def slot(self, role, ids):
         """The first value of a role, or None. Slots behind the program's are the driver's own, for stashes."""
         return next((v for v in ids if (self.values[v]["role"] if v < len(self.values) else "stash") == role), None)
 
+    def slices(self):
+        """The slice that a gradient of keys belongs to. Those that a backward begins are in the order of slices."""
+        found = {}
+        for a in self.pipe.me["actions"] if self.training else ():
+            begun = [v for v in a[6] if self.values[v]["role"] == "dkv"] if a[0] == "run" else []
+            if begun:
+                there = {found[v] for v in a[5] if v in found}
+                found.update(zip(begun, [k for k in range(a[-1]) if k not in there]))
+        return found
+
     def make(self, phase, variant, piece, mb, reads, makes):
         if phase in ("F", "R"):
             return self.forward(phase, piece, mb, reads, makes)
         if phase in ("B", "I"):
+            if not self.training:                  # the loss of a head that is cut by the vocabulary
+                return self.judge(piece, mb, reads)
             return self.backward(phase, piece, mb, reads, makes)
         return self.weights(piece, reads, makes)
 
@@ -133,55 +163,75 @@ class Units:
     def module(self, piece, mb, keeps):
         """A function from the inputs of a unit to the tensors that the stage makes of them: at the end the loss."""
         now, pipe, module = self.now, self.pipe, self.pipe.pieces[piece].module
-        last, loss = piece == len(pipe.program.pieces) - 1, self.pipe.loss
-        who = "the last stage, which has no `loss=`," if loss is None else "`loss`"
+        last, loss = self.whole_end(piece), self.pipe.loss
 
-        def run(x):
-            words = now.extra[mb] if now.extra is not None else {}
+        keyed, none = piece in pipe.keyed, ()
+
+        def run(x, keys):
+            words, own = now.extra[mb] if now.extra is not None else {}, none
+            if last and loss is None:
+                x = *x, *now.targets[mb]
+            y = module(*x, **words, keys=keys) if keyed else module(*x, **words)
+            if keyed:
+                y, own = with_keys(y)
             if not last:
-                return tensors_of(module(*x, **words))
-            y = module(*x, *(now.targets[mb] if loss is None else ()), **words)
+                return (y,) if isinstance(y, torch.Tensor) else tensors_of(y), own
             if loss is not None:
                 y = loss(y if y is not None else tensors_of(y), *now.targets[mb])
-            if not isinstance(y, torch.Tensor) or y.dim():
-                raise Refused(f"{who} returns {in_words(y)}; expected a tensor without dimensions")
-            if keeps and not y.requires_grad:
-                raise Refused(f"{who} returns a tensor without a gradient, so no stage would train; `eval` runs "
-                              "forwards alone")
-            return (y,)
+            return (self.scalar(y, keeps),), own
         return run
+
+    def scalar(self, y, trains):
+        """A loss; refuses what is none."""
+        who = "the last stage, which has no `loss=`," if self.pipe.loss is None else "`loss`"
+        if not isinstance(y, torch.Tensor) or y.dim():
+            raise Refused(f"{who} returns {in_words(y)}; expected a tensor without dimensions")
+        if trains and not y.requires_grad:
+            raise Refused(f"{who} returns a tensor without a gradient, so no stage would train; `eval` runs "
+                          "forwards alone")
+        return y
 
     def forward(self, phase, piece, mb, reads, makes):
         env, now, pipe, p = self.env, self.now, self.pipe, self.pipe.pieces[piece]
-        first, last = piece == 0, piece == len(pipe.program.pieces) - 1
+        first, last, source_piece = pipe.lead[piece] == 0, self.whole_end(piece), pipe.before[piece]
         weight, source = self.slot("weight", reads), self.slot("act", reads)
-        act, stash = self.slot("act", makes), self.slot("stash", makes)
+        act, stash, stat = self.slot("act", makes), self.slot("stash", makes), self.slot("stat", makes)
         if not first and source is None:           # the last stage's F where R or B runs it
             return lambda: None
         keeps, moves = stash is not None, piece in pipe.moved and stash is not None
         linear = pipe.splits[piece] == "linears" and piece in pipe.halved and keeps
         context, run = self.contexts(phase, piece, mb, keeps, moves, linear), self.module(piece, mb, keeps)
+        before, handed = [v for v in reads if self.values[v]["role"] == "kv"], self.slot("kv", makes)
+        light = self.training and not keeps
 
         def unit():
             if weight is not None and env[weight] is not p.bound:
                 p.bind(env[weight])
             x = now.inputs[mb] if first else [t.detach().requires_grad_(grad) for t, grad in zip(
-                env[source], now.metas[mb][piece - 1].grads)]
+                env[source], now.metas[mb][source_piece].grads)]
             given, current.weight = [t.clone() for t in x] if p.writes else x, now.weights[mb]
+            keys = [[t.detach().requires_grad_(t.requires_grad) for t in env[v]] for v in before]
             kept = Stash(x, Boxes(p.parameters) if moves else None, Linears() if linear else None)
             if context is None:
-                y = run(given)
+                y, own = run(given, keys)
             else:
                 with context(kept):
-                    y = run(given)
+                    y, own = run(given, keys)
             if last:
                 kept.loss = y[0].detach()
                 now.losses.setdefault(mb, kept.loss)
             elif act is not None:
-                self.check(y, now.metas[mb][piece], keeps)
+                if [(t.shape, t.dtype, t.requires_grad) for t in y] != now.metas[mb][piece].outputs:
+                    self.check(y, now.metas[mb][piece], keeps)
                 env[act] = [t.detach() for t in y]
+            elif stat is not None:
+                kept.logits, env[stat] = said(y, now.targets[mb], self.columns(piece, mb))
+            if handed is not None:
+                env[handed] = [t.detach().requires_grad_(t.requires_grad or light and t.is_floating_point())
+                               for t in own]
             if keeps:
-                kept.edges = [get_gradient_edge(t) if t.requires_grad else None for t in y]
+                kept.keys = keys
+                kept.edges = [edge_of(t) if t.requires_grad else None for t in (*y, *own)]
                 env[stash] = kept
         return unit
 
@@ -200,17 +250,19 @@ class Units:
 
     def backward(self, phase, piece, mb, reads, makes):
         env, now, p = self.env, self.now, self.pipe.pieces[piece]
-        last, split = piece == len(self.pipe.program.pieces) - 1, self.pipe.splits[piece]
+        last, split, stat = self.whole_end(piece), self.pipe.splits[piece], self.slot("stat", reads)
         weight, kept, incoming = self.slot("weight", reads), self.slot("stash", reads), self.slot("dact", reads)
         read, made = self.slot("grad", reads), self.slot("grad", makes)
         dact, pending = self.slot("dact", makes), self.slot("stash", makes)
         halves, whole = phase == "I" and split == "halves" and pending is not None, phase == "B"
         before, sharded = None, p.changes and self.pipe.reduces == "last"
-        reduces = self.last.get(piece) == mb
-        if kept is None:                           # a head, whose F is in its B
+        reduces, keyed, k = self.last.get(piece) == mb, piece in self.pipe.keyed, mb % self.pipe.slices
+        sums_of = {self.slice_of[v]: v for v in (*reads, *makes) if v in self.slice_of}
+        own, into = sums_of.get(k), [sums_of[j] for j in range(k)] if keyed else ()
+        if kept is None:                           # a head, whose F is in its B; an embedding, which looks up again
             kept = len(env)
             env.append(None)
-            before = self.forward("F", piece, mb, reads, [kept])
+            before = self.forward("R" if (piece, mb) in self.before else "F", piece, mb, reads, [kept])
 
         def unit():
             if before is not None:
@@ -220,14 +272,25 @@ class Units:
             if weight is not None and env[weight] is not p.bound:
                 p.bind(env[weight])
             stash, held = env[kept], env[read] if read is not None else None
-            edges, seeds = stash.edges, [torch.full_like(stash.loss, now.weights[mb])] if last else env[incoming]
+            if last:
+                edges, seeds = stash.edges, [torch.full_like(stash.loss, now.weights[mb])]
+            elif stat is not None:
+                edges, seeds = stash.edges, [self.seed(piece, mb, stash.logits, env[stat])]
+                stash.logits = None
+            else:
+                edges, seeds = stash.edges, env[incoming]
+            inputs = stash.inputs
+            if keyed:
+                seeds = [*seeds, *(env[own] if own is not None else [None] * len(edges))]
+                edges = [e if g is not None else None for e, g in zip(edges, seeds)]
+                inputs = [*inputs, *(t for keys in stash.keys for t in keys)]
             if None in edges:
                 edges, seeds = [e for e in edges if e is not None], [g for e, g in zip(edges, seeds) if e is not None]
             if halves:
-                env[pending] = half = Pending(edges, seeds, stash.inputs, p.places)
+                env[pending] = half = Pending(edges, seeds, inputs, p.places)
                 dx = half.dinputs
             else:
-                dx, sums = self._whole(p, edges, seeds, stash, held if whole else None)
+                dx, sums = self._whole(p, edges, seeds, stash, inputs, held if whole else None)
                 if whole and (read is not None or made is not None):
                     if stash.linears:
                         stash.linears.weights(p.places, adder(sums))
@@ -236,13 +299,46 @@ class Units:
                     env[pending] = Half(sums, stash.linears)
             if dact is not None:
                 env[dact] = [torch.zeros_like(x) if g is None else g for g, x in zip(dx, stash.inputs)]
-            stash.edges = stash.inputs = None
+            if keyed:
+                rest = iter(dx[len(stash.inputs):])
+                for v, keys in zip(into, stash.keys):
+                    env[v] = [add_up(old, next(rest)) for old in env[v] or [None] * len(keys)]
+            stash.edges = stash.inputs = stash.keys = None
             if before is not None:
                 env[kept] = None
         return unit
 
+    # A head that is cut by the vocabulary.
+
+    def whole_end(self, piece):
+        """Whether a piece ends the model alone."""
+        return piece == len(self.pipe.lead) - 1 == self.pipe.lead[piece]
+
+    def columns(self, piece, mb):
+        """The first column of a shard."""
+        metas = self.now.metas[mb]
+        return sum(metas[i].outputs[0][0][-1] for i in range(self.pipe.lead[piece], piece))
+
+    def loss_of(self, piece, mb, stats):
+        """The loss by the statistics of all shards, and the negative log-likelihood of each token, of which it is made.
+        Each shard has them; the last one tells."""
+        nll = nll_of(stats).view(self.now.targets[mb][0].shape)
+        loss = self.scalar(self.pipe.loss(nll.requires_grad_(self.training), *self.now.targets[mb]), self.training)
+        if piece == len(self.pipe.lead) - 1:
+            self.now.losses[mb] = loss.detach()
+        return loss, nll
+
+    def seed(self, piece, mb, logits, stats):
+        loss, nll = self.loss_of(piece, mb, stats)
+        dnll = torch.autograd.grad(loss, nll)[0] * self.now.weights[mb]
+        return dlogits_of(logits, stats, dnll.view(logits.shape[:-1]), self.now.targets[mb], self.columns(piece, mb))
+
+    def judge(self, piece, mb, reads):
+        stat = self.slot("stat", reads)
+        return lambda: self.loss_of(piece, mb, self.env[stat])
+
     @staticmethod
-    def _whole(p, edges, seeds, stash, held):
+    def _whole(p, edges, seeds, stash, inputs, held):
         """Runs autograd over all; the sums of gradients lie under `.grad` meanwhile, for hooks expect them there."""
         if held is not None:
             for q, g in zip(p.parameters, held):
@@ -252,7 +348,7 @@ class Units:
                 torch.autograd.backward(edges, seeds)
         elif edges:
             torch.autograd.backward(edges, seeds)
-        dx, sums = [x.grad for x in stash.inputs], [q.grad for q in p.parameters]
+        dx, sums = [x.grad for x in inputs], [q.grad for q in p.parameters]
         for q in p.parameters:
             q.grad = None
         return dx, sums
@@ -284,6 +380,10 @@ class Units:
                     own.copy_(gradient)
         else:
             self.env[read if made is None else made] = sums
+
+
+def add_up(old, new):
+    return new if old is None else old if new is None else old.add_(new)
 
 
 def adder(sums):

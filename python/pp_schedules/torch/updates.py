@@ -94,16 +94,16 @@ class Updates:
         """Adds the squares of a gradient. A piece that shares weights of a tie leaves them to their owner."""
         grad, stat = self.ids("grad", reads)[0], (self.ids("stat", makes) or self.ids("stat", reads))[0]
         first, ties = bool(makes), enumerate(self.pipe.program.ties)
+        device = self.pipe.device
         skip = {place for t, tie in ties if piece in tie["sharers"] for place in p.tied[t]}
         if piece in self.pipe.sharded:
             skip = set()
 
         def update():
             self._sum_replicas(grad)
-            new = torch.zeros(1, dtype=torch.double, device=self.pipe.device)
-            for place, g in enumerate(self.env[grad]):
-                if g is not None and place not in skip:
-                    new += full(g.detach().double().pow(2).sum())
+            norms = [full(torch.linalg.vector_norm(g, dtype=torch.double)) for place, g in enumerate(self.env[grad])
+                     if g is not None and place not in skip] or [torch.zeros((), dtype=torch.double, device=device)]
+            new = torch.stack(norms).square().sum(0, keepdim=True)
             self.env[stat] = new if first else self.env[stat] + new
         return update
 
@@ -139,7 +139,8 @@ class Updates:
 
         def update():
             self._sum_replicas(grad)
-            now.norm = env[stat[0]].sqrt().item() if stat else None
+            if stat and now.norm is None:
+                now.norm = env[stat[0]].sqrt().item()
             factor = min(1.0, pipe.clip / (now.norm + 1e-6)) if pipe.clip and stat else 1.0
             held, gradients = env[weights[0]], env[grad]
             if not math.isfinite(now.norm or 0):
