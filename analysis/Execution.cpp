@@ -47,10 +47,16 @@ Execution::Execution(ProgramOp program, ChannelMap map) : map(map) {
     int64_t rank = -1, posted[2] = {0, 0};
   };
   std::vector<Path> paths;
+  size_t posted = 0;
+  for (auto rank : program.getOps<RankOp>())
+    posted += llvm::range_size(rank.getOps<PostOp>());
+  messages.reserve(posted); // more than there are: what is not touched takes no memory
+  elements.reserve(posted);
   llvm::DenseMap<std::tuple<int64_t, int64_t, int64_t, const void *>, size_t> numbers;
   for (auto rank : program.getOps<RankOp>()) {
     int32_t self = lists.size();
     auto &list = lists.emplace_back();
+    list.reserve(llvm::count_if(rank.getBody().front(), [](Operation &op) { return !isa<SlotOp>(op); }));
     llvm::DenseMap<Operation *, Step> posts;
     for (Operation &op : rank.getBody().front()) {
       if (auto post = dyn_cast<PostOp>(op)) {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/Train.h"
 #include "dialect/pipeline/Clauses.h"
+#include "dialect/pipeline/Products.h"
 #include "frontend/Cluster.h"
 #include "frontend/Mesh.h"
 #include "frontend/Settings.h"
@@ -576,11 +577,12 @@ private:
 
   /// `products fp8_row`: what linears of layers multiply, if not numbers of the precision; or that of -D in its place.
   LogicalResult readProducts() {
+    static const StringRef known[] = {pipeline::kRowProducts, pipeline::kTileProducts, "none"};
     SMLoc at;
     if (const Option *written = find("products")) {
       const Expr *expr = written->value;
       if (!expr || expr->kind != Expr::Variable)
-        return evaluator.fail(written->name.at, "expected fp8_row, fp8_tile or none after `products`");
+        return evaluator.fail(written->name.at, "expected a kind of products after `products`; " + thereAre(known));
       at = originOf(expr, trainScope);
       products = expr->name;
       if (Binding *given = trainScope.find(expr->name))
@@ -591,10 +593,9 @@ private:
         at = given.valueAt;
         products = given.value.asString() ? *given.value.asString() : source.intern(given.value.text());
       }
-    static const StringRef known[] = {"none", "fp8_row", "fp8_tile"};
     if (is_contained(known, products))
       return success();
-    return evaluator.fail(at, "`" + products + "` is not a kind of products; there are fp8_row, fp8_tile and none" +
+    return evaluator.fail(at, "`" + products + "` is not a kind of products; " + thereAre(known) +
                                   didYouMean(products, known));
   }
 

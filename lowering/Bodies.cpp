@@ -8,7 +8,6 @@
 #include "lowering/Bodies.h"
 #include "dialect/nn/Nn.h"
 #include "lowering/Lowering.h"
-#include "lowering/formula/Threads.h"
 
 using namespace mlir;
 using namespace pp;
@@ -196,12 +195,6 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, con
   bool isView = op.hasTrait<nn::View>();
   if (!kernel && !isView)
     return op.emitOpError("has no kernel: it cannot run in a task body");
-  const bool isForGpus = programTarget(op.getParentOfType<ModuleOp>()) == "cuda";
-  if (isForGpus && isa<nn::QuantizeOp>(op))
-    return emitError(op.getLoc()) << "products of 8 bits run on CPUs only for now; compile with `--target=cpu`";
-  if (auto map = dyn_cast<nn::MapOp>(op); map && isForGpus)
-    if (std::string why = whyNoThreads(map); !why.empty())
-      return emitError(op.getLoc()) << why;
   if (failed(placeResults(op, places)))
     return failure();
   if (isView)

@@ -41,10 +41,29 @@ makeTargetMachine(std::string &error, llvm::CodeGenOptLevel level = llvm::CodeGe
       triple, /*CPU=*/"", /*Features=*/"", llvm::TargetOptions(), llvm::Reloc::PIC_, std::nullopt, level));
 }
 
+/// Refuses what GPUs do not run: once, for its bodies are in the programs of many ranks.
+static LogicalResult checkTarget(ModuleOp module) {
+  if (programTarget(module) != "cuda")
+    return success();
+  for (auto body : module.getOps<func::FuncOp>()) {
+    WalkResult walked = body.walk([](Operation *op) {
+      std::string why;
+      if (isa<nn::QuantizeOp>(op))
+        why = "products of 8 bits run on CPUs only for now; compile with `--target=cpu`";
+      else if (auto map = dyn_cast<nn::MapOp>(op))
+        why = whyNoThreads(map);
+      return why.empty() ? WalkResult::advance() : WalkResult(emitError(op->getLoc()) << why);
+    });
+    if (walked.wasInterrupted())
+      return failure();
+  }
+  return success();
+}
+
 LogicalResult pp::writeLlvmText(ModuleOp module, int64_t rank, llvm::raw_ostream &os) {
   llvm::LLVMContext context;
   std::unique_ptr<llvm::Module> lowered;
-  if (failed(lowerRank(module, rank, context, lowered)))
+  if (failed(checkTarget(module)) || failed(lowerRank(module, rank, context, lowered)))
     return failure();
   lowered->print(os, nullptr);
   return success();
@@ -111,7 +130,7 @@ static LogicalResult writeKernels(ArrayRef<nn::MapOp> maps, StringRef path, Loca
 LogicalResult pp::emitObject(const ProvedModule &proved, int64_t rank, StringRef path) {
   llvm::LLVMContext context;
   std::unique_ptr<llvm::Module> lowered;
-  if (failed(lowerRank(proved.get(), rank, context, lowered)))
+  if (failed(checkTarget(proved.get())) || failed(lowerRank(proved.get(), rank, context, lowered)))
     return failure();
   return writeObject(*lowered, path, proved.get().getLoc());
 }
@@ -121,6 +140,8 @@ LogicalResult pp::emitObjects(const ProvedModule &proved, ArrayRef<int64_t> rank
   ModuleOp module = proved.get();
   if (std::error_code error = llvm::sys::fs::create_directories(folder))
     return emitError(module.getLoc()) << "cannot make folder `" << folder << "`: " << error.message();
+  if (failed(checkTarget(module)))
+    return failure();
   FailureOr<std::map<int64_t, nn::MapOp>> formulas = formulasOf(module);
   if (failed(formulas))
     return failure();

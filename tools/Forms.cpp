@@ -161,11 +161,16 @@ static SmallVector<pipeline::ProgramOp> shownPrograms(ModuleOp module) {
 }
 
 /// The step as simulated with the costs that the command line asks for.
-static FailureOr<Timeline> timelineOf(pipeline::ProgramOp program) {
+struct Simulated {
+  std::unique_ptr<CostModel> costs;
+  Timeline timeline;
+};
+static FailureOr<Simulated> simulated(pipeline::ProgramOp program) {
   std::unique_ptr<CostModel> costs = makeCosts(program, costsOption, expertsOption);
-  if (!costs)
+  FailureOr<Timeline> timeline = costs ? simulate(program, *costs, requestedManner()) : FailureOr<Timeline>();
+  if (failed(timeline))
     return failure();
-  return simulate(program, *costs, requestedManner());
+  return Simulated{std::move(costs), std::move(*timeline)};
 }
 
 static bool isSimulated() {
@@ -180,8 +185,8 @@ static unsigned textColumns() {
 }
 
 static LogicalResult writeJson(ModuleOp module, const llvm::SourceMgr &files, llvm::raw_ostream &os) {
-  FailureOr<Timeline> timeline = timelineOf(pipeline::ProgramOp::trainingOf(module));
-  if (failed(timeline))
+  FailureOr<Simulated> step = simulated(pipeline::ProgramOp::trainingOf(module));
+  if (failed(step))
     return failure();
   auto [number, commit] = StringRef(version()).split(" (commit ");
   ProgramOrigin origin{number, commit.drop_back(), costsOption, {}};
@@ -190,7 +195,7 @@ static LogicalResult writeJson(ModuleOp module, const llvm::SourceMgr &files, ll
     if (text.getBufferIdentifier() != kCommandLine)
       origin.sources.push_back({text.getBufferIdentifier(), text.getBuffer()});
   }
-  return writeProgram(module, *timeline, origin, os);
+  return writeProgram(module, step->timeline, origin, os);
 }
 
 static LogicalResult writeText(ModuleOp module, StringRef source, const llvm::SourceMgr &files, llvm::raw_ostream &os) {
@@ -200,9 +205,10 @@ static LogicalResult writeText(ModuleOp module, StringRef source, const llvm::So
     return maker->writeLlvm(module, std::max<int>(rankOption, 0), os);
   for (pipeline::ProgramOp program : shownPrograms(module)) {
     bool compares = !compareOption.empty();
-    FailureOr<Timeline> timeline = compares || isSimulated() ? timelineOf(program) : Timeline();
-    if (failed(timeline))
+    FailureOr<Simulated> step = compares || isSimulated() ? simulated(program) : Simulated();
+    if (failed(step))
       return failure();
+    const Timeline &timeline = step->timeline;
     FailureOr<Timeline> measured = compares ? readMeasured(program, compareOption) : Timeline();
     if (failed(measured))
       return failure();
@@ -221,17 +227,17 @@ static LogicalResult writeText(ModuleOp module, StringRef source, const llvm::So
       drawTimeline(program, {toScaleOption, textColumns()}, os);
       break;
     case Form::Svg:
-      drawSvg(program, *timeline, {messagesOption, memoryOption}, os);
+      drawSvg(program, timeline, {messagesOption, memoryOption}, os);
       break;
     case Form::Report:
-      writeReport(program, *timeline, compares ? &*measured : nullptr,
+      writeReport(program, timeline, compares ? &*measured : nullptr,
                   watchedOption.empty() || output.empty() ? "" : llvm::sys::path::filename(watchScript()), os);
       break;
     case Form::Exe: // with --compare alone
-      printComparison(*timeline, *measured, os);
+      printComparison(timeline, *measured, os);
       break;
     case Form::Trace:
-      writeTrace(program, *timeline, os);
+      writeTrace(program, timeline, os);
       break;
     case Form::Pipe:
       os << "# An order that was planned: `import` this file, and write `schedule planned(" << program.getRanks()
@@ -239,7 +245,7 @@ static LogicalResult writeText(ModuleOp module, StringRef source, const llvm::So
       writePipe(program, "planned", source, os);
       break;
     case Form::Stats:
-      printStats(program, *timeline, *makeCosts(program, costsOption, expertsOption), os); // which timelineOf has made
+      printStats(program, timeline, *step->costs, os);
       break;
     default:
       module.print(os, OpPrintingFlags().enableDebugInfo(false));
@@ -335,8 +341,8 @@ LogicalResult pp::writeForm(ModuleOp module, const ProvedModule *proved, StringR
     return form == Form::Obj ? writeObjects(*proved) : writeExecutable(*proved, Output::of(named).path);
   if (form == Form::Chakra) {
     for (pipeline::ProgramOp program : shownPrograms(module))
-      if (FailureOr<Timeline> timeline = timelineOf(program);
-          failed(timeline) || failed(writeChakra(program, *timeline, named)))
+      if (FailureOr<Simulated> step = simulated(program);
+          failed(step) || failed(writeChakra(program, step->timeline, named)))
         return failure();
     return success();
   }

@@ -8,6 +8,7 @@
 #include "frontend/model/ModelLosses.h"
 #include "dialect/nn/Nn.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "runtime/trainer/LogFields.h"
 
 using namespace llvm;
 using namespace pp;
@@ -69,27 +70,25 @@ static double shareOfPlaces(mlir::Operation *loss, int64_t sequence) {
   return 1;
 }
 
-mlir::Value ModelLosses::total(mlir::OpBuilder &builder, ArrayRef<Term> terms, int64_t sequence, bool further) {
+mlir::Value ModelLosses::weighted(mlir::OpBuilder &builder, ArrayRef<Term> terms, int64_t sequence,
+                                  function_ref<mlir::Operation *(unsigned)> lossOf) {
   mlir::Value total;
   for (const Term &term : terms) {
-    mlir::Operation *loss = losses[term.loss].first.getDefiningOp();
-    const double weight = term.weight * shareOfPlaces(loss, sequence);
-    loss->setAttr("scale", builder.getF64FloatAttr(weight));
-    if (further)
-      loss->setAttr("further", builder.getUnitAttr());
+    mlir::Operation *loss = lossOf(term.loss);
+    loss->setAttr("scale", builder.getF64FloatAttr(term.weight * shareOfPlaces(loss, sequence)));
     mlir::Value own = loss->getResult(0);
     total = total ? mlir::Value(builder.create<nn::AddOp>(loss->getLoc(), total, own).getZ()) : own;
   }
   return total;
 }
 
-/// The trainer's log has lines with these fields (runtime/trainer/RunLog.cpp), and those of evaluations and rates.
-static bool isField(StringRef name) {
-  static const StringRef fields[] = {"step",    "loss",       "ppl",          "mtp",       "z_loss",
-                                     "balance", "z",          "rows",         "dropped",   "grad_norm",
-                                     "mfu",     "weight",     "tokens",       "seconds",   "eta_s",
-                                     "skipped", "loss_scale", "tokens_per_s", "flop_per_s"};
-  return is_contained(fields, name) || name.starts_with("eval") || name.starts_with("lr");
+mlir::Value ModelLosses::total(mlir::OpBuilder &builder, ArrayRef<Term> terms, int64_t sequence, bool further) {
+  return weighted(builder, terms, sequence, [&](unsigned number) {
+    mlir::Operation *loss = losses[number].first.getDefiningOp();
+    if (further)
+      loss->setAttr("further", builder.getUnitAttr());
+    return loss;
+  });
 }
 
 LogicalResult ModelLosses::checkReports(Evaluator &evaluator, bool isLastPart, ArrayRef<Name> reports,
@@ -103,7 +102,7 @@ LogicalResult ModelLosses::checkReports(Evaluator &evaluator, bool isLastPart, A
     auto *other = find_if(reports, [&, name = name](const Name &other) { return other.text == name.text; });
     if (other != reports.begin() + number)
       return evaluator.fail(name.at, "`" + name.text + "` is reported twice", other->at, "first reported here");
-    if (isField(name.text))
+    if (isLogField(name.text))
       return evaluator.fail(name.at, "the log has a field `" + name.text + "` of its own; report another name");
     auto found = sums.find(values[number]);
     if (found == sums.end() || any_of(found->second, [&](const Term &term) {
@@ -117,20 +116,16 @@ LogicalResult ModelLosses::checkReports(Evaluator &evaluator, bool isLastPart, A
 
 mlir::Value ModelLosses::reported(mlir::OpBuilder &builder, ArrayRef<Term> terms, int64_t sequence, size_t number,
                                   DenseSet<unsigned> &taken) {
-  mlir::Value total;
-  for (const Term &term : terms) {
-    mlir::Operation *mean = losses[term.loss].first.getDefiningOp();
-    if (!taken.insert(term.loss).second) {
+  return weighted(builder, terms, sequence, [&](unsigned loss) {
+    mlir::Operation *mean = losses[loss].first.getDefiningOp();
+    if (!taken.insert(loss).second) {
       copies.push_back({mean, builder.clone(*mean)});
       mean = copies.back().second;
       mean->removeAttr("further");
     }
-    mean->setAttr("scale", builder.getF64FloatAttr(term.weight * shareOfPlaces(mean, sequence)));
     mean->setAttr("report", builder.getI64IntegerAttr(static_cast<int64_t>(number)));
-    mlir::Value own = mean->getResult(0);
-    total = total ? mlir::Value(builder.create<nn::AddOp>(mean->getLoc(), total, own).getZ()) : own;
-  }
-  return total;
+    return mean;
+  });
 }
 
 SmallVector<mlir::Operation *> ModelLosses::copiesOf(mlir::Operation *mean) const {

@@ -31,6 +31,9 @@ private:
     unsigned loss; ///< its number
     double weight;
   };
+  /// The sum of the losses that `lossOf` has for these numbers; each gets its weight.
+  mlir::Value weighted(mlir::OpBuilder &builder, llvm::ArrayRef<Term> terms, int64_t sequence,
+                       llvm::function_ref<mlir::Operation *(unsigned)> lossOf);
   mlir::Value total(mlir::OpBuilder &builder, llvm::ArrayRef<Term> terms, int64_t sequence, bool further);
   mlir::LogicalResult checkReports(Evaluator &evaluator, bool isLastPart, llvm::ArrayRef<Name> reports,
                                    llvm::ArrayRef<mlir::Value> values);

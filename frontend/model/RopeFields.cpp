@@ -64,11 +64,15 @@ public:
     return grown * grown;
   }
 
+  /// What the dictionary says of growth: its factor, the positions of the first training, and those of all of it, which
+  /// nothing here reads.
+  static constexpr StringLiteral kGrowth[] = {"llama_4_scaling_beta", "original_max_position_embeddings",
+                                              "max_position_embeddings"};
   /// The factor, the positions of the first training, and what is added to a position.
   FailureOr<std::string> growth() {
     if (failed(readGiven()))
       return failure();
-    FailureOr<double> factor = number("llama_4_scaling_beta"), first = number("original_max_position_embeddings");
+    FailureOr<double> factor = number(kGrowth[0]), first = number(kGrowth[1]);
     if (failed(factor) || failed(first))
       return failure();
     if (*first <= 0)
@@ -165,8 +169,7 @@ private:
   LogicalResult only(std::initializer_list<StringRef> names) {
     for (const auto &[key, value] : given ? *given : json::Object()) {
       StringRef name = key;
-      if (defaults.grows &&
-          is_contained({"llama_4_scaling_beta", "max_position_embeddings", "original_max_position_embeddings"}, name))
+      if (defaults.grows && is_contained(kGrowth, name))
         continue;
       if (!is_contained(names, name) &&
           !is_contained({"type", "rope_type", "rope_theta", "partial_rotary_factor"}, name) && !value.getAsNull())

@@ -10,6 +10,7 @@
 #include "dialect/nn/Nn.h"
 #include "dialect/pipeline/Clauses.h"
 #include "dialect/pipeline/Pipeline.h"
+#include "dialect/pipeline/Products.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "passes/Passes.h"
 #include "llvm/ADT/DenseMap.h"
@@ -85,15 +86,15 @@ struct QuantizeProducts : public pp::impl::QuantizeProductsBase<QuantizeProducts
         emitError(loc) << "`products " << products.getValue() << "`" << why;
         signalPassFailure();
       };
-      if (products != "fp8_row" && products != "fp8_tile")
-        return fail(" is not known; there are fp8_row and fp8_tile");
+      if (products != kRowProducts && products != kTileProducts)
+        return fail(" is not known; there are `" + kRowProducts + "` and `" + kTileProducts + "`");
       if (int64_t devices = program.sizeOf(Axis::tensor); devices > 1)
         return fail(
             " beside `mesh tensor = " + Twine(devices) +
             "`: a device has a part of a row, so it cannot tell the scale of a block that another has a part of");
       if (program.getTrain().contains("mlp"))
         return fail(" beside `mlp chunks`, which looks for linears with nothing but an activation between them");
-      Quantizer quantizer(loc, products == "fp8_tile");
+      Quantizer quantizer(loc, products == kTileProducts);
       int64_t count = 0;
       for (auto part : llvm::to_vector(getOperation().getOps<func::FuncOp>()))
         if (!part.empty() && part->hasAttr(nn::kPerLayerAttr))

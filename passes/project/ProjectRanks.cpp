@@ -19,11 +19,9 @@
 #include "analysis/Actions.h"
 #include "analysis/costs/Costs.h"
 #include "mlir/IR/Threading.h"
+#include "passes/Memory.h"
 #include "passes/Passes.h"
 #include "llvm/ADT/SetVector.h"
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
 
 namespace pp {
 #define GEN_PASS_DEF_PROJECTRANKS
@@ -291,7 +289,8 @@ private:
         slots[result] = inputs[tie];
         continue;
       }
-      Value slot = slotOf(result, [&] { return labelOf(task, result); }, task.getLoc());
+      Value slot = slotOf(
+          result, [&] { return labelOf(task, result); }, task.getLoc());
       finishSends(slot);
       results.push_back(slot);
     }
@@ -593,13 +592,6 @@ LogicalResult Step::read() {
     }
   }
   return success();
-}
-
-/// Memory that one thread has freed is of no use to the others, which allocate in arenas of their own.
-static void returnFreeMemory() {
-#ifdef __GLIBC__
-  malloc_trim(0);
-#endif
 }
 
 // Sums go through the whole step as one chain. So an op drops its operands at once, and itself stays as long as its

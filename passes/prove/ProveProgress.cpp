@@ -32,11 +32,13 @@ struct ProveProgress : public pp::impl::ProveProgressBase<ProveProgress> {
   /// If messages of a rank share a lane, messages inside its units use this lane, too, and the proof does not model
   /// them.
   static LogicalResult refuseExchanges(ProgramOp program, ChannelMap map) {
-    SymbolTable symbols(program->getParentOfType<ModuleOp>());
+    llvm::DenseSet<Attribute> exchanging; // bodies
+    for (auto body : program->getParentOfType<ModuleOp>().getOps<func::FuncOp>())
+      if (body.walk([](nn::Exchange) { return WalkResult::interrupt(); }).wasInterrupted())
+        exchanging.insert(FlatSymbolRefAttr::get(body));
     for (auto rank : program.getOps<RankOp>())
       for (auto launch : rank.getOps<LaunchOp>())
-        if (auto body = symbols.lookup<func::FuncOp>(launch.getCallee());
-            body && body.walk([](nn::Exchange) { return WalkResult::interrupt(); }).wasInterrupted())
+        if (exchanging.contains(launch.getCalleeAttr()))
           return emitError(launch.getLoc())
                  << "`" << launch.getUnit().str()
                  << "` has messages between devices inside it; with `--channels=" << stringifyChannelMap(map)

@@ -38,6 +38,12 @@ std::string Values::subject(Operation *op) const {
 
 //===-- What the program looks like -----------------------------------------------------------------------------===//
 
+/// Whether a launch has the slot for itself: it holds no value before and after.
+static bool isScratch(SlotOp slot) {
+  auto launch = slot->hasOneUse() ? dyn_cast<LaunchOp>(*slot->user_begin()) : LaunchOp();
+  return launch && launch.getScratch() == slot.getSlot();
+}
+
 Values::Values(ProgramOp program, const BodyTable &bodies)
     : program(program), bodies(bodies), pieces(program), sharers(pieces.size()), updates(program.countUpdates()) {
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
@@ -52,10 +58,15 @@ Values::Values(ProgramOp program, const BodyTable &bodies)
   norms.push_back(0);
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
     norms.push_back(norms.back() + std::max<int64_t>(1, pieces.shards(piece).size()));
+  std::vector<Value> known;
   for (auto rank : program.getOps<RankOp>())
     for (auto slot : rank.getOps<SlotOp>())
-      numbers.try_emplace(slot, numbers.size());
-  slots.resize(numbers.size());
+      if (!isScratch(slot))
+        known.push_back(slot);
+  numbers.reserve(known.size());
+  for (Value slot : known)
+    numbers.try_emplace(slot, numbers.size());
+  slots.resize(known.size());
   for (auto rank : program.getOps<RankOp>())
     for (auto launch : rank.getOps<LaunchOp>())
       if (BodyAttr body = bodies.of(launch); body && body.isStep())
@@ -105,7 +116,7 @@ SlotOp Values::findSlot(llvm::function_ref<bool(const SlotState &)> holds) const
   ProgramOp op = program;
   for (auto rank : op.getOps<RankOp>())
     for (auto slot : rank.getOps<SlotOp>())
-      if (holds(of(slot)))
+      if (auto found = numbers.find(slot); found != numbers.end() && holds(slots[found->second]))
         return slot;
   return {};
 }

@@ -1,6 +1,7 @@
 // Writes what each step did: to the terminal, as a JSON line, and for TensorBoard.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/trainer/RunLog.h"
+#include "runtime/trainer/LogFields.h"
 #include "runtime/trainer/Outputs.h"
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +14,15 @@ namespace {
 
 constexpr size_t recentSteps = 20;
 constexpr double largestExponent = 700; ///< e to it is a double
+
+/// A field whose name is of the log; another one does not compile.
+struct Field {
+  consteval Field(const char *name) : name(isLogField(name) ? name : throw "not in LogFields.h") {}
+  const char *name;
+};
+
+/// `, "loss": `
+std::string key(Field field) { return text(", \"", field.name, "\": "); }
 
 /// A number as JSON has it: as many digits as bring it back exactly. It has no infinity and no NaN.
 std::string exact(double value) {
@@ -30,12 +40,7 @@ std::string groupRates(const OptimizerSpec &optimizer, double lr) {
   std::string rates;
   for (const auto &[name, factor] : optimizer.lrScale)
     rates += text(rates.empty() ? "" : ", ", nlohmann::json(name).dump(), ": ", exact(lr * factor));
-  return rates.empty() ? "" : text(", \"lr_groups\": {", rates, "}");
-}
-
-/// The sum of the weights of targets, of data that have some.
-std::string weightOf(const std::string &key, bool hasWeights, double weight) {
-  return hasWeights ? text(key, "weight\": ", exact(weight)) : "";
+  return rates.empty() ? "" : text(key("lr_groups"), "{", rates, "}");
 }
 
 double perplexity(double loss) { return std::exp(std::min(loss, largestExponent)); }
@@ -182,33 +187,32 @@ void RunLog::printEvals(int64_t steps, const std::vector<EvalSummary> &evals) co
 
 /// The fields of a step in its line of JSON, apart from its number and its evaluations.
 std::string RunLog::lineOf(double left, const StepSummary &summary) const {
-  return text(", \"loss\": ", exact(summary.loss), ", \"ppl\": ", exact(perplexity(summary.loss)),
-              summary.hasFurther ? text(", \"mtp\": ", exact(summary.further)) : "",
-              summary.hasZLoss ? text(", \"z_loss\": ", exact(summary.zLoss)) : "",
+  return text(key("loss"), exact(summary.loss), key("ppl"), exact(perplexity(summary.loss)),
+              summary.hasFurther ? text(key("mtp"), exact(summary.further)) : "",
+              summary.hasZLoss ? text(key("z_loss"), exact(summary.zLoss)) : "",
               fieldsOfReports(", \"", whole, summary.reports),
-              summary.hasExperts
-                  ? text(", \"balance\": ", exact(summary.balance), ", \"z\": ", exact(summary.z),
-                         ", \"rows\": {\"min\": ", summary.fewestRows, ", \"mean\": ", exact(summary.meanRows),
-                         ", \"max\": ", summary.mostRows, "}, \"dropped\": ", exact(summary.dropped))
-                  : "",
-              ", \"grad_norm\": ", exactOrNull(summary.hasNorm, summary.norm), ", \"lr\": ", exact(summary.lr),
+              summary.hasExperts ? text(key("balance"), exact(summary.balance), key("z"), exact(summary.z), key("rows"),
+                                        "{\"min\": ", summary.fewestRows, ", \"mean\": ", exact(summary.meanRows),
+                                        ", \"max\": ", summary.mostRows, "}", key("dropped"), exact(summary.dropped))
+                                 : "",
+              key("grad_norm"), exactOrNull(summary.hasNorm, summary.norm), key("lr"), exact(summary.lr),
               groupRates(whole.optimizer, summary.lr),
-              whole.scalesLoss() ? text(", \"loss_scale\": ", exact(summary.lossScale)) : "",
-              summary.hasNorm ? text(", \"skipped\": ", summary.skipped ? "true" : "false") : "",
-              ", \"tokens\": ", summary.tokens, weightOf(", \"", summary.hasWeights, summary.weight),
-              ", \"tokens_per_s\": ", exact(whole.tokensPerStep / summary.seconds),
-              ", \"flop_per_s\": ", exact(whole.flopsPerStep / summary.seconds),
-              ", \"mfu\": ", exactOrNull(options.peakFlops.has_value(), share(summary.seconds)),
-              ", \"seconds\": ", exact(summary.seconds), ", \"eta_s\": ", exact(left));
+              whole.scalesLoss() ? text(key("loss_scale"), exact(summary.lossScale)) : "",
+              summary.hasNorm ? text(key("skipped"), summary.skipped ? "true" : "false") : "", key("tokens"),
+              summary.tokens, summary.hasWeights ? text(key("weight"), exact(summary.weight)) : "", key("tokens_per_s"),
+              exact(whole.tokensPerStep / summary.seconds), key("flop_per_s"),
+              exact(whole.flopsPerStep / summary.seconds), key("mfu"),
+              exactOrNull(options.peakFlops.has_value(), share(summary.seconds)), key("seconds"),
+              exact(summary.seconds), key("eta_s"), exact(left));
 }
 
 Status RunLog::write(int64_t step, const std::string &fields, const std::vector<EvalSummary> &evals) {
   std::string line = text("{\"step\": ", step, fields);
   for (const EvalSummary &its : evals) {
-    const std::string key = text(", \"eval_", its.name, its.name.empty() ? "" : "_");
-    line += text(key, "loss\": ", exact(its.loss), key, "ppl\": ", exact(perplexity(its.loss)), key,
-                 "tokens\": ", its.tokens, weightOf(key, its.hasWeights, its.weight),
-                 fieldsOfReports(key, whole, its.reports));
+    const std::string begin = text(", \"eval_", its.name, its.name.empty() ? "" : "_");
+    line += text(begin, "loss\": ", exact(its.loss), begin, "ppl\": ", exact(perplexity(its.loss)), begin,
+                 "tokens\": ", its.tokens, its.hasWeights ? text(begin, "weight\": ", exact(its.weight)) : "",
+                 fieldsOfReports(begin, whole, its.reports));
   }
   line += "}\n";
   if (fwrite(line.data(), 1, line.size(), log) != line.size() || fflush(log) != 0)

@@ -8,6 +8,7 @@
 #include "mlir/Parser/Parser.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Support/ToolUtilities.h"
+#include "passes/Memory.h"
 #include "passes/Passes.h"
 #include "passes/plan/Plan.h"
 #include "report/Report.h"
@@ -189,6 +190,7 @@ LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::Pas
   if (failed(result))
     return failure();
   proved = *result;
+  pp::returnFreeMemory(); // what is written next is made by all threads
   return success();
 }
 

@@ -14,9 +14,10 @@ ROOMS = {*COMPILER, "tools", "runtime", "test", "bench"}
 INNER = {"runtime": ("files", "transport", "device", "audit", "kernels", "simt", "cpu", "cuda", "trainer", "start"),
          "passes": ("order", "layouts", "derive", "complete", "project", "prove", "plan")}
 # What compiler and runtime share, by the rooms that may include it; it includes nothing of either: by what the one
-# plans and the kernels of the other run, the names in the texts of formulas, and how their kernels are launched.
+# plans and the kernels of the other run, the names in the texts of formulas, how their kernels are launched, and the
+# names in logs.
 SHARED = {"runtime/kernels/Facts.h": ("analysis",), "runtime/cpu/Elements.def": ("dialect",),
-          "runtime/cuda/FormulaKernel.h": ("analysis", "lowering")}
+          "runtime/cuda/FormulaKernel.h": ("analysis", "lowering"), "runtime/trainer/LogFields.h": ("frontend",)}
 ENTRIES, COLUMNS, README, CMAKE = 25, 120, 180, 400
 
 
