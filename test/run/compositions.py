@@ -6,9 +6,9 @@
 # Drawn are a schedule with its options, ranks and microbatches; a model with windows, sinks, biases, head norms,
 # dropout or a tied table, with experts and the losses of their routers, with latent attention, scans, convolutions or
 # formulas, or a loss of its own; sizes that need not divide; data, context, attention, tensor, sequence, expert, again,
-# zero and order of the mesh; frozen parts; mlp chunks; threads, MPI or the emulated device. In f64 gradients, losses and the weights after three steps are those of `schedule=single` on
-# sequences in the same order. A program that does not compile has to say why at a place; its sentence, without numbers,
-# is counted at the end.
+# zero and order of the mesh; frozen parts; mlp chunks; threads, MPI or the emulated device. In f64 gradients, losses and
+# the weights after three steps are those of `schedule=single` on sequences in the same order. A program that does not
+# compile has to say why at a place; its sentence, without numbers, is counted at the end.
 import collections, os, random, re, sys
 import formulas, harness, losses
 from gradients import Runner, agreement
@@ -29,7 +29,8 @@ MODELS = {
     "encoder_decoder": ({},), "mixtral": ({},), "qwen3_moe": ({},), "olmoe": ({},), "glm4_moe": ({},),
     "latent": ({}, {"q_latent": 0, "style": "half"}, {"value": 3}), "delta": ({}, {"form": "rows"}),
     "mamba": ({}, {"groups": 2}), "lfm2": ({}, {"taps": 4}),
-    **{name: ({},) for name in ("relu2", "gated", "ngpt", "capped", "bonus", "softened")},  # of formulas.py and losses.py
+    # Of formulas.py and losses.py.
+    **{name: ({},) for name in ("relu2", "gated", "ngpt", "capped", "bonus", "softened")},
 }
 SCANS = ("delta", "mamba", "lfm2")
 MIXTURES = ("mixtral", "qwen3_moe", "olmoe", "glm4_moe", "latent", "delta")
