@@ -20,7 +20,8 @@ def main():
     defines = [word for name, value in SIZES.items() for word in ("-D", f"{name}={value}")]
     tally = Tally()
     for form, most in MOST.items():
-        process = subprocess.Popen([compiler, TRAIN, *defines, form, "-o", path, *["--rank=0"] * (form == "--emit=obj")])
+        rank = ["--rank=0"] if form == "--emit=obj" else []
+        process = subprocess.Popen([compiler, TRAIN, *defines, form, *rank, "-o", path])
         _, status, usage = os.wait4(process.pid, 0)
         tally.check(status == 0, f"{form}: status {status}")
         peak = usage.ru_maxrss / 1e3
