@@ -76,7 +76,7 @@ private:
   Group chunkGroup(pipeline::GroupKind kind, llvm::ArrayRef<mlir::Value> chunk, int64_t slice, int64_t attention,
                    bool tied = false) const;
 
-  /// `state.2`, or `dstate.2`: these values of slice 2; if units of the piece are cut `state.2.0`, .., by what makes them.
+  /// `state.2`, or `dstate.2`: these values of slice 2; if units of the piece are cut `state.2.0`, .., by cut.
   llvm::SmallVector<Group> stateGroups(pipeline::GroupKind kind, llvm::ArrayRef<mlir::Value> values,
                                        int64_t number) const;
 

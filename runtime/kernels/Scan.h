@@ -1,4 +1,4 @@
-// A linear scan in chunks of rows, with its backward, and a causal convolution with its two: of rows, or slices of them.
+// A linear scan in chunks of rows with its backward, a causal convolution with its two: of whole rows, or in slices.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // In a chunk G_i = g_0 + .. + g_i, D_ij = e^(G_i - G_j) for j <= i, and S is the state before it. w_i is what the keys

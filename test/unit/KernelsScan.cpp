@@ -1,4 +1,4 @@
-// Scans and causal convolutions against their definitions a token at a time in f64; documents, slices, threads, scratch.
+// Scans and causal convolutions against their definitions a token at a time in f64; documents, slices, threads.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/kernels/Scan.h"
 #include "runtime/kernels/Specs.h"
@@ -390,7 +390,7 @@ void checkSlices(const Problem &p, const std::vector<int64_t> &borders) {
 
 } // namespace
 
-/// Slices of unlike lengths, none of which is whole chunks, with documents that begin at a slice's first row and inside.
+/// Slices of unlike lengths, none of which is whole chunks; documents that begin at a slice's first row and inside.
 TEST(KernelsScan, SlicesGoOnFromEachOther) {
   forEachKind([](Type type, bool delta) {
     for (const std::vector<int64_t> &begins : {std::vector<int64_t>{}, {20, 38, 39, 71}})
