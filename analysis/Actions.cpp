@@ -376,8 +376,9 @@ static void readTransfer(TransferOp op, const Pieces &pieces, const Others &othe
       action.makes.push_back({Condition::Weight, piece, -1, -1, rank});
     break;
   case Role::kv:
-    action.needs.push_back(
-        {Condition::Forward, piece - others.keys.reads(piece), coord.getMicrobatch(), coord.getSlice(), -1});
+    if (!others.keys.hasNoKeys(piece))
+      action.needs.push_back(
+          {Condition::Forward, piece - others.keys.reads(piece), coord.getMicrobatch(), coord.getSlice(), -1});
     break;
   case Role::stash:
     action.needs.push_back({Condition::Forward, piece, coord.getMicrobatch(), coord.getSlice(), -1});

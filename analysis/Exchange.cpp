@@ -1,6 +1,7 @@
 // Which units of a program are cut at their attentions, and into which bodies.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/Exchange.h"
+#include "analysis/Keys.h"
 
 using namespace mlir;
 using namespace pp;
@@ -36,6 +37,11 @@ static KeysAttr keysOf(AttendOp attend, bool home) {
 //===-- Units ---------------------------------------------------------------------------------------------------===//
 
 Exchanges::Exchanges(ProgramOp program) {
+  Pieces pieces(program);
+  KeysBefore keys(program, pieces.all());
+  for (int64_t piece = 0; piece < pieces.size(); ++piece)
+    if (keys.hasNoKeys(piece))
+      withoutKeys.insert(pieces.op(piece).getCoord().with(-1, -1));
   if (!program.walk([](AttendOp) { return WalkResult::interrupt(); }).wasInterrupted())
     return;
   program.walk([&](UnitOp unit) {
@@ -61,6 +67,8 @@ std::vector<CutUnit> Exchanges::of(TogetherOp together) const {
     CutUnit unit{op, {}, {}};
     CoordAttr coord = op.getUnit().getCoord();
     Phase phase = op.getUnit().getPhase();
+    if (hasNoKeys(coord))
+      continue;
     bool helps = false;
     for (AttendOp attend : attends) {
       int64_t rank = attend.getRank();

@@ -55,8 +55,11 @@ public:
     return it == aheads.end() ? nullptr : &it->second;
   }
   const llvm::MapVector<pipeline::UnitIdAttr, CutUnit> &allAhead() const { return aheads; }
+  /// Whether the piece has scans and no attention: there is nothing to attend, and there are no keys to move.
+  bool hasNoKeys(pipeline::CoordAttr coord) const { return withoutKeys.contains(coord.with(-1, -1)); }
 
 private:
+  llvm::DenseSet<pipeline::CoordAttr> withoutKeys;       ///< pieces
   llvm::DenseMap<pipeline::CoordAttr, int64_t> forwards; ///< the ranks of all F, if there is an `attend`
   llvm::MapVector<pipeline::UnitIdAttr, CutUnit> aheads;
 };

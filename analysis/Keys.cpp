@@ -35,7 +35,7 @@ namespace {
 /// The role of a part of the model for slices of a sequence.
 struct PartKeys {
   SmallVector<unsigned, 2> places;
-  bool attends = true, hasWeights = true; ///< where the part is only named, as in tests
+  bool attends = true, hasWeights = true, carries = false; ///< where the part is only named, as in tests
 };
 } // namespace
 
@@ -44,7 +44,8 @@ static PartKeys readPart(func::FuncOp part) {
     return {};
   auto isWeight = [&](unsigned i) { return part.getArgAttr(i, nn::kWeightAttr) != nullptr; };
   return {keyPlaces(part), !part.getOps<nn::AttentionOp>().empty(),
-          llvm::any_of(llvm::seq(part.getNumArguments()), isWeight)};
+          llvm::any_of(llvm::seq(part.getNumArguments()), isWeight),
+          llvm::any_of(part.getOps(), llvm::IsaPred<nn::ScanOp, nn::ConvOp>)};
 }
 
 bool KeysBefore::hasHelps(ProgramOp program) {
@@ -53,7 +54,7 @@ bool KeysBefore::hasHelps(ProgramOp program) {
 }
 
 KeysBefore::KeysBefore(ProgramOp program, const SmallVector<PieceOp> &pieces, bool helps)
-    : places(pieces.size()), alone(pieces.size()), attends(pieces.size()) {
+    : places(pieces.size()), alone(pieces.size()), attends(pieces.size()), carries(pieces.size()) {
   if (program.getSlices() == 0)
     return;
   auto module = program->getParentOfType<ModuleOp>();
@@ -67,6 +68,7 @@ KeysBefore::KeysBefore(ProgramOp program, const SmallVector<PieceOp> &pieces, bo
       if (isNew && name)
         it->second = readPart(module.lookupSymbol<func::FuncOp>(name));
       attends[piece] = attends[piece] || it->second.attends;
+      carries[piece] = carries[piece] || it->second.carries;
       if (number == 0 && piece > 0 && !helps)
         places[piece] = it->second.places;
       alone[piece] = op.getParts().size() == 1 && !it->second.hasWeights;

@@ -23,14 +23,17 @@ public:
   bool makes(int64_t piece) const { return piece + 1 < static_cast<int64_t>(places.size()) && reads(piece + 1); }
   /// Whether the piece is only such an attention, without weights: then it may be attended ahead, key by key.
   bool isAlone(int64_t piece) const { return reads(piece) && alone[piece]; }
-  /// Whether slices of the piece wait for each other: it makes the keys of its attentions itself.
-  bool chains(int64_t piece) const { return attends[piece] && !reads(piece); }
+  /// Whether it has scans or convolutions and no attention, so that there are no keys of it.
+  bool hasNoKeys(int64_t piece) const { return carries[piece] && !attends[piece]; }
+  /// Whether slices of the piece wait for each other: it makes the keys of its attentions itself, or goes on from the
+  /// state behind the slice before.
+  bool chains(int64_t piece) const { return carries[piece] || (attends[piece] && !reads(piece)); }
 
 private:
   static bool hasHelps(pipeline::ProgramOp program);
 
   std::vector<llvm::SmallVector<unsigned, 2>> places;
-  std::vector<bool> alone, attends;
+  std::vector<bool> alone, attends, carries;
 };
 
 } // namespace pp

@@ -272,11 +272,12 @@ void benchScan(const std::vector<int64_t> &dims, Type type, bool delta) {
     for (auto *each : {&q, &k, &v, &dout})
       toBf16(*each);
   double reference = sgemmRate();
-  double f = forward.rate(
-      best([&] { pp_scan(&forward.rank, 0, q.data(), k.data(), v.data(), g.data(), beta.data(), nullptr, o.data()); }));
+  double f = forward.rate(best([&] {
+    pp_scan(&forward.rank, 0, q.data(), k.data(), v.data(), g.data(), beta.data(), nullptr, nullptr, o.data(), nullptr);
+  }));
   double w = backward.rate(best([&] {
-    pp_scan_bwd(&backward.rank, 0, dout.data(), q.data(), k.data(), v.data(), g.data(), beta.data(), nullptr, dq.data(),
-                dk.data(), dv.data(), dg.data(), dbeta.data());
+    pp_scan_bwd(&backward.rank, 0, dout.data(), q.data(), k.data(), v.data(), g.data(), beta.data(), nullptr, nullptr,
+                nullptr, dq.data(), dk.data(), dv.data(), dg.data(), dbeta.data(), nullptr);
   }));
   reference = std::max(reference, sgemmRate());
   std::printf(
@@ -366,24 +367,34 @@ void loops() {
   auto flat = [](int64_t n) { return std::vector<int64_t>{n}; };
   auto rows = [](int64_t n) { return std::vector<int64_t>{n / 1024, 1024}; };
   using P = std::vector<float *>;
-  benchLoop("add", {}, [](Op &op, P p) { pp_add(&op.rank, 0, p[0], p[1], p[2]); }, flat);
-  benchLoop("gelu", {}, [](Op &op, P p) { pp_gelu(&op.rank, 0, p[0], p[1]); }, flat);
-  benchLoop("gelu_bwd", {}, [](Op &op, P p) { pp_gelu_bwd(&op.rank, 0, p[0], p[1], p[2]); }, flat);
-  benchLoop("swiglu", {}, [](Op &op, P p) { pp_swiglu(&op.rank, 0, p[0], p[1], p[2]); }, flat);
-  benchLoop("swiglu_bwd", {}, [](Op &op, P p) { pp_swiglu_bwd(&op.rank, 0, p[0], p[1], p[2], p[3], p[4]); }, flat);
-  benchLoop("glu", {7, 1.702, 1}, [](Op &op, P p) { pp_glu(&op.rank, 0, p[0], p[1], p[2]); }, flat);
-  benchLoop("glu_bwd", {7, 1.702, 1}, [](Op &op, P p) { pp_glu_bwd(&op.rank, 0, p[0], p[1], p[2], p[3], p[4]); }, flat);
+  benchLoop(
+      "add", {}, [](Op &op, P p) { pp_add(&op.rank, 0, p[0], p[1], p[2]); }, flat);
+  benchLoop(
+      "gelu", {}, [](Op &op, P p) { pp_gelu(&op.rank, 0, p[0], p[1]); }, flat);
+  benchLoop(
+      "gelu_bwd", {}, [](Op &op, P p) { pp_gelu_bwd(&op.rank, 0, p[0], p[1], p[2]); }, flat);
+  benchLoop(
+      "swiglu", {}, [](Op &op, P p) { pp_swiglu(&op.rank, 0, p[0], p[1], p[2]); }, flat);
+  benchLoop(
+      "swiglu_bwd", {}, [](Op &op, P p) { pp_swiglu_bwd(&op.rank, 0, p[0], p[1], p[2], p[3], p[4]); }, flat);
+  benchLoop(
+      "glu", {7, 1.702, 1}, [](Op &op, P p) { pp_glu(&op.rank, 0, p[0], p[1], p[2]); }, flat);
+  benchLoop(
+      "glu_bwd", {7, 1.702, 1}, [](Op &op, P p) { pp_glu_bwd(&op.rank, 0, p[0], p[1], p[2], p[3], p[4]); }, flat);
   benchLoop(
       "layernorm", {1e-5}, [](Op &op, P p) { pp_layernorm(&op.rank, 0, p[0], p[1], p[2], p[3], p[4], p[5]); }, rows);
   benchLoop(
       "layernorm_bwd", {},
       [](Op &op, P p) { pp_layernorm_bwd(&op.rank, 0, p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7]); }, rows);
-  benchLoop("rmsnorm", {1e-5}, [](Op &op, P p) { pp_rmsnorm(&op.rank, 0, p[0], p[1], p[2], p[3]); }, rows);
+  benchLoop(
+      "rmsnorm", {1e-5}, [](Op &op, P p) { pp_rmsnorm(&op.rank, 0, p[0], p[1], p[2], p[3]); }, rows);
   benchLoop(
       "rmsnorm_bwd", {}, [](Op &op, P p) { pp_rmsnorm_bwd(&op.rank, 0, p[0], p[1], p[2], p[3], p[4], p[5]); }, rows);
   benchLoop(
       "rope", {1e4}, [](Op &op, P p) { pp_rope(&op.rank, 0, p[0], nullptr, p[0]); },
-      [](int64_t n) { return std::vector<int64_t>{1, n / 1024, 16, 64, 0}; });
+      [](int64_t n) {
+        return std::vector<int64_t>{1, n / 1024, 16, 64, 0};
+      });
   std::vector<int32_t> targets(512, 7);
   auto logits = [](int64_t n) { return std::vector<int64_t>{n / 8192, 8192}; };
   auto loss = [&](Op &op, P p) { pp_cross_entropy(&op.rank, 0, p[0], targets.data(), p[1], p[2]); };
@@ -391,9 +402,13 @@ void loops() {
   benchLoop("cross_entropy", {1, 30}, loss, logits, ", capped");
   benchLoop(
       "cross_entropy_stats", {}, [&](Op &op, P p) { pp_cross_entropy_stats(&op.rank, 0, p[0], targets.data(), p[1]); },
-      [](int64_t n) { return std::vector<int64_t>{n / 8192, 8192, 0, 8192}; });
-  benchLoop("bias_dw", {}, [](Op &op, P p) { pp_bias_dw(&op.rank, 0, p[0], p[1]); }, rows);
-  benchLoop("accumulate", {}, [](Op &op, P p) { pp_accumulate(&op.rank, 0, p[0], p[1]); }, flat);
+      [](int64_t n) {
+        return std::vector<int64_t>{n / 8192, 8192, 0, 8192};
+      });
+  benchLoop(
+      "bias_dw", {}, [](Op &op, P p) { pp_bias_dw(&op.rank, 0, p[0], p[1]); }, rows);
+  benchLoop(
+      "accumulate", {}, [](Op &op, P p) { pp_accumulate(&op.rank, 0, p[0], p[1]); }, flat);
   benchLoop(
       "sum_squares", {},
       [](Op &op, P p) {
@@ -401,7 +416,8 @@ void loops() {
         pp_sum_squares(&op.rank, 0, p[0], &sum);
       },
       flat);
-  benchLoop("adamw", {}, [](Op &op, P p) { pp_adamw(&op.rank, 0, p[0], nullptr, p[1], p[2], p[3], nullptr); }, flat);
+  benchLoop(
+      "adamw", {}, [](Op &op, P p) { pp_adamw(&op.rank, 0, p[0], nullptr, p[1], p[2], p[3], nullptr); }, flat);
 }
 
 } // namespace

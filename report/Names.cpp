@@ -29,9 +29,9 @@ StringRef pp::colorOfPart(int64_t part) {
 
 // None is that of a phase or of a cause of idle time: one picture shows all three.
 StringRef pp::colorOf(Role role) {
-  static constexpr StringLiteral colors[] = {"#332288", "#882255", "#0072b2", "#cc6677", "#999933",
-                                             "#661100", "#aa4499", "#666666", "#7d8a96", "#c7c7c7",
-                                             "#ddcc77", "#c7c7c7", "#c7c7c7", "#117733"};
+  static constexpr StringLiteral colors[] = {"#332288", "#882255", "#0072b2", "#cc6677", "#999933", "#661100",
+                                             "#aa4499", "#666666", "#7d8a96", "#c7c7c7", "#ddcc77", "#c7c7c7",
+                                             "#c7c7c7", "#117733", "#88ccee", "#44aa99"};
   return colors[static_cast<int>(role)];
 }
 
@@ -47,8 +47,9 @@ StringRef pp::describe(Phase phase) {
 }
 
 ArrayRef<Role> pp::stackedRoles() {
-  static constexpr Role roles[] = {Role::weight, Role::opt, Role::grad, Role::data, Role::stash,     Role::act,
-                                   Role::dact,   Role::kv,  Role::dkv,  Role::stat, Role::temporary, Role::undo};
+  static constexpr Role roles[] = {Role::weight, Role::opt,  Role::grad,      Role::data, Role::stash,
+                                   Role::act,    Role::dact, Role::kv,        Role::dkv,  Role::state,
+                                   Role::dstate, Role::stat, Role::temporary, Role::undo};
   return roles;
 }
 

@@ -36,7 +36,8 @@ def Pipeline_Role : Pipeline_I32Enum<"Role", "what a value is", [
   I32EnumAttrCase<"act", 0>, I32EnumAttrCase<"dact", 1>, I32EnumAttrCase<"weight", 2>, I32EnumAttrCase<"grad", 3>,
   I32EnumAttrCase<"stash", 4>, I32EnumAttrCase<"kv", 5>, I32EnumAttrCase<"dkv", 6>, I32EnumAttrCase<"stat", 7>,
   I32EnumAttrCase<"opt", 8>, I32EnumAttrCase<"data", 9>, I32EnumAttrCase<"temporary", 10>,
-  I32EnumAttrCase<"query", 11>, I32EnumAttrCase<"part", 12>, I32EnumAttrCase<"undo", 13>]>;
+  I32EnumAttrCase<"query", 11>, I32EnumAttrCase<"part", 12>, I32EnumAttrCase<"undo", 13>,
+  I32EnumAttrCase<"state", 14>, I32EnumAttrCase<"dstate", 15>]>;
 
 def Pipeline_Layout : Pipeline_I32Enum<"Layout", "how the ranks of a value share it", [
   I32EnumAttrCase<"full", 0>, I32EnumAttrCase<"shard", 1>, I32EnumAttrCase<"partial", 2>, I32EnumAttrCase<"host", 3>]>;
@@ -86,7 +87,7 @@ def Pipeline_GroupKind : Pipeline_I32Enum<"GroupKind", "what the tensors of a gr
   I32EnumAttrCase<"loss", 22>, I32EnumAttrCase<"stats", 23>, I32EnumAttrCase<"tokens", 24>,
   I32EnumAttrCase<"targets", 25>, I32EnumAttrCase<"source", 26>, I32EnumAttrCase<"starts", 27>,
   I32EnumAttrCase<"positions", 28>, I32EnumAttrCase<"rows", 29>, I32EnumAttrCase<"undo", 30>,
-  I32EnumAttrCase<"column", 31>]>;
+  I32EnumAttrCase<"column", 31>, I32EnumAttrCase<"state", 32>, I32EnumAttrCase<"dstate", 33>]>;
 
 class Pipeline_Attr<string name, string mnem> : AttrDef<Pipeline_Dialect, name> { let mnemonic = mnem; }
 
@@ -306,11 +307,12 @@ def Pipeline_GroupAttr : Pipeline_Attr<"Group", "group"> {
   let summary = "tensors of a task function that travel as one payload";
   let description = [{
     The meaning of `number` depends on the kind. For `kv`, `dkv` and `dterm` it is the slice that has the keys. For
-    `act` and `dact` it is the value that skips parts. For `tokens` and `targets` it is how many places ahead the data
-    lie. For `column` it is which one of the program's columns it is. In a unit that is cut at its attentions it is the
-    cut that makes the tensors. Else it is -1. `attention` is the attention of the piece that reads these keys; -1 for
-    all attentions. `tensors` is the number of tensors. Printed as `#pipeline.group<act x 1>`,
-    `#pipeline.group<stash[1] x 3>`, `#pipeline.group<kv[2, 0] x 2>`.
+    `state` and `dstate` it is the slice behind which scans and convolutions have this state. For `act` and `dact`
+    it is the value that skips parts. For `tokens` and `targets` it is how many places ahead the data lie. For
+    `column` it is which one of the program's columns it is. In a unit that is cut at its attentions it is the cut
+    that makes the tensors. Else it is -1. `attention` is the attention of the piece that reads these keys, or of
+    states the cut that makes them; -1 for all. `tensors` is the number of tensors. Printed as `#pipeline.group<act
+    x 1>`, `#pipeline.group<stash[1] x 3>`, `#pipeline.group<kv[2, 0] x 2>`.
   }];
   let parameters = (ins "::pp::pipeline::GroupKind":$kind, "int64_t":$number, "int64_t":$attention,
                         "int64_t":$tensors);

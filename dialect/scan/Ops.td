@@ -3,50 +3,64 @@
 #ifndef PP_DIALECT_SCANOPS_TD
 #define PP_DIALECT_SCANOPS_TD
 
-defvar Nn_ConvFactors = "x: b s! c, w: c m! n!, #starts: b s! -> y: b s! c";
-defvar Nn_SharedScanFactors = "q: b s! d!, k: b s! d!, v: b s! (h e!), decay: b s! h, beta: b s! h, #starts: b s! "
-                              "-> o: b s! (h e!)";
-defvar Nn_ScanCall = " | d(o) q k v decay beta starts -> d(q) d(k) d(v) d(decay) d(beta)";
+defvar Nn_ConvFactors = "x: b s! c, w: c m! n!, #starts: b s!, state: b k! c -> y: b s! c, state_out: b k! c";
+defvar Nn_SharedScanFactors = "q: b s! d!, k: b s! d!, v: b s! (h e!), decay: b s! h, beta: b s! h, #starts: b s!, "
+                              "state: b h d! e! -> o: b s! (h e!), state_out: b h d! e!";
+defvar Nn_ScanCall = " | d(o) q k v decay beta starts state d(state_out) -> d(q) d(k) d(v) d(decay) d(beta) d(state)";
 defvar Nn_ScanFactors = "q: b s! (g d!), k: b s! (g d!), v: b s! (g r! e!), decay: b s! (g r!), beta: b s! (g r!), "
-                        "#starts: b s! -> o: b s! (g r! e!)";
+                        "#starts: b s!, state: b (g r!) d! e! -> o: b s! (g r! e!), state_out: b (g r!) d! e!";
 
-def ConvOp : Nn_KernelOp<"conv", ["flags", "pointers"], [
-  DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>,
+def ConvOp : Nn_KernelOp<"conv", ["params", "flags", "pointers"], [
+  AttrSizedOperandSegments, DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>,
   Nn_Factors<Nn_ConvFactors>]> {
-  let summary = "a causal convolution of each column with its own taps: depthwise, of whole sequences";
+  let summary = "a causal convolution of each column with its own taps: depthwise, along whole sequences or slices";
   let signature = "conv(x, w)";
   let formula = "y[t, c] = sum over i < n of w[c, 0, i] x[t - n + 1 + i, c]";
   let note = "a causal convolution of each column with its own taps; w is [columns, 1, n], as checkpoints have it; "
              "rows before the sequence, or before the token's document, are 0";
   let description = [{
-    `starts` says where in the sequence the document of each token begins; no tap reaches over it.
+    `starts` says where in the sequence the document of each token begins; no tap reaches over it. Of a slice, whose
+    first row stands at `offset`, `state` are the n - 1 rows before it, and where it `carries` the second result are the
+    last n - 1 rows up to its end, for the next slice.
   }];
-  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$w, Optional<Nn_Integers>:$starts);
-  let results = (outs Nn_Tensor:$y);
-  let assemblyFormat = "$x `,` $w (`from` $starts^)? attr-dict `:` functional-type(operands, results)";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$w, Optional<Nn_Integers>:$starts, Optional<Nn_Tensor>:$state,
+                       Nn_Offset:$offset, Nn_Flag:$carries);
+  let results = (outs Nn_Tensor:$y, Optional<Nn_Tensor>:$state_out);
+  let assemblyFormat = [{
+    $x `,` $w (`from` $starts^)? (`behind` $state^)? attr-dict `:` functional-type(operands, results)
+  }];
 }
 
-def ConvDxOp : Nn_KernelOp<"conv_dx", ["flags", "pointers"], [
-  Nn_Factors<Nn_ConvFactors # " | d(y) w starts -> d(x)">]> {
-  let summary = "gradient of a convolution's input";
-  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$w, Optional<Nn_Integers>:$starts);
-  let results = (outs Nn_Tensor:$dx);
-  let assemblyFormat = "$dy `,` $w (`from` $starts^)? attr-dict `:` functional-type(operands, results)";
+def ConvDxOp : Nn_KernelOp<"conv_dx", ["params", "flags", "pointers"], [
+  AttrSizedOperandSegments,
+  Nn_Factors<Nn_ConvFactors # " | d(y) w starts d(state_out) -> d(x) d(state)">]> {
+  let summary = "gradient of a convolution's input, and where it `carries` of the n - 1 rows before a slice";
+  let description = [{
+    The gradients of rows that go on from slice to slice are in the type of sums: the slice before adds its own part of
+    them, and rounds them once.
+  }];
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$w, Optional<Nn_Integers>:$starts, Optional<Nn_Tensor>:$dstate_out,
+                       Nn_Offset:$offset, Nn_Flag:$carries);
+  let results = (outs Nn_Tensor:$dx, Optional<Nn_Tensor>:$dstate);
+  let assemblyFormat = [{
+    $dy `,` $w (`from` $starts^)? (`behind` $dstate_out^)? attr-dict `:` functional-type(operands, results)
+  }];
 }
 
-def ConvDwOp : Nn_AccOp<"conv_dw", ["flags", "pointers"], [
+def ConvDwOp : Nn_AccOp<"conv_dw", ["params", "flags", "pointers"], [
   Nn_WeightGradient, AttrSizedOperandSegments,
-  Nn_Factors<Nn_ConvFactors # " | x d(y) starts acc -> d(w)=acc">]> {
+  Nn_Factors<Nn_ConvFactors # " | x d(y) starts state acc -> d(w)=acc">]> {
   let summary = "gradient of a convolution's taps, of which each column has `taps`";
-  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$dy, Optional<Nn_Integers>:$starts, Optional<Nn_Tensor>:$acc,
-                       I64Attr:$taps);
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$dy, Optional<Nn_Integers>:$starts, Optional<Nn_Tensor>:$state,
+                       Optional<Nn_Tensor>:$acc, I64Attr:$taps, Nn_Offset:$offset);
   let results = (outs Nn_Tensor:$dw);
   let assemblyFormat = [{
-    $x `,` $dy (`from` $starts^)? (`into` $acc^)? attr-dict `:` functional-type(operands, results)
+    $x `,` $dy (`from` $starts^)? (`behind` $state^)? (`into` $acc^)? attr-dict `:` functional-type(operands, results)
   }];
 }
 
-def ScanOp : Nn_ForwardOp<"scan", ["flags", "pointers"], [
+def ScanOp : Nn_ForwardOp<"scan", ["params", "flags", "pointers"], [
+  AttrSizedOperandSegments,
   Nn_Factors<Nn_ScanFactors, [Nn_When<"getShared()", Nn_SharedScanFactors>]>]> {
   let summary = "a linear scan along the sequence: each head's state is a matrix that decays, and gets a product k u^T";
   let signature = "scan(q, k, v, decay, beta, heads = .., key_heads = heads, delta = false)";
@@ -61,26 +75,37 @@ def ScanOp : Nn_ForwardOp<"scan", ["flags", "pointers"], [
     it is the state-space duality of Mamba 2 (Dao and Gu 2024); with `delta` it is the gated delta rule (Yang et al.
     2024). `starts` says where in the sequence the document of each token begins. `shared`: the model has one head of q
     and k, which the heads of all devices read.
+
+    Of a slice, whose first row stands at `offset`, `state` is S before it, [batch, heads, width of k, width of v] in
+    the type of sums; absent, it is 0. Where it `carries` the second result is S behind it, for the next slice.
   }];
   let arguments = (ins Nn_Tensor:$q, Nn_Tensor:$k, Nn_Tensor:$v, Nn_Tensor:$decay, Nn_Tensor:$beta,
-                       Optional<Nn_Integers>:$starts, I64Attr:$heads, Nn_Offset:$key_heads, Nn_Flag:$delta,
-                       Nn_Flag:$shared);
-  let results = (outs Nn_Tensor:$o);
+                       Optional<Nn_Integers>:$starts, Optional<Nn_Tensor>:$state, I64Attr:$heads, Nn_Offset:$key_heads,
+                       Nn_Flag:$delta, Nn_Flag:$shared, Nn_Offset:$offset, Nn_Flag:$carries);
+  let results = (outs Nn_Tensor:$o, Optional<Nn_Tensor>:$state_out);
   let assemblyFormat = [{
-    $q `,` $k `,` $v `,` $decay `,` $beta (`from` $starts^)? attr-dict `:` functional-type(operands, results)
+    $q `,` $k `,` $v `,` $decay `,` $beta (`from` $starts^)? (`behind` $state^)? attr-dict `:`
+    functional-type(operands, results)
   }];
 }
 
-def ScanBwdOp : Nn_KernelOp<"scan_bwd", ["flags", "pointers"], [
+def ScanBwdOp : Nn_KernelOp<"scan_bwd", ["params", "flags", "pointers"], [
+  AttrSizedOperandSegments,
   Nn_Factors<!strconcat(Nn_ScanFactors, Nn_ScanCall), [
     Nn_When<"getShared()", !strconcat(Nn_SharedScanFactors, Nn_ScanCall)>]>]> {
-  let summary = "gradients of all that a scan reads; it makes the states again";
+  let summary = "gradients of all that a scan reads; it makes the states inside a slice again";
+  let description = [{
+    Of a slice `dstate_out` is the gradient of the state behind it; absent, it is 0. With a `state` before it, the last
+    result is its gradient.
+  }];
   let arguments = (ins Nn_Tensor:$dout, Nn_Tensor:$q, Nn_Tensor:$k, Nn_Tensor:$v, Nn_Tensor:$decay, Nn_Tensor:$beta,
-                       Optional<Nn_Integers>:$starts, I64Attr:$heads, Nn_Offset:$key_heads, Nn_Flag:$delta,
-                       Nn_Flag:$shared);
-  let results = (outs Nn_Tensor:$dq, Nn_Tensor:$dk, Nn_Tensor:$dv, Nn_Tensor:$ddecay, Nn_Tensor:$dbeta);
+                       Optional<Nn_Integers>:$starts, Optional<Nn_Tensor>:$state, Optional<Nn_Tensor>:$dstate_out,
+                       I64Attr:$heads, Nn_Offset:$key_heads, Nn_Flag:$delta, Nn_Flag:$shared, Nn_Offset:$offset);
+  let results = (outs Nn_Tensor:$dq, Nn_Tensor:$dk, Nn_Tensor:$dv, Nn_Tensor:$ddecay, Nn_Tensor:$dbeta,
+                      Optional<Nn_Tensor>:$dstate);
   let assemblyFormat = [{
-    $dout `,` $q `,` $k `,` $v `,` $decay `,` $beta (`from` $starts^)? attr-dict `:` functional-type(operands, results)
+    $dout `,` $q `,` $k `,` $v `,` $decay `,` $beta (`from` $starts^)? (`behind` $state^)? (`with` $dstate_out^)?
+    attr-dict `:` functional-type(operands, results)
   }];
 }
 

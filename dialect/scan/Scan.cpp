@@ -24,41 +24,67 @@ static Dims convDims(Value x, int64_t taps) {
   return {type.getDimSize(0), type.getDimSize(1), type.getDimSize(2), taps};
 }
 
+/// Of rows like those of x the taps - 1 before a slice, or up to its end.
+static RankedTensorType borderRows(Value x, int64_t taps) {
+  auto type = tensorOf(x);
+  return type.clone({type.getDimSize(0), taps - 1, type.getDimSize(2)});
+}
+
+static LogicalResult checkState(Check check, StringRef name, Value state, Type expected) {
+  return !state ? success() : check.type(name, state, expected);
+}
+
+/// Where a slice's first row stands; of whole sequences it need not be said.
+template <typename Op> static SmallVector<double> placeOf(Op op) {
+  const auto offset = static_cast<int64_t>(op.getOffset());
+  return offset == 0 ? SmallVector<double>() : SmallVector<double>{static_cast<double>(offset)};
+}
+
 INFER(ConvOp) {
   Check check{"conv", loc};
-  if (failed(check.operands(a, 2, 3)) || failed(checkTaps(check, "x", a.getX(), a.getW())) ||
+  if (failed(check.operands(a, 2, 4)) || failed(checkTaps(check, "x", a.getX(), a.getW())) ||
       failed(check.starts(a.getStarts(), a.getX())))
     return failure();
+  RankedTensorType border = borderRows(a.getX(), widthOf(a.getW()));
   types.push_back(a.getX().getType());
-  return success();
+  if (a.getCarries())
+    types.push_back(border);
+  return checkState(check, "state", a.getState(), border);
 }
 
 Dims ConvOp::dims() { return convDims(getX(), widthOf(getW())); }
 Flags ConvOp::flags() { return flagsOf({{"documents", getStarts() != nullptr}}); }
-SmallVector<Value> ConvOp::pointers() { return {getX(), getW(), getStarts(), getY()}; }
+SmallVector<double> ConvOp::params() { return placeOf(*this); }
+SmallVector<Value> ConvOp::pointers() { return {getX(), getW(), getStarts(), getState(), getY(), getStateOut()}; }
 double ConvOp::flops() { return 2.0 * elementsOf(getX()) * widthOf(getW()); }
 
 INFER(ConvDxOp) {
   Check check{"conv_dx", loc};
-  if (failed(check.operands(a, 2, 3)) || failed(checkTaps(check, "dy", a.getDy(), a.getW())) ||
+  if (failed(check.operands(a, 2, 4)) || failed(checkTaps(check, "dy", a.getDy(), a.getW())) ||
       failed(check.starts(a.getStarts(), a.getDy())))
     return failure();
+  RankedTensorType border = inSums(a.getDy(), borderRows(a.getDy(), widthOf(a.getW())).getShape());
   types.push_back(a.getDy().getType());
-  return success();
+  if (a.getCarries())
+    types.push_back(border);
+  return checkState(check, "dstate_out", a.getDstateOut(), border);
 }
 
 Dims ConvDxOp::dims() { return convDims(getDy(), widthOf(getW())); }
 Flags ConvDxOp::flags() { return flagsOf({{"documents", getStarts() != nullptr}}); }
-SmallVector<Value> ConvDxOp::pointers() { return {getDy(), getW(), getStarts(), getDx()}; }
+SmallVector<double> ConvDxOp::params() { return placeOf(*this); }
+SmallVector<Value> ConvDxOp::pointers() { return {getDy(), getW(), getStarts(), getDstateOut(), getDx(), getDstate()}; }
 double ConvDxOp::flops() { return 2.0 * elementsOf(getDy()) * widthOf(getW()); }
 
 INFER(ConvDwOp) {
   Check check{"conv_dw", loc};
-  if (failed(check.operands(a, 2, 4)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 3)) ||
+  if (failed(check.operands(a, 2, 5)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 3)) ||
       failed(check.same("x", a.getX(), "dy", a.getDy())) || failed(check.starts(a.getStarts(), a.getX())))
     return failure();
   if (static_cast<int64_t>(a.getTaps()) < 1)
     return emitOptionalError(loc, "`conv_dw` expects at least 1 tap, got ", a.getTaps());
+  if (failed(checkState(check, "state", a.getState(), borderRows(a.getX(), a.getTaps()))))
+    return failure();
   types.push_back(inSums(a.getX(), {widthOf(a.getX()), 1, static_cast<int64_t>(a.getTaps())}));
   return check.into(a.getAcc(), types[0]);
 }
@@ -67,7 +93,8 @@ Dims ConvDwOp::dims() { return convDims(getX(), getTaps()); }
 Flags ConvDwOp::flags() {
   return flagsOf({{"accumulate", getAcc() != nullptr}, {"documents", getStarts() != nullptr}});
 }
-SmallVector<Value> ConvDwOp::pointers() { return {getX(), getDy(), getStarts(), getDw()}; }
+SmallVector<double> ConvDwOp::params() { return placeOf(*this); }
+SmallVector<Value> ConvDwOp::pointers() { return {getX(), getDy(), getStarts(), getState(), getDw()}; }
 double ConvDwOp::flops() { return 2.0 * elementsOf(getX()) * static_cast<double>(getTaps()); }
 
 bool ConvOp::isCheap() { return true; }
@@ -76,9 +103,15 @@ LogicalResult ConvOp::differentiate(Gradients &gradients) {
   Value dy = gradients.get(getY());
   if (!dy)
     return success();
-  gradients.set(getW(), gradients.builder.create<ConvDwOp>(getLoc(), getX(), dy, getStarts(), gradients.get(getW()),
-                                                           widthOf(getW())));
-  gradients.add(getLoc(), getX(), gradients.builder.create<ConvDxOp>(getLoc(), dy, getW(), getStarts()));
+  auto dw = gradients.builder.create<ConvDwOp>(getLoc(), getX(), dy, getStarts(), getState(), gradients.get(getW()),
+                                               widthOf(getW()), getOffset());
+  auto dx = gradients.builder.create<ConvDxOp>(getLoc(), dy, getW(), getStarts(),
+                                               getStateOut() ? gradients.get(getStateOut()) : Value(), getOffset(),
+                                               /*carries=*/getState() != nullptr);
+  gradients.set(getW(), dw);
+  gradients.add(getLoc(), getX(), dx.getDx());
+  if (getState())
+    gradients.add(getLoc(), getState(), dx.getDstate());
   return success();
 }
 
@@ -112,6 +145,13 @@ template <typename Adaptor> static LogicalResult checkScan(Check check, Adaptor 
                  succeeded(check.type("beta", a.getBeta(), numbers)));
 }
 
+/// The states of all heads, at one place in each sequence.
+template <typename Op> static RankedTensorType statesOf(Op op) {
+  auto heads = static_cast<int64_t>(op.getHeads());
+  return inSums(op.getQ(), {tensorOf(op.getQ()).getDimSize(0), heads, widthOf(op.getQ()) / keyHeadsOf(op),
+                            widthOf(op.getV()) / heads});
+}
+
 template <typename Op> static Dims scanDims(Op op) {
   auto q = tensorOf(op.getQ());
   const int64_t heads = op.getHeads(), keys = keyHeadsOf(op);
@@ -132,43 +172,55 @@ template <typename Op> static double scanFlops(Op op, std::array<double, 3> line
 
 INFER(ScanOp) {
   Check check{"scan", loc};
-  if (failed(check.operands(a, 5, 6)) || failed(checkScan(check, a)))
+  if (failed(check.operands(a, 5, 7)) || failed(checkScan(check, a)))
     return failure();
   types.push_back(a.getV().getType());
-  return success();
+  if (a.getCarries())
+    types.push_back(statesOf(a));
+  return checkState(check, "state", a.getState(), statesOf(a));
 }
 
 Dims ScanOp::dims() { return scanDims(*this); }
 Flags ScanOp::flags() { return scanFlags(*this); }
-SmallVector<Value> ScanOp::pointers() { return {getQ(), getK(), getV(), getDecay(), getBeta(), getStarts(), getO()}; }
+SmallVector<double> ScanOp::params() { return placeOf(*this); }
+SmallVector<Value> ScanOp::pointers() {
+  return {getQ(), getK(), getV(), getDecay(), getBeta(), getStarts(), getState(), getO(), getStateOut()};
+}
 double ScanOp::flops() { return scanFlops(*this, {4, 2, 2}, {6, 4, 2}); }
 
 LogicalResult ScanOp::differentiate(Gradients &gradients) {
   Value dout = gradients.get(getO());
   if (!dout)
     return success();
-  auto backward = gradients.builder.create<ScanBwdOp>(getLoc(), dout, getQ(), getK(), getV(), getDecay(), getBeta(),
-                                                      getStarts(), getHeads(), getKeyHeads(), getDelta(), getShared());
-  for (auto [gradient, value] : llvm::zip_first(backward.getResults(), getOperands())) // `starts` has none
-    gradients.add(getLoc(), value, gradient);
+  auto backward =
+      gradients.builder.create<ScanBwdOp>(getLoc(), dout, getQ(), getK(), getV(), getDecay(), getBeta(), getStarts(),
+                                          getState(), getStateOut() ? gradients.get(getStateOut()) : Value(),
+                                          getHeads(), getKeyHeads(), getDelta(), getShared(), getOffset());
+  for (auto [gradient, value] : llvm::zip_first(backward.getResults().take_front(5), getOperands()))
+    gradients.add(getLoc(), value, gradient); // `starts` has none
+  if (getState())
+    gradients.add(getLoc(), getState(), backward.getDstate());
   return success();
 }
 
 INFER(ScanBwdOp) {
   Check check{"scan_bwd", loc};
-  if (failed(check.operands(a, 6, 7)) || failed(checkScan(check, a)) ||
+  if (failed(check.operands(a, 6, 9)) || failed(checkScan(check, a)) ||
       failed(check.same("dout", a.getDout(), "v", a.getV())))
     return failure();
   types.assign(
       {a.getQ().getType(), a.getK().getType(), a.getV().getType(), a.getDecay().getType(), a.getBeta().getType()});
-  return success();
+  if (a.getState())
+    types.push_back(statesOf(a));
+  return success(succeeded(checkState(check, "state", a.getState(), statesOf(a))) &&
+                 succeeded(checkState(check, "dstate_out", a.getDstateOut(), statesOf(a))));
 }
 
 Dims ScanBwdOp::dims() { return scanDims(*this); }
 Flags ScanBwdOp::flags() { return scanFlags(*this); }
+SmallVector<double> ScanBwdOp::params() { return placeOf(*this); }
 SmallVector<Value> ScanBwdOp::pointers() {
-  SmallVector<Value> all = {getDout(), getQ(), getK(), getV(), getDecay(), getBeta(), getStarts()};
-  llvm::append_range(all, getResults());
-  return all;
+  return {getDout(),      getQ(),  getK(),  getV(),  getDecay(),  getBeta(),  getStarts(), getState(),
+          getDstateOut(), getDq(), getDk(), getDv(), getDdecay(), getDbeta(), getDstate()};
 }
 double ScanBwdOp::flops() { return scanFlops(*this, {12, 6, 6}, {16, 12, 8}); }

@@ -1143,6 +1143,11 @@ private:
       name = "embedding";
     }
     mlir::NamedAttrList attributes(given);
+    if (is_contained({"conv", "scan"}, name)) { // with `starts` or without, and no state before a sequence
+      SmallVector<int32_t> counts(takes.size(), 1);
+      counts.append({shape.documents, 0});
+      attributes.set("operandSegmentSizes", builder.getDenseI32ArrayAttr(counts));
+    }
     auto rate = name == "attention" ? dyn_cast_or_null<mlir::FloatAttr>(attributes.get("dropout")) : mlir::FloatAttr();
     if (rate && rate.getValueAsDouble() < 1)
       attributes.set("dropout", nn::DropoutAttr::get(builder.getContext(), rate, 0, 0, shape.sequence));

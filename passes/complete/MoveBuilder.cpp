@@ -128,6 +128,9 @@ LogicalResult MoveBuilder::build(ArrayRef<TransferOp> ops) {
   for (TransferOp op : ops) {
     if (failed(verify(op)))
       return failure();
+    if (llvm::is_contained({Role::kv, Role::dkv}, op.getThing().getRole()) &&
+        outline.exchanges.hasNoKeys(op.getThing().getCoord()))
+      continue;
     if (op.getThing().getRole() == Role::stash) {
       if (failed(buildStashMove(op, group)))
         return failure();

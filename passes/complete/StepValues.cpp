@@ -68,6 +68,10 @@ Role StepValues::roleOf(GroupKind kind) {
   case GroupKind::dterm:
   case GroupKind::dkeys:
     return Role::dkv;
+  case GroupKind::state:
+    return Role::state;
+  case GroupKind::dstate:
+    return Role::dstate;
   case GroupKind::tokens:
   case GroupKind::targets:
   case GroupKind::source:

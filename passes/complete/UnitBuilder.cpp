@@ -43,6 +43,11 @@ Value UnitBuilder::dataInput(BindingKind kind, CoordAttr unit, int64_t rank, Tup
   return step.get({data, rank}, step.program.getLoc());
 }
 
+/// Whether the group's number is that of a slice.
+static bool isOfSlice(GroupKind kind) {
+  return llvm::is_contained({GroupKind::kv, GroupKind::dkv, GroupKind::state, GroupKind::dstate}, kind);
+}
+
 /// The value with the group's number, among these values that skip parts.
 Thing UnitBuilder::skipOf(ArrayRef<int64_t> skips, const BodyGroups::Group &group, CoordAttr unit) {
   return StepValues::thing(StepValues::roleOf(group.kind()), skips[group.number()], unit);
@@ -60,8 +65,8 @@ FailureOr<Value> UnitBuilder::readShared(UnitOp op, const BodyGroups::Group &gro
     needed.piece = *piecesBefore(step.pieces, piece).begin();
   else if (kind == GroupKind::dact) // of shards the first's
     needed = step.thing(Role::dact, *piecesAfter(step.pieces, piece).begin(), coord);
-  else if (kind == GroupKind::kv || kind == GroupKind::dkv)
-    needed = Thing(kind == GroupKind::kv ? Role::kv : Role::dkv, piece, coord.getMicrobatch(), group.number());
+  else if (isOfSlice(kind))
+    needed = Thing(StepValues::roleOf(kind), piece, coord.getMicrobatch(), group.number());
   else if (kind == GroupKind::dkeys)
     needed = step.thing(Role::dkv, piece + 1, coord);
   else
@@ -135,8 +140,8 @@ LogicalResult UnitBuilder::reportMoved(UnitOp op, Thing stash, TransferOp move) 
   return error;
 }
 
-/// Reports an input that the schedule moves itself, but not to its reader, and keys of a slice that ran on another
-/// rank.
+/// Reports an input that the schedule moves itself, but not to its reader, and keys or a state of a slice that ran on
+/// another rank.
 LogicalResult UnitBuilder::reportAbsent(UnitOp op, Thing thing, int64_t rank) const {
   SmallVector<int64_t> ranks;
   for (int64_t other = 0; other < static_cast<int64_t>(ProgramOp(step.program).getRanks()); ++other)
@@ -157,6 +162,10 @@ LogicalResult UnitBuilder::reportAbsent(UnitOp op, Thing thing, int64_t rank) co
     error.attachNote(step.pieces.op(thing.piece).getLoc())
         << "slices read the keys of those before them; run all slices of a microbatch on one rank, or move `"
         << step.str(thing) << "` to rank " << rank;
+  } else if (thing.role == Role::state || thing.role == Role::dstate) {
+    error.attachNote(step.pieces.op(thing.piece).getLoc())
+        << "scans and convolutions go on from the slice before; their states do not travel between ranks yet, so all "
+           "slices of a microbatch run on one rank";
   }
   return failure();
 }
@@ -189,7 +198,7 @@ LogicalResult UnitBuilder::recordResults(UnitOp op, const TaskBody &body, TaskOp
       step.set({step.thing(Role::temporary, piece, coord), rank, ValueKey::whole, group.number()}, value);
     } else if (kind == GroupKind::keys) {
       keys.deliver(op, value);
-    } else if (kind == GroupKind::kv || kind == GroupKind::dkv) {
+    } else if (isOfSlice(kind)) {
       Thing made = Thing(StepValues::roleOf(kind), piece, coord.getMicrobatch(), group.number());
       if (keys.isShare(made))
         keys.record(made, rank, value, op.getLoc());

@@ -134,6 +134,7 @@ LogicalResult PieceGraph::writeForwardSteps(const CutPlan &plan, bool light) {
     inputs.append(ofStep(saved, plan, step, /*before=*/true));
     inputs.push_back({GroupKind::weight, weights});
     inputs.append(chunkGroups(GroupKind::kv, ArrayRef(kv).drop_back()));
+    inputs.append(stateGroups(GroupKind::state, states, slice.number - 1));
     inputs.append(carries.begin(), carries.begin() + step);
     if (step > 0)
       inputs.append(parts[step - 1]);
@@ -145,6 +146,9 @@ LogicalResult PieceGraph::writeForwardSteps(const CutPlan &plan, bool light) {
       results.push_back({GroupKind::loss, losses()});
     if (step + 1 < steps)
       results.push_back(chunkGroup(GroupKind::kv, kv.back(), slice.number, step));
+    for (const Group &left : stateGroups(GroupKind::state, statesOut, slice.number))
+      if (plan.stepOf(left.name.attention) == step)
+        results.push_back(left);
     results.append(ofStep(saved, plan, step, /*before=*/false));
     if (step + 1 < steps)
       results.append({carries[step], queries[step]});
@@ -224,6 +228,8 @@ LogicalResult PieceGraph::writeBackwardSteps(const CutRequest &cut) {
     inputs.push_back({GroupKind::weight, weights});
     if (!plan.gives())
       inputs.append(chunkGroups(GroupKind::kv, kv));
+    inputs.append(stateGroups(GroupKind::state, states, slice.number - 1));
+    inputs.append(stateGroups(GroupKind::dstate, dstates, slice.number));
     inputs.push_back({GroupKind::dact, dact});
     inputs.append(skipGroups(GroupKind::dact, dskips));
     inputs.append(carries.begin(), carries.begin() + step);
@@ -241,6 +247,10 @@ LogicalResult PieceGraph::writeBackwardSteps(const CutRequest &cut) {
       results.append(skipGroups(GroupKind::dact, dskipsOut));
     }
     results.append(sums);
+    for (const Group &left : stateGroups(GroupKind::dstate, dstatesOut, slice.number - 1))
+      if (auto made = llvm::map_range(left.values, [&](Value value) { return plan.stepOf(cutOf(value)); });
+          *std::max_element(made.begin(), made.end()) == step)
+        results.push_back(left);
     results.append(ofStep(waiting, plan, step, /*before=*/false));
     if (sumsWeights)
       results.push_back({GroupKind::grad, sumsUpTo(plan, step), true});

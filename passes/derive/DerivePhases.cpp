@@ -230,6 +230,7 @@ LogicalResult PieceGraph::differentiate(bool first) {
       gradients.set(weight, widenGrad(gradients.builder, piece.loc, grad));
   if (failed(seedChunks(gradients)))
     return failure();
+  seedStates(gradients);
   for (Operation *op : llvm::reverse(ops)) {
     if (auto copy = dyn_cast<nn::CopyOp>(op)) { // of keys that came in an activation
       if (Value gradient = gradients.get(copy.getY()))
@@ -251,6 +252,7 @@ LogicalResult PieceGraph::collectGradients(nn::Gradients &gradients, bool first)
   if (gradients.loss && !last.getResultTypes().empty())
     loss = gradients.loss, furtherLoss = gradients.furtherLoss, reports = gradients.reports;
   collectChunks(gradients);
+  collectStates(gradients);
   if (!act.empty() && llvm::none_of(act, [&](Value value) { return gradients.get(value); }))
     return emitError(piece.loc) << "nothing that `" << piece.name.getValue()
                                 << "` receives leads to anything that it returns";
@@ -364,7 +366,8 @@ void PieceGraph::erase(Operation *op) {
 
 void PieceGraph::eraseDead() {
   DenseSet<Value> wanted;
-  for (const SmallVector<Value> *values : {&actOut, &keys, &dactOut, &gradOut, &statsOut, &skipsOut, &dskipsOut})
+  for (const SmallVector<Value> *values :
+       {&actOut, &keys, &dactOut, &gradOut, &statsOut, &skipsOut, &dskipsOut, &statesOut, &dstatesOut})
     wanted.insert(values->begin(), values->end());
   for (const auto *chunks : {&kv, &dkvOut})
     for (const SmallVector<Value> &values : *chunks)
@@ -409,6 +412,8 @@ LogicalResult PieceGraph::writeForward(CutAttr cut, const Group &more) {
       inputs.append(std::exchange(own, {}));
   }
   results.append(own);
+  inputs.append(stateGroups(GroupKind::state, states, slice.number - 1));
+  results.append(stateGroups(GroupKind::state, statesOut, slice.number));
   if (isLossForward())
     results.push_back({GroupKind::loss, losses()});
   inputs.push_back({GroupKind::weight, weights});
@@ -444,11 +449,14 @@ LogicalResult PieceGraph::writeBackward(bool first) {
   inputs.append({{GroupKind::stats, stats}, {GroupKind::weight, weights}});
   inputs.append(chunkGroups(GroupKind::kv, kv));
   inputs.append(chunkGroups(GroupKind::dkv, dkv));
+  inputs.append(stateGroups(GroupKind::state, states, slice.number - 1));
+  inputs.append(stateGroups(GroupKind::dstate, dstates, slice.number));
   inputs.append({{GroupKind::dact, dact}, {GroupKind::dkeys, dkeys}});
   inputs.append(skipGroups(GroupKind::dact, dskips));
   SmallVector<Group> results = chunkGroups(GroupKind::dkv, dkvOut, 0, /*tied=*/!dkv.empty());
   results.insert(results.begin(), Group{GroupKind::dact, dactOut});
   results.append(skipGroups(GroupKind::dact, dskipsOut));
+  results.append(stateGroups(GroupKind::dstate, dstatesOut, slice.number - 1));
   auto with = [](SmallVector<Group> groups, ArrayRef<Group> more) {
     groups.append(more.begin(), more.end());
     return groups;

@@ -17,6 +17,12 @@
 //
 //   F.1 of the piece before      makes keys                    (kv.1)
 //   B.1 of the piece before      reads dkeys                   (dkv.1, of the slices 1 and 2)
+//
+// Scans and convolutions go on from the state that the slice before left, and its gradient goes back the same way. A
+// state is read by the slice after it alone, and is there until the backward of that one:
+//
+//   F.1  reads state.0           makes state.1
+//   B.1  reads state.0 dstate.1  makes dstate.0
 #include "passes/derive/PieceGraph.h"
 
 using namespace mlir;
@@ -46,16 +52,16 @@ FailureOr<Operation *> PieceGraph::cloneSliced(OpBuilder &builder, Operation &op
   auto attention = dyn_cast<nn::AttentionOp>(op);
   if (attention && failed(addChunks(builder, attention, operands)))
     return failure();
-  if (attention || isa<nn::RopeOp, nn::PositionsOp, nn::DropoutOp>(op)) {
+  if (attention || isa<nn::RopeOp, nn::PositionsOp, nn::DropoutOp, nn::ScanOp, nn::ConvOp>(op)) {
     auto offset = attributes.get("offset");
     int64_t own = offset ? cast<IntegerAttr>(offset).getInt() : 0;
     attributes.set("offset", builder.getI64IntegerAttr(own + slice.start()));
   }
   if (auto route = dyn_cast<nn::RouteOp>(op); route && !route.getBalance().isZero())
     return op.emitError("`balance` counts the experts of whole sequences; slices do not see them");
-  if (isa<nn::ScanOp, nn::ConvOp>(op))
-    return op.emitError() << "`" << op.getName().stripDialect()
-                          << "` goes along whole sequences; its state does not go on from slice to slice yet";
+  bool mayGoOn = isa<nn::ScanOp, nn::ConvOp>(op);
+  if (mayGoOn && failed(goOn(builder, op, operands, attributes)))
+    return failure();
   if (isa<nn::SegmentSumOp>(op))
     return op.emitError("a sum over documents is of whole sequences; slices do not see them");
   if (isa<nn::OpaqueOp>(op))
@@ -64,7 +70,41 @@ FailureOr<Operation *> PieceGraph::cloneSliced(OpBuilder &builder, Operation &op
   if (succeeded(made))
     for (auto [result, sliced] : llvm::zip(op.getResults(), (*made)->getResults()))
       map.map(result, sliced);
+  if (failed(made) || !mayGoOn)
+    return made;
+  llvm::append_range(statesOut, (*made)->getResults().drop_front());
+  if (carriers.size() < std::max(states.size(), statesOut.size()))
+    carriers.push_back(*made);
   return made;
+}
+
+/// Lets a scan or convolution go on from what the slice before left. W reads the rows before a convolution's, too: F
+/// saves a copy of them, so that no state waits for W. A single tap needs no rows before.
+LogicalResult PieceGraph::goOn(OpBuilder &builder, Operation &op, SmallVectorImpl<Value> &operands,
+                               NamedAttrList &attributes) {
+  MLIRContext *context = builder.getContext();
+  NamedAttrList carrying(attributes);
+  carrying.set("carries", builder.getBoolAttr(true));
+  SmallVector<Type> types;
+  if (failed(cast<InferTypeOpInterface>(op).inferReturnTypes(context, op.getLoc(), op.getOperands(),
+                                                             carrying.getDictionary(context), nullptr, {}, types)))
+    return failure();
+  if (cast<RankedTensorType>(types[1]).getNumElements() == 0)
+    return success();
+  if (!slice.isLast())
+    attributes = carrying;
+  if (slice.number == 0)
+    return success();
+  Value state = states.emplace_back(scratch.addArguments(types[1]).front());
+  if (isa<nn::ConvOp>(op)) {
+    state = builder.create<nn::CopyOp>(op.getLoc(), state, Value());
+    forward.insert(state.getDefiningOp());
+  }
+  operands.push_back(state);
+  SmallVector<int32_t> counts(cast<DenseI32ArrayAttr>(attributes.get("operandSegmentSizes")).asArrayRef());
+  counts.back() = 1;
+  attributes.set("operandSegmentSizes", builder.getDenseI32ArrayAttr(counts));
+  return success();
 }
 
 /// Puts the chunks of the slices before this one in front of its own k and v.
@@ -139,6 +179,33 @@ void PieceGraph::collectChunks(nn::Gradients &gradients) {
   if (dkv.empty() && (slice.number > 0 || readsKeys()))
     for (const SmallVector<Value> &chunk : ArrayRef(kv).drop_back(readsKeys() ? 0 : 1))
       dkvOut.push_back(llvm::map_to_vector(chunk, [&](Value value) { return gradients.get(value); }));
+}
+
+void PieceGraph::seedStates(nn::Gradients &gradients) {
+  dstates =
+      scratch.addArguments(llvm::map_to_vector(statesOut, [](Value state) -> Type { return sumsOf(state.getType()); }));
+  for (auto [state, gradient] : llvm::zip(statesOut, dstates))
+    gradients.set(state, gradient);
+}
+
+void PieceGraph::collectStates(nn::Gradients &gradients) {
+  for (Value state : states) {
+    Value gradient = gradients.get(state);
+    dstatesOut.push_back(gradient ? gradient
+                                  : gradients.builder.create<nn::ZeroOp>(piece.loc, sumsOf(state.getType())).getY());
+  }
+}
+
+SmallVector<Group> PieceGraph::stateGroups(GroupKind kind, ArrayRef<Value> values, int64_t number) const {
+  if (piece.cuts.empty())
+    return {{{kind, number}, llvm::to_vector(values)}};
+  std::map<int64_t, SmallVector<Value>> byCut;
+  for (auto [value, carrier] : llvm::zip_first(values, carriers))
+    byCut[cuts.lookup(carrier)].push_back(value);
+  SmallVector<Group> groups;
+  for (auto &[cut, its] : byCut)
+    groups.push_back({{kind, number, cut}, its});
+  return groups;
 }
 
 void PieceGraph::splitKeys() {

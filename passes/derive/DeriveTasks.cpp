@@ -298,11 +298,18 @@ void PieceTable::readPhases() {
     entry.model.phases |= 1u << static_cast<unsigned>(unit.getUnit().getPhase());
   });
   Exchanges exchanges(program);
+  bool told = false;
   for (auto &[unit, cut] : exchanges.allAhead()) {
     Entry &entry = entries[pieces.find(unit.getCoord())];
     PieceModel::add(entry.model.aheads, {unit.getPhase(), unit.getCoord().getSlice(), cut.plan});
   }
   for (auto together : program.getBody().getOps<TogetherOp>()) {
+    for (auto attend : together.getOps<AttendOp>())
+      if (CoordAttr coord = attend.getUnit().getCoord(); exchanges.hasNoKeys(coord) && !program.getForward() && !told) {
+        emitRemark(attend.getLoc()) << pieces.describe(pieces.find(coord)) << " has scans or convolutions and no "
+                                    << "attention: of such pieces `attend` and `move kv` do nothing";
+        told = true;
+      }
     helps |= !together.getOps<AttendOp>().empty();
     for (CutUnit unit : exchanges.of(together)) {
       CoordAttr coord = unit.op.getUnit().getCoord();

@@ -58,6 +58,10 @@ private:
                                 llvm::SmallVectorImpl<mlir::Value> &operands);
   mlir::LogicalResult seedChunks(nn::Gradients &gradients);
   void collectChunks(nn::Gradients &gradients);
+  mlir::LogicalResult goOn(mlir::OpBuilder &builder, mlir::Operation &op, llvm::SmallVectorImpl<mlir::Value> &operands,
+                           mlir::NamedAttrList &attributes);
+  void seedStates(nn::Gradients &gradients);
+  void collectStates(nn::Gradients &gradients);
   /// Takes the keys for the piece after out of what goes on to it.
   void splitKeys();
   void seedKeys(nn::Gradients &gradients);
@@ -71,6 +75,10 @@ private:
                                        size_t first = 0, bool tied = false) const;
   Group chunkGroup(pipeline::GroupKind kind, llvm::ArrayRef<mlir::Value> chunk, int64_t slice, int64_t attention,
                    bool tied = false) const;
+
+  /// `state.2`, or `dstate.2`: these values of slice 2; if units of the piece are cut `state.2.0`, .., by cut.
+  llvm::SmallVector<Group> stateGroups(pipeline::GroupKind kind, llvm::ArrayRef<mlir::Value> values,
+                                       int64_t number) const;
 
   /// The values that F keeps and saves; if units of the piece are cut, in one group for each step.
   llvm::SmallVector<Group> savedGroups(pipeline::GroupKind kind, llvm::ArrayRef<mlir::Value> values) const;
@@ -165,6 +173,9 @@ private:
   /// Keys and values of all attentions by slice, the own one last; the gradients that later slices gave them, and those
   /// with this one's part.
   llvm::SmallVector<llvm::SmallVector<mlir::Value>> kv, dkv, dkvOut;
+  llvm::SmallVector<mlir::Operation *> carriers; ///< scans and convolutions that go on from slice to slice
+  /// Of each what it goes on from, and what it leaves; the gradients of what it leaves, and of what it goes on from.
+  llvm::SmallVector<mlir::Value> states, statesOut, dstates, dstatesOut;
   llvm::DenseSet<mlir::Operation *> forward;        ///< what F runs
   llvm::DenseMap<mlir::Operation *, unsigned> runs; ///< what R may run again: the number of its run of parts
   unsigned run = 0;

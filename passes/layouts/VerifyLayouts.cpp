@@ -88,9 +88,13 @@ Layouts LayoutVerifier::ofWeights(bool isGradient) const {
   return layouts;
 }
 
-/// Keys of a slice are there for bodies of every slice.
+/// Keys and states of a slice are there for bodies of other slices.
+static int64_t sliceOf(BodyAttr body, GroupName name) {
+  return name.kind == GroupKind::kv || name.kind == GroupKind::state ? -1 : body.getSlice();
+}
+
 const Layouts *LayoutVerifier::find(BodyAttr body, GroupName name, StringAttr of) const {
-  int64_t slice = name.kind == GroupKind::kv ? -1 : body.getSlice();
+  int64_t slice = sliceOf(body, name);
   auto it = known.find({(of ? of : body.getPieces()).getAsOpaquePointer(), slice, name.str()});
   return it == known.end() ? nullptr : &it->second;
 }
@@ -129,6 +133,8 @@ std::optional<Layouts> LayoutVerifier::layoutsOf(BodyAttr body, GroupName name, 
     auto keys = layoutsOf(body, GroupName(GroupKind::kv, name.number, name.attention), payload);
     return keys ? std::optional(transposed(*keys)) : std::nullopt;
   }
+  case GroupKind::dstate:
+    return gradientOf(GroupName(GroupKind::state, name.number, name.attention));
   case GroupKind::stats:
     return all(ofRows());
   case GroupKind::loss:
@@ -145,14 +151,13 @@ LogicalResult LayoutVerifier::record(func::FuncOp function, BodyAttr body, Group
   std::optional<Layouts> expected;
   SmallVector<Type> types(layouts.size(), Float32Type::get(module.getContext()));
   auto payload = TupleType::get(module.getContext(), types);
-  if (name.kind == GroupKind::grad || name.kind == GroupKind::loss || name.kind == GroupKind::stats)
+  if (llvm::is_contained({GroupKind::grad, GroupKind::loss, GroupKind::stats, GroupKind::dstate}, name.kind))
     expected = layoutsOf(body, name, payload);
   else if (name.kind == GroupKind::dact) // that of what came in
     if (auto came = layoutsOf(body, GroupName(GroupKind::act, name.number), payload))
       expected = transposed(*came);
   if (!expected) {
-    known[{body.getPieces().getAsOpaquePointer(), name.kind == GroupKind::kv ? -1 : body.getSlice(), name.str()}] =
-        layouts;
+    known[{body.getPieces().getAsOpaquePointer(), sliceOf(body, name), name.str()}] = layouts;
     return success();
   }
   for (auto [i, layout] : llvm::enumerate(layouts))

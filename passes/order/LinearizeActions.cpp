@@ -13,6 +13,7 @@
 // matters: messages are posted in sending order, which keeps receive buffers few and any lane layout free of cycles
 // (docs/proofs.md 6). Where the program has costs of parts, they are the clock.
 #include "analysis/Actions.h"
+#include "analysis/Keys.h"
 #include "analysis/costs/Costs.h"
 #include "passes/Passes.h"
 #include <queue>
@@ -340,12 +341,16 @@ private:
     else if (isChunk)
       thing = "kv";
     int64_t of = isChunk ? pieces.find(waiter.getUnit().getCoord()) : condition.piece; // who attends the keys
+    bool isState = isChunk && KeysBefore(program, pieces.all()).hasNoKeys(of);
+    if (isState && condition.kind != Condition::Backward)
+      thing = "state";
     std::string coord = pieces.op(of).getCoord().with(condition.microbatch, condition.slice).str();
     StringRef phase = condition.kind == Condition::Forward ? "`F`"
                       : condition.kind == Condition::Again ? "`R`"
                                                            : "backward";
     if (isChunk && condition.kind == Condition::Backward)
-      error << "needs dkv from slice " << condition.slice << ", whose backward has not run";
+      error << "needs " << (isState ? "dstate" : "dkv") << " from slice " << condition.slice
+            << ", whose backward has not run";
     else if (auto transfer = dyn_cast<TransferOp>(op))
       error << "needs `" << transfer.getThing().str() << "`, and its " << phase << " has not run";
     else

@@ -216,6 +216,10 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
                    << "`attend` ahead of " << name << " expects a part that is the attention alone, and whose keys the "
                    << "part before makes" << withLoops(op);
       error.attachNote(pieces.op(piece).getLoc()) << pieces.describe(piece) << " is declared here";
+      if (keys.hasNoKeys(piece))
+        error.attachNote(pieces.op(piece).getLoc())
+            << "it has scans or convolutions and no attention: they go on from the slice before, and their states do "
+               "not travel between ranks yet, so all slices of a microbatch run on one rank";
       auto program = op->getParentOfType<ProgramOp>();
       if (int64_t devices = program.sizeOf(Axis::context); devices > 1)
         error.attachNote(program.getLoc()) << "over `context = " << devices << "` an attention gets its keys itself, "

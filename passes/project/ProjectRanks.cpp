@@ -495,7 +495,7 @@ LogicalResult Step::readCallee(TaskOp task) {
   callee.slice.resize(task.getNumResults());
   if (auto groups = function->getAttrOfType<GroupsAttr>(kResultsAttr))
     for (auto [group, slice] : llvm::zip(groups.getGroups(), callee.slice))
-      if (group.getKind() == GroupKind::kv || group.getKind() == GroupKind::dkv)
+      if (llvm::is_contained({GroupKind::kv, GroupKind::dkv, GroupKind::state, GroupKind::dstate}, group.getKind()))
         slice = group.getNumber();
   return success();
 }

@@ -24,6 +24,8 @@ static constexpr GroupRule groupRules[] = {
     {GroupKind::dterm, What::dkv, LabelSpan::Chunk},
     {GroupKind::keys, What::kv, LabelSpan::Unit, +1},
     {GroupKind::dkeys, What::dkv, LabelSpan::Unit, +1},
+    {GroupKind::state, What::state, LabelSpan::Chunk},
+    {GroupKind::dstate, What::dstate, LabelSpan::Chunk},
     {GroupKind::tokens, What::tokens, LabelSpan::Tokens},
     {GroupKind::targets, What::targets, LabelSpan::Tokens},
     {GroupKind::weight, What::weight, LabelSpan::Piece},

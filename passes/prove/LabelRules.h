@@ -9,8 +9,8 @@
 namespace pp {
 
 /// Which coordinates of the unit the labels of a group have. `Tokens`: microbatch and slice; `Chunk`: those of the
-/// unit, but for the slice, which is the number in the group's name. `Cut`: those of the unit, and the group's number
-/// is that of a step or an attention.
+/// unit, but for the slice, which is the number in the group's name: of keys, of states, and of their gradients. `Cut`:
+/// those of the unit, and the group's number is that of a step or an attention.
 enum class LabelSpan : uint8_t { Step, Tokens, Piece, Unit, Chunk, Cut };
 
 struct GroupRule {

@@ -15,6 +15,10 @@ static StringRef nameOf(What what) {
     return "kv";
   case What::dkv:
     return "dkv";
+  case What::state:
+    return "state";
+  case What::dstate:
+    return "dstate";
   case What::stash:
     return "stash";
   case What::stats:

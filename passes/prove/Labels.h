@@ -10,7 +10,8 @@
 namespace pp {
 
 /// Kinds of values. `fresh` and `share` are what pieces with tied weights exchange: new values and gradients of theirs.
-/// `kept` is what F keeps of a stash of which R makes the rest. The slice of `kv` and `dkv` is that of the keys. Of
+/// `kept` is what F keeps of a stash of which R makes the rest. The slice of `kv` and `dkv` is that of the keys, and of
+/// `state` and `dstate` that behind which scans have this state. Of
 /// units cut at their attentions: `carry` goes from step to step, `query` to the ranks that compute a part of an
 /// attention, and `part` comes from them, a sum over slices of keys; the same with a `d` in the backward.
 /// `stats`: of the logits, for the loss. Of a part that is cut by the vocabulary `act`, `dact`, `stats` are the first
@@ -21,6 +22,8 @@ enum class What : uint8_t {
   dact,
   kv,
   dkv,
+  state,
+  dstate,
   kept,
   stash,
   pending,

@@ -179,6 +179,12 @@ bool Values::makes(LaunchOp launch, const Label &label) const {
     fits = phase == Phase::B || phase == Phase::I;
     return fits && pieces.find(coord) == label.piece && coord.getMicrobatch() == label.microbatch &&
            coord.getSlice() > label.slice;
+  case What::state:
+    fits = phase == Phase::F;
+    break;
+  case What::dstate: // by the slice that went on from this state
+    return (phase == Phase::B || phase == Phase::I) && pieces.find(coord) == label.piece &&
+           coord.getMicrobatch() == label.microbatch && coord.getSlice() == label.slice + 1;
   case What::pending:
     fits = phase == Phase::I;
     break;

@@ -91,7 +91,7 @@ constexpr int64_t scanScratch(const SizedCall &call) {
   const int64_t both = rows * (2 * wideD + d + 3 * wideE + 5 * rows), state = d * wideE;
   if (call.is("scan"))
     return call.bytesOfSum() * (both + share * state);
-  const int64_t borders = (s - 1) / rows + 1; // with that behind the chunk at hand
+  const int64_t borders = (s - 1) / rows + 2; // with that in front of a slice, and that behind the chunk at hand
   return call.bytesOfSum() * (both + state + rows * (3 * wideD + wideE + e + 2 * rows) + borders * e * wideD + s * e +
                               (share > 1 ? 2 * s * d : 0));
 }

@@ -1,4 +1,4 @@
-// A linear scan in chunks of rows, with its backward, and a causal convolution with its two: all of whole rows.
+// A linear scan in chunks of rows with its backward, a causal convolution with its two: of whole rows, or in slices.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // In a chunk G_i = g_0 + .. + g_i, D_ij = e^(G_i - G_j) for j <= i, and S is the state before it. w_i is what the keys
@@ -8,7 +8,8 @@
 //   S'  = e^(G_last) S + sum over i of k_i (e^(G_last - G_i) u_i)^T
 // A chunk ends where its document ends, so that nothing is masked, and no other document changes a bit of one. No
 // exponent is ever positive. Each G_i - G_j is a sum of its own in f64, not a difference of sums: behind a strong decay
-// that would be left with few digits.
+// that would be left with few digits. In a slice of a sequence S begins as it came in, unless a document begins there,
+// and chunks count from the slice's first row.
 #ifndef PP_RUNTIME_KERNELS_SCAN_H
 #define PP_RUNTIME_KERNELS_SCAN_H
 
@@ -145,15 +146,24 @@ struct ScanShape {
   int64_t batch, s, heads, keys, share, d, e;
   int64_t wd, we, sd, se; ///< widths and strides of rows of k and of v in scratch
   bool delta;
-  const int32_t *starts; ///< [b, s]; null: a row is one document
-  ScanShape(const PreparedOp &op, const void *starts)
+  const int32_t *starts;     ///< [b, s]; null: a row is one document
+  int64_t position;          ///< of a slice's first row, as starts count
+  bool hasBefore, hasBehind; ///< a state comes in; what is behind the last row matters
+  ScanShape(const PreparedOp &op, const void *starts, const void *before = nullptr, const void *behind = nullptr)
       : batch(op.dims[0]), s(op.dims[1]), heads(op.dims[2]), keys(op.dims[3]), share(heads / keys), d(op.dims[4]),
         e(op.dims[5]), wd(lineOfScan(d)), we(lineOfScan(e)), sd(strideOfScan(d)), se(strideOfScan(e)),
-        delta(op.has(Delta)), starts(op.has(Documents) ? in<int32_t>(starts) : nullptr) {}
+        delta(op.has(Delta)), starts(op.has(Documents) ? in<int32_t>(starts) : nullptr),
+        position(int64_t(op.params[0])), hasBefore(before), hasBehind(behind) {}
   bool sameDocument(int64_t b, int64_t t, int64_t other) const {
     return !starts || starts[b * s + t] == starts[b * s + other];
   }
-  bool begins(int64_t b, int64_t t) const { return t == 0 || !sameDocument(b, t - 1, t); }
+  /// The first row of the document of row t, or the slice's first one.
+  int64_t beginOf(int64_t b, int64_t t) const {
+    return starts && starts[b * s + t] > position ? starts[b * s + t] - position : 0;
+  }
+  bool begins(int64_t b, int64_t t) const {
+    return t > 0 ? !sameDocument(b, t - 1, t) : !hasBefore || (starts && starts[b * s] >= position);
+  }
 };
 
 /// Rows [begin, end) of one document; `first` and `last`: it has no rows before, or behind.
@@ -166,7 +176,7 @@ struct RowChunk {
     int64_t end = begin + 1;
     while (end < shape.s && end < begin + chunkRows && shape.sameDocument(b, begin, end))
       ++end;
-    return {begin, end, shape.begins(b, begin), end == shape.s || shape.begins(b, end)};
+    return {begin, end, shape.begins(b, begin), end == shape.s ? !shape.hasBehind : shape.begins(b, end)};
   }
 };
 
@@ -224,7 +234,7 @@ template <class E> struct Scan {
         place(r, chunkRows, n.se), place(ut, n.we, chunkRows);
         for (M *each : {&yu, &xu})
           place(*each, chunkRows, chunkRows);
-        place(stateT, n.we, n.sd), place(borders, n.we * ((n.s - 1) / chunkRows), n.sd), place(kept, n.s, n.we);
+        place(stateT, n.we, n.sd), place(borders, n.we * ((n.s - 1) / chunkRows + 1), n.sd), place(kept, n.s, n.we);
         for (M *each : {&sumQ, &sumK})
           place(*each, n.share > 1 ? n.s : 0, n.wd);
       }
@@ -255,6 +265,19 @@ template <class E> struct Scan {
   static void store(M x, const RowChunk &chunk, E *y, int64_t stride, int64_t columns) {
     for (int64_t t = 0; t < chunk.rows(); ++t)
       storeRow(x[t], y + t * stride, columns);
+  }
+  /// A head's state, with zeros around it, and back.
+  static void loadState(const void *states, const ScanShape &n, int64_t number, M y) {
+    const A *x = in<A>(states) + number * n.d * n.e;
+    for (int64_t i = 0; i < n.wd; ++i) {
+      const int64_t columns = i < n.d ? n.e : 0;
+      memcpy(y[i], x + i * n.e, size_t(columns) * sizeof(A));
+      memset(y[i] + columns, 0, size_t(n.we - columns) * sizeof(A));
+    }
+  }
+  static void storeState(M x, const ScanShape &n, int64_t number, void *states) {
+    for (int64_t i = 0; i < n.d; ++i)
+      memcpy(out<A>(states) + (number * n.d + i) * n.e, x[i], size_t(n.e) * sizeof(A));
   }
   static void loadBeta(const A *beta, int64_t stride, const RowChunk &chunk, A *its) {
     for (int64_t t = 0; t < chunk.padded(); ++t)
@@ -344,6 +367,9 @@ template <class E> struct Scan {
     const int64_t b = task / n.keys, key = task % n.keys;
     Decays<A> decays;
     A beta[chunkRows];
+    const int64_t first = b * n.heads + key * n.share; // of its heads
+    for (int64_t i = 0; i < n.share && n.hasBefore; ++i)
+      loadState(arguments[6], n, first + i, f.state.from(i * n.wd));
     for (RowChunk chunk{}; chunk.end < n.s;) {
       chunk = RowChunk::at(n, b, chunk.end);
       const int64_t row = b * n.s + chunk.begin, rows = chunk.padded();
@@ -364,11 +390,13 @@ template <class E> struct Scan {
         if (!chunk.first)
           W::product(f.o, 0, decays.inner, f.q, state, rows, n.we, n.wd);
         W::triangle(f.o, chunk.first ? 0 : 1, f.p, f.u, rows, n.we);
-        store(f.o, chunk, out<E>(arguments[6]) + (row * n.heads + head) * n.e, n.heads * n.e, n.e);
+        store(f.o, chunk, out<E>(arguments[7]) + (row * n.heads + head) * n.e, n.heads * n.e, n.e);
         if (!chunk.last)
           advance(n, f, decays, chunk, state);
       }
     }
+    for (int64_t i = 0; i < n.share && n.hasBehind; ++i)
+      storeState(f.state.from(i * n.wd), n, first + i, arguments[8]);
   }
 
   //===-- Backward -----------------------------------------------------------------------------------------------===//
@@ -382,10 +410,11 @@ template <class E> struct Scan {
   //   dq_i = sum_j N_ij k_j + e^(G_i) S do_i
   //   dk_i = sum_j M_ij k_j - e^(G_i) S x_i + sum_j (N_ji q_j + M_ji k_j) + e^(G_last - G_i) dS' u_i
   // A decay g_t multiplies each pair with i >= t > j, the state's part of each row from t on, what each row before t
-  // leaves, and the whole state: dg_t is the sum of these, in which nothing cancels.
+  // leaves, and the whole state: dg_t is the sum of these, in which nothing cancels. In a slice dS' begins as it came
+  // from the slice behind, and dS goes to the one before.
 
   /// Where arguments of scan_bwd stand.
-  enum { kDout, kQ, kK, kV, kG, kBeta, kStarts, kDq, kDk, kDv, kDg, kDbeta };
+  enum { kDout, kQ, kK, kV, kG, kBeta, kStarts, kState, kDbehind, kDq, kDk, kDv, kDg, kDbeta, kDstate };
 
   /// A head's states in front of its chunks, but those of first ones, and the rows of w; gives how many states.
   static int64_t states(void *const *arguments, const ScanShape &n, const Places &f, int64_t b, int64_t head) {
@@ -393,6 +422,10 @@ template <class E> struct Scan {
     A beta[chunkRows];
     int64_t count = 0;
     const int64_t key = head / n.share;
+    if (!n.begins(b, 0)) {
+      loadState(arguments[kState], n, b * n.heads + head, f.state);
+      W::transpose(f.state, n.wd, n.we, f.borders.from(n.we * count++));
+    }
     for (RowChunk chunk{}; chunk.end < n.s;) {
       chunk = RowChunk::at(n, b, chunk.end);
       const int64_t row = b * n.s + chunk.begin;
@@ -407,7 +440,7 @@ template <class E> struct Scan {
       residuals(n, f, decays, beta, chunk, f.state);
       for (int64_t t = 0; t < chunk.rows(); ++t)
         memcpy(f.kept[chunk.begin + t], f.w[t], size_t(n.we) * sizeof(A));
-      if (chunk.last)
+      if (chunk.last || chunk.end == n.s)
         continue;
       advance(n, f, decays, chunk, f.state);
       W::transpose(f.state, n.wd, n.we, f.borders.from(n.we * count++));
@@ -415,9 +448,9 @@ template <class E> struct Scan {
     return count;
   }
 
-  /// The last chunk of those that end at `end`: chunks count from their document's first row.
+  /// The last chunk of those that end at `end`: chunks count from the first row of their document, or of the slice.
   static RowChunk before(const ScanShape &n, int64_t b, int64_t end) {
-    int64_t begin = n.starts ? n.starts[b * n.s + end - 1] : 0;
+    const int64_t begin = n.beginOf(b, end - 1);
     return RowChunk::at(n, b, begin + (end - 1 - begin) / chunkRows * chunkRows);
   }
 
@@ -554,20 +587,28 @@ template <class E> struct Scan {
     const int64_t b = task / n.keys, key = task % n.keys;
     for (int64_t head = key * n.share; head < (key + 1) * n.share; ++head) {
       int64_t count = states(arguments, n, f, b, head);
+      if (n.hasBehind) {
+        loadState(arguments[kDbehind], n, b * n.heads + head, f.state);
+        W::transpose(f.state, n.wd, n.we, f.stateT);
+      }
       for (int64_t end = n.s; end > 0;) {
         const RowChunk chunk = before(n, b, end);
         count -= !chunk.first;
         backwardChunk(arguments, n, f, b, head, chunk, f.borders.from(n.we * (chunk.first ? 0 : count)));
         end = chunk.begin;
       }
+      if (!arguments[kDstate])
+        continue;
+      if (n.begins(b, 0))
+        memset(f.state.data, 0, size_t(n.wd * n.se) * sizeof(A));
+      storeState(f.state, n, b * n.heads + head, arguments[kDstate]);
     }
   }
 };
 
 /// Runs the tasks of a scan, rows times heads of keys, each wholly in one thread with scratch of its own.
 template <class E, class Task>
-pp_status_t runScan(const PreparedOp &op, void *const *arguments, const void *starts, bool backward, Task task) {
-  const ScanShape n(op, starts);
+pp_status_t runScan(const PreparedOp &op, void *const *arguments, const ScanShape &n, bool backward, Task task) {
   const int64_t bytes = Scan<E>::Places::bytes(n, backward);
 #pragma omp parallel for num_threads(op.threads) schedule(static)
   for (int64_t i = 0; i < n.batch * n.keys; ++i)
@@ -576,64 +617,103 @@ pp_status_t runScan(const PreparedOp &op, void *const *arguments, const void *st
 }
 
 template <class E> pp_status_t scan(const PreparedOp &op, void *const *arguments) {
-  return runScan<E>(op, arguments, arguments[5], false, Scan<E>::forward);
+  return runScan<E>(op, arguments, ScanShape(op, arguments[5], arguments[6], arguments[8]), false, Scan<E>::forward);
 }
 template <class E> pp_status_t scan_bwd(const PreparedOp &op, void *const *arguments) {
-  return runScan<E>(op, arguments, arguments[6], true, Scan<E>::backward);
+  return runScan<E>(op, arguments, ScanShape(op, arguments[6], arguments[7], arguments[8]), true, Scan<E>::backward);
 }
 
 //===-- Causal convolutions, a column at a time ------------------------------------------------------------------===//
 
-/// dims b s c n. Row t reads rows t - n + 1 to t of its document; tap i is t - n + 1 + i.
+/// dims b s c n. Row t reads rows t - n + 1 to t of its document; tap i is t - n + 1 + i. Rows before 0 are border
+/// rows, those before the slice, of which row j is row j - n + 1.
 template <class E> struct Taps {
   using A = Acc<E>;
-  int64_t batch, s, c, n;
+  int64_t batch, s, c, n, position;
   const int32_t *starts;
   A *w, *sum; ///< [n][c], [c]
   Taps(const PreparedOp &op, const void *starts)
-      : batch(op.dims[0]), s(op.dims[1]), c(op.dims[2]), n(op.dims[3]),
+      : batch(op.dims[0]), s(op.dims[1]), c(op.dims[2]), n(op.dims[3]), position(int64_t(op.params[0])),
         starts(op.has(Documents) ? in<int32_t>(starts) : nullptr), w(reinterpret_cast<A *>(op.scratch)),
         sum(w + n * c) {}
-  /// Whether row `to` reads row `from`, at most n - 1 rows before it.
-  bool reads(int64_t b, int64_t to, int64_t from) const { return to < s && from >= (starts ? starts[b * s + to] : 0); }
+  /// Whether row `to` reads row `from`, at most n - 1 rows before it: of its own document, and of the sequence.
+  bool reads(int64_t b, int64_t to, int64_t from) const {
+    return to >= 0 && to < s && position + from >= (starts ? starts[b * s + to] : 0);
+  }
+  /// A row of x, or one before the slice; null: there is none.
+  const E *rowOf(const E *x, const E *border, int64_t b, int64_t t) const {
+    return t >= 0 ? x + (b * s + t) * c : border ? border + (b * (n - 1) + n - 1 + t) * c : nullptr;
+  }
   void turn(const E *given) const {
     for (int64_t i = 0; i < n; ++i)
       for (int64_t j = 0; j < c; ++j)
         w[i * c + j] = get(given, j * n + i);
   }
-  /// y[t] = the sum over taps of w_i x[t + way * (n - 1 - i)]; way -1: of what t reads, 1: of what reads t.
-  void run(const E *x, E *y, int64_t way) const {
+  void add(int64_t i, const E *row) const {
+    const A *tap = w + i * c;
+#pragma omp simd
+    for (int64_t j = 0; j < c; ++j)
+      sum[j] += tap[j] * get(row, j);
+  }
+  /// y[t] = the sum over taps of w_i x[t - (n - 1 - i)].
+  void run(const E *x, const E *border, E *y) const {
     for (int64_t b = 0; b < batch; ++b)
       for (int64_t t = 0; t < s; ++t) {
         memset(sum, 0, size_t(c) * sizeof(A));
-        for (int64_t i = 0; i < n; ++i) {
-          const int64_t other = t + way * (n - 1 - i);
-          if (!(way < 0 ? reads(b, t, other) : reads(b, other, t)))
-            continue;
-          const E *its = x + (b * s + other) * c;
-          const A *tap = w + i * c;
-#pragma omp simd
-          for (int64_t j = 0; j < c; ++j)
-            sum[j] += tap[j] * get(its, j);
-        }
+        for (int64_t i = 0; i < n; ++i)
+          if (const E *row = rowOf(x, border, b, t - n + 1 + i); row && reads(b, t, t - n + 1 + i))
+            add(i, row);
         E *to = y + (b * s + t) * c;
 #pragma omp simd
         for (int64_t j = 0; j < c; ++j)
           put(to, j, sum[j]);
       }
   }
+  /// The border rows of the next slice.
+  void carry(const E *x, const E *border, E *next) const {
+    for (int64_t b = 0; b < batch; ++b)
+      for (int64_t t = s - n + 1; t < s; ++t, next += c)
+        if (const E *row = rowOf(x, border, b, t))
+          memcpy(next, row, size_t(c) * sizeof(E));
+        else
+          memset(next, 0, size_t(c) * sizeof(E));
+  }
+  /// dx[t] = the sum over taps of w_i dy[t + n - 1 - i], and what the next slice has of it; of border rows, too.
+  void runBack(const E *dy, const A *behind, E *dx, A *border) const {
+    for (int64_t b = 0; b < batch; ++b)
+      for (int64_t t = border ? 1 - n : 0; t < s; ++t) {
+        const A *its = behind && t > s - n ? behind + (b * (n - 1) + t - (s - n + 1)) * c : nullptr;
+        if (its)
+          memcpy(sum, its, size_t(c) * sizeof(A));
+        else
+          memset(sum, 0, size_t(c) * sizeof(A));
+        for (int64_t i = 0; i < n; ++i)
+          if (const int64_t to = t + n - 1 - i; reads(b, to, t))
+            add(i, dy + (b * s + to) * c);
+        if (t < 0)
+          memcpy(border + (b * (n - 1) + n - 1 + t) * c, sum, size_t(c) * sizeof(A));
+        else
+#pragma omp simd
+          for (int64_t j = 0; j < c; ++j)
+            put(dx + (b * s + t) * c, j, sum[j]);
+      }
+  }
 };
 
 template <class E> pp_status_t conv(const PreparedOp &op, void *const *arguments) {
   const Taps<E> taps(op, arguments[2]);
+  const E *x = in<E>(arguments[0]), *border = in<E>(arguments[3]);
   taps.turn(in<E>(arguments[1]));
-  taps.run(in<E>(arguments[0]), out<E>(arguments[3]), -1);
+  taps.run(x, border, out<E>(arguments[4]));
+  if (arguments[5])
+    taps.carry(x, border, out<E>(arguments[5]));
   return PP_OK;
 }
 template <class E> pp_status_t conv_dx(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
   const Taps<E> taps(op, arguments[2]);
   taps.turn(in<E>(arguments[1]));
-  taps.run(in<E>(arguments[0]), out<E>(arguments[3]), 1);
+  taps.runBack(in<E>(arguments[0]), in<A>(arguments[3]), out<E>(arguments[4]), out<A>(arguments[5]));
   return PP_OK;
 }
 template <class E> pp_status_t conv_dw(const PreparedOp &op, void *const *arguments) {
@@ -645,15 +725,16 @@ template <class E> pp_status_t conv_dw(const PreparedOp &op, void *const *argume
     for (int64_t t = 0; t < taps.s; ++t)
       for (int64_t i = 0; i < n; ++i) {
         const int64_t from = t - n + 1 + i;
-        if (!taps.reads(b, t, from))
+        const E *x = taps.rowOf(in<E>(arguments[0]), in<E>(arguments[3]), b, from);
+        if (!x || !taps.reads(b, t, from))
           continue;
-        const E *x = in<E>(arguments[0]) + (b * taps.s + from) * c, *dy = in<E>(arguments[1]) + (b * taps.s + t) * c;
+        const E *dy = in<E>(arguments[1]) + (b * taps.s + t) * c;
         A *sums = taps.w + i * c;
 #pragma omp simd
         for (int64_t j = 0; j < c; ++j)
           sums[j] += get(x, j) * get(dy, j);
       }
-  A *dw = out<A>(arguments[3]);
+  A *dw = out<A>(arguments[4]);
   for (int64_t j = 0; j < c; ++j)
     for (int64_t i = 0; i < n; ++i)
       dw[j * n + i] = taps.w[i * c + j] + (op.has(Accumulate) ? dw[j * n + i] : 0);

@@ -60,12 +60,12 @@ WAYS = {
     "context": ("1f1b.pipe", "mesh.context=2"), "data": ("1f1b.pipe", "mesh.data=2", "mesh.zero=1"),
     "expert": ("1f1b.pipe", "mesh.data=2", "mesh.expert=2")}
 # What a mesh or SlimPipe cannot cut: unequal runs of columns, norms over all heads or of latents, logits with a bias,
-# sequences along which a scan goes. HelixPipe cuts off the attention of every layer.
+# over `context` sequences along which a scan goes. HelixPipe cuts off the attention of every layer.
 NO_RULE = r"`mesh of \w+ tensor = 1` gives every device all weights of the part"
 WHOLE = "goes along whole sequences"
 MAY_REFUSE = {"expert": "the model has no experts|does not divide", "tensor": NO_RULE, "sequence": NO_RULE,
               "helixpipe": "has no part `attn`|then its gradient cannot move",
-              "slimpipe": f"nothing in it can be cut by the vocabulary|{WHOLE}", "context": WHOLE}
+              "slimpipe": "nothing in it can be cut by the vocabulary", "context": WHOLE}
 
 
 def tool():

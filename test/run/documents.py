@@ -325,6 +325,8 @@ TOGETHER = (dict(schedule="single"), dict(schedule="1f1b", model="gpt2"), dict(s
             {"schedule": "1f1b_vocabulary", "model": "gemma", "model.sliding_window": 3, "model.logit_cap": 2},
             {"schedule": "slimpipe", "slices": 4, "model": "olmo", "model.windows": "[0, 5, 5, 0]"},
             {"schedule": "zb_v", "model": "delta", "model.experts": 0},
+            {"schedule": "slimpipe", "slices": 5, "exchange": "true", "model": "delta", "model.experts": 0},
+            dict(schedule="terapipe", slices=7, model="mamba"),
             dict(schedule="weipipe_interleave", model="mamba"),
             {"schedule": "fsdp", "model": "lfm2", "model.shorts": "[1, 0, 1, 1]"})
 

@@ -148,6 +148,10 @@ ALL_WHOLE = WHOLE + tuple(
     ("helixpipe", "qkv", dict(tensor=2, sequence="true"), {}), ("1f1b", "qkv", dict(tensor=2, context=2), {}),
     ("slimpipe/exchange=true/kv_heads=2", "post", dict(tensor=2), {}),
     ("1f1b/kv_heads=2", "attn", HEADS | dict(tensor=2, context=4), {}),
+    ("slimpipe/exchange=true/model=delta", "qkv", dict(tensor=2, data=2, zero=1),
+     {"ranks": 2, "experts": 6, "top": 3, "balance": 0, "model.keys": 4}),
+    ("terapipe/model=mamba", "qkv", dict(tensor=2, sequence="true"), {"ranks": 2, "model.groups": 4}),
+    ("terapipe/model=lfm2", "post", dict(tensor=2, data=2, zero=2), {"ranks": 2, "sequence": 20}),
     ("1f1b/kv_heads=1", "qkv, attn", HEADS | dict(tensor=2, context=3, sequence="true"), dict(heads=3, hidden=24)))
 # Parts with a way of their own: what `mesh of` says, the rest of `mesh`, sizes.
 OWN = (("1f1b/kv_heads=1", 'attn attention = "heads", again = "nothing"', dict(context=2), {}),

@@ -1,4 +1,4 @@
-// Scans and causal convolutions against their definitions a token at a time in f64; documents, threads, scratch.
+// Scans and causal convolutions against their definitions a token at a time in f64; documents, slices, threads.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/kernels/Scan.h"
 #include "runtime/kernels/Specs.h"
@@ -34,6 +34,8 @@ struct Problem {
   bool delta;
   Starts starts;
   Values q, keys, v, g, beta, dout;
+  int64_t position = 0;  ///< of the first row, in a slice of the sequence
+  Values state, dbehind; ///< S before a slice, and the gradient of S behind it; empty: none
 
   Problem(Type type, bool delta, std::array<int64_t, 6> dims, Fading decay = Fading::Mild, Keys kind = Keys::Random,
           const std::vector<int64_t> &begins = {})
@@ -89,7 +91,14 @@ struct Problem {
 };
 
 struct Gradients {
-  Values q, k, v, g, beta;
+  Values q, k, v, g, beta, state = {};
+};
+
+/// An operand or result that may be absent: null where it has no values.
+struct Optional {
+  Array array;
+  void *pointer;
+  Optional(Type type, const Values &values) : array(type, values), pointer(values.empty() ? nullptr : array.data()) {}
 };
 
 /// One token after the other.
@@ -159,15 +168,23 @@ private:
   }
 };
 
-Values forward(const Problem &p) {
+std::vector<double> positionOf(int64_t position) {
+  return position > 0 ? std::vector<double>{double(position)} : std::vector<double>{};
+}
+
+/// o, and S behind the last row if it is asked for.
+Values forward(const Problem &p, Values *behind = nullptr) {
   Array o(p.type, p.v.size());
   const Type acc = accOf(p.type);
-  OneOp op("scan", p.type, p.dims(), {}, p.flags());
+  OneOp op("scan", p.type, p.dims(), positionOf(p.position), p.flags());
   const Array q(p.type, p.q), k(p.type, p.keys), v(p.type, p.v), g(acc, p.g), beta(acc, p.beta);
+  const Optional state(acc, p.state), made(acc, Values(behind ? size_t(p.b * p.h * p.d * p.e) : 0, NAN));
   if (p.starts.empty())
-    op(pp_scan, q, k, v, g, beta, nullptr, o);
+    op(pp_scan, q, k, v, g, beta, nullptr, state.pointer, o, made.pointer);
   else
-    op(pp_scan, q, k, v, g, beta, p.starts, o);
+    op(pp_scan, q, k, v, g, beta, p.starts, state.pointer, o, made.pointer);
+  if (behind)
+    *behind = made.array.get();
   return o.get();
 }
 
@@ -175,13 +192,16 @@ Gradients backward(const Problem &p) {
   const Type acc = accOf(p.type);
   Array dq(p.type, p.q.size()), dk(p.type, p.q.size()), dv(p.type, p.v.size()), dg(acc, p.g.size()),
       dbeta(acc, p.g.size());
-  OneOp op("scan_bwd", p.type, p.dims(), {}, p.flags());
+  OneOp op("scan_bwd", p.type, p.dims(), positionOf(p.position), p.flags());
   const Array dout(p.type, p.dout), q(p.type, p.q), k(p.type, p.keys), v(p.type, p.v), g(acc, p.g), beta(acc, p.beta);
+  const Optional state(acc, p.state), dbehind(acc, p.dbehind), dstate(acc, Values(p.state.size(), NAN));
   if (p.starts.empty())
-    op(pp_scan_bwd, dout, q, k, v, g, beta, nullptr, dq, dk, dv, dg, dbeta);
+    op(pp_scan_bwd, dout, q, k, v, g, beta, nullptr, state.pointer, dbehind.pointer, dq, dk, dv, dg, dbeta,
+       dstate.pointer);
   else
-    op(pp_scan_bwd, dout, q, k, v, g, beta, p.starts, dq, dk, dv, dg, dbeta);
-  return {dq.get(), dk.get(), dv.get(), dg.get(), dbeta.get()};
+    op(pp_scan_bwd, dout, q, k, v, g, beta, p.starts, state.pointer, dbehind.pointer, dq, dk, dv, dg, dbeta,
+       dstate.pointer);
+  return {dq.get(), dk.get(), dv.get(), dg.get(), dbeta.get(), dstate.array.get()};
 }
 
 double boundOf(Type type) { return type == Type::F64 ? 1e-13 : type == Type::F32 ? 1e-5 : toleranceOf(type) / 2; }
@@ -312,6 +332,117 @@ TEST(KernelsScan, DocumentsDoNotSeeEachOther) {
   });
 }
 
+namespace {
+
+/// Rows [begin, end) of all sequences of values with so many rows each; and the other way round.
+template <class T>
+std::vector<T> sliceOf(const std::vector<T> &rows, int64_t b, int64_t s, int64_t begin, int64_t end) {
+  const int64_t width = int64_t(rows.size()) / (b * s);
+  std::vector<T> slice;
+  for (int64_t row = 0; row < b; ++row)
+    slice.insert(slice.end(), rows.begin() + (row * s + begin) * width, rows.begin() + (row * s + end) * width);
+  return slice;
+}
+void putSlice(const Values &slice, int64_t b, int64_t s, int64_t begin, int64_t end, Values &rows) {
+  const int64_t width = int64_t(slice.size()) / (b * (end - begin));
+  rows.resize(size_t(b * s * width));
+  for (int64_t row = 0; row < b; ++row)
+    std::copy_n(slice.begin() + row * (end - begin) * width, (end - begin) * width,
+                rows.begin() + (row * s + begin) * width);
+}
+
+Problem sliceOf(const Problem &p, int64_t begin, int64_t end) {
+  Problem part = p;
+  part.s = end - begin, part.position = begin, part.starts = sliceOf(p.starts, p.b, p.s, begin, end);
+  for (Values Problem::*each : {&Problem::q, &Problem::keys, &Problem::v, &Problem::g, &Problem::beta, &Problem::dout})
+    part.*each = sliceOf(p.*each, p.b, p.s, begin, end);
+  return part;
+}
+
+/// All slices between these borders, with what goes from one to the next, and back.
+void checkSlices(const Problem &p, const std::vector<int64_t> &borders) {
+  SCOPED_TRACE(p.text());
+  const Reference expected(p);
+  std::vector<Problem> slices;
+  Values o, behind;
+  for (size_t i = 0; i + 1 < borders.size(); ++i) {
+    Problem slice = sliceOf(p, borders[i], borders[i + 1]);
+    slice.state = behind;
+    putSlice(forward(slice, i + 2 < borders.size() ? &behind : nullptr), p.b, p.s, borders[i], borders[i + 1], o);
+    slices.push_back(slice);
+  }
+  Gradients all;
+  Values before;
+  for (size_t i = slices.size(); i-- > 0;) {
+    slices[i].dbehind = before;
+    Gradients its = backward(slices[i]);
+    for (Values Gradients::*each : {&Gradients::q, &Gradients::k, &Gradients::v, &Gradients::g, &Gradients::beta})
+      putSlice(its.*each, p.b, p.s, borders[i], borders[i + 1], all.*each);
+    before = its.state;
+  }
+  expectNear(o, expected.o, boundOf(p.type), "o", 1e-6);
+  expectNear(all.q, expected.d.q, boundOf(p.type), "dq", 1e-6);
+  expectNear(all.k, expected.d.k, boundOf(p.type), "dk", 1e-6);
+  expectNear(all.v, expected.d.v, boundOf(p.type), "dv", 1e-6);
+  expectNear(all.g, expected.d.g, boundOf(accOf(p.type)), "dg", 1e-6);
+  expectNear(all.beta, expected.d.beta, boundOf(accOf(p.type)), "dbeta", 1e-6);
+}
+
+} // namespace
+
+/// Slices of unlike lengths, none of which is whole chunks; documents that begin at a slice's first row and inside.
+TEST(KernelsScan, SlicesGoOnFromEachOther) {
+  forEachKind([](Type type, bool delta) {
+    for (const std::vector<int64_t> &begins : {std::vector<int64_t>{}, {20, 38, 39, 71}})
+      for (const std::vector<int64_t> &borders : {std::vector<int64_t>{0, 37, 38, 100}, {0, 5, 71, 100}}) {
+        checkSlices(Problem(type, delta, {2, 100, 6, 2, 16, 40}, Fading::Mild, Keys::Random, begins), borders);
+        checkSlices(Problem(type, delta, {1, 100, 2, 1, 5, 7}, Fading::Mixed, Keys::SomeZero, begins), borders);
+      }
+  });
+}
+
+/// What a slice goes on from is an operand like the others: its gradient by finite differences of o and of S behind it.
+TEST(KernelsScan, StatesHaveGradients) {
+  for (bool delta : {false, true})
+    for (const std::vector<int64_t> &begins : {std::vector<int64_t>{}, {8}, {6}}) { // of 5 rows from row 6 on
+      Problem p = sliceOf(Problem(Type::F64, delta, {1, 11, 2, 1, 3, 2}, Fading::Mild, Keys::Random, begins), 6, 11);
+      p.state = random(12, 7), p.dbehind = random(12, 8);
+      Values weights = p.dout;
+      weights.insert(weights.end(), p.dbehind.begin(), p.dbehind.end());
+      auto differences = [&](Values Problem::*which) {
+        return finiteDifferences(
+            [&](const Values &x) {
+              Problem moved = p;
+              moved.*which = x;
+              Values behind, o = forward(moved, &behind);
+              o.insert(o.end(), behind.begin(), behind.end());
+              return o;
+            },
+            p.*which, weights);
+      };
+      const Gradients its = backward(p);
+      expectNear(its.state, differences(&Problem::state), 1e-10, "dstate");
+      expectNear(its.q, differences(&Problem::q), 1e-10, "dq");
+      expectNear(its.k, differences(&Problem::keys), 1e-10, "dk");
+      expectNear(its.v, differences(&Problem::v), 1e-10, "dv");
+      expectNear(its.g, differences(&Problem::g), 1e-10, "dg");
+      expectNear(its.beta, differences(&Problem::beta), 1e-10, "dbeta");
+    }
+}
+
+/// A document that begins with a slice has the bits that it has alone, whatever is before it.
+TEST(KernelsScan, StatesDoNotReachOverDocuments) {
+  forEachKind([](Type type, bool delta) {
+    const Problem p(type, delta, {1, 70, 3, 1, 7, 20}, Fading::Mild, Keys::Random, {30}), alone = cut(p, 30, 70);
+    Problem behind = sliceOf(p, 30, 70);
+    behind.state = Values(3 * 7 * 20, NAN);
+    pp::test::expectEqual(forward(behind), forward(alone), "o");
+    const Gradients its = backward(behind);
+    expectEqual(its, backward(alone));
+    pp::test::expectEqual(its.state, Values(behind.state.size()), "dstate");
+  });
+}
+
 TEST(KernelsScan, BitsAreTheSameWithThreads) {
   forEachKind([](Type type, bool delta) {
     const Problem p(type, delta, {2, 70, 6, 2, 9, 20}, Fading::Mild, Keys::Random, {40});
@@ -378,12 +509,14 @@ struct Convolution {
   }
   Values forward() const {
     Array made(type, y.size());
-    OneOp("conv", type, {b, s, c, n}, {}, flags())(pp_conv, Array(type, x), Array(type, w), starts, made);
+    OneOp("conv", type, {b, s, c, n}, {}, flags())(pp_conv, Array(type, x), Array(type, w), starts, nullptr, made,
+                                                   nullptr);
     return made.get();
   }
   Values gradient() const {
     Array made(type, y.size());
-    OneOp("conv_dx", type, {b, s, c, n}, {}, flags())(pp_conv_dx, Array(type, dy), Array(type, w), starts, made);
+    OneOp("conv_dx", type, {b, s, c, n}, {}, flags())(pp_conv_dx, Array(type, dy), Array(type, w), starts, nullptr,
+                                                      made, nullptr);
     return made.get();
   }
 };
@@ -407,15 +540,61 @@ TEST(KernelsScan, ConvolutionsEqualTheirDefinition) {
           for (size_t i = 0; i < old.size() && adds; ++i)
             expected[i] += old[i];
           OneOp("conv_dw", type, {its.b, its.s, its.c, its.n}, {},
-                its.flags(adds))(pp_conv_dw, Array(type, its.x), Array(type, its.dy), its.starts, dw);
+                its.flags(adds))(pp_conv_dw, Array(type, its.x), Array(type, its.dy), its.starts, nullptr, dw);
           expectNear(dw.get(), expected, toleranceOf(acc), "dw");
         }
         if (begins.empty()) { // without the flag, starts are not read
           Array y(type, its.y.size());
           OneOp("conv", type, {its.b, its.s, its.c, its.n})(pp_conv, Array(type, its.x), Array(type, its.w), nullptr,
-                                                            y);
+                                                            nullptr, y, nullptr);
           expectEqual(y.get(), its.forward(), "y without documents");
         }
+      }
+}
+
+/// In slices, two of which have fewer rows than a convolution has taps, with and without documents.
+TEST(KernelsScan, ConvolutionsGoOnFromSliceToSlice) {
+  const std::vector<int64_t> borders = {0, 7, 9, 10, 20};
+  for (Type type : allTypes)
+    for (const std::vector<int64_t> &begins : {std::vector<int64_t>{}, {3, 9}, {6, 8}})
+      for (int64_t n : {2, 4}) {
+        const Convolution its(type, {2, 20, 5, n}, begins);
+        const Type acc = accOf(type);
+        Values y, dx, before;
+        std::vector<Values> states(1);
+        Array dw(acc, Values(its.dw.size()));
+        auto part = [&](const Values &rows, size_t i) { return sliceOf(rows, 2, 20, borders[i], borders[i + 1]); };
+        auto starts = [&](size_t i) { return sliceOf(its.starts, 2, 20, borders[i], borders[i + 1]); };
+        const auto size = size_t(2 * (n - 1) * 5);
+        auto flags = [&](bool adds = false) { // without documents starts are not read
+          std::vector<std::string> all = its.flags(adds);
+          all.erase(all.begin(), all.begin() + begins.empty());
+          return all;
+        };
+        for (size_t i = 0; i < 4; ++i) {
+          const std::vector<int64_t> dims = {2, borders[i + 1] - borders[i], 5, n};
+          const Optional state(type, states[i]), behind(type, Values(i < 3 ? size : 0, NAN));
+          Array made(type, part(its.y, i).size());
+          OneOp("conv", type, dims, positionOf(borders[i]), flags())(
+              pp_conv, Array(type, part(its.x, i)), Array(type, its.w), starts(i), state.pointer, made, behind.pointer);
+          states.push_back(behind.array.get());
+          putSlice(made.get(), 2, 20, borders[i], borders[i + 1], y);
+        }
+        for (size_t i = 4; i-- > 0;) {
+          const std::vector<int64_t> dims = {2, borders[i + 1] - borders[i], 5, n};
+          const Optional dbehind(acc, before), dstate(acc, Values(i > 0 ? size : 0, NAN)), state(type, states[i]);
+          Array made(type, part(its.y, i).size());
+          OneOp("conv_dx", type, dims, positionOf(borders[i]), flags())(pp_conv_dx, Array(type, part(its.dy, i)),
+                                                                        Array(type, its.w), starts(i), dbehind.pointer,
+                                                                        made, dstate.pointer);
+          OneOp("conv_dw", type, dims, positionOf(borders[i]), flags(true))(
+              pp_conv_dw, Array(type, part(its.x, i)), Array(type, part(its.dy, i)), starts(i), state.pointer, dw);
+          before = dstate.array.get();
+          putSlice(made.get(), 2, 20, borders[i], borders[i + 1], dx);
+        }
+        expectNear(y, its.y, toleranceOf(type), "y");
+        expectNear(dx, its.dx, toleranceOf(type), "dx");
+        expectNear(dw.get(), its.dw, toleranceOf(acc), "dw");
       }
 }
 
