@@ -221,7 +221,7 @@ def check_side(side, sizes, lanes, path):
                 expect(word, set(ACTIONS), own, where + "[0]")
             if fits[word](action):
                 expect(action, ACTIONS[word], own, where)
-            if word == "run" and sizes["slices"] and (type(action[-1]) is not int or len(action) < 10 or not
+            if word == "run" and sizes["slices"] and (len(action) != 10 or type(action[9]) is not int or not
                                                       -1 <= action[9] < sizes["slices"]):
                 raise Unproved("form", f"{where}[9]: expected a slice or -1")
             cuts = word == "post" and side["messages"][action[1]]["kind"] in ("all_gather", "reduce_scatter")

@@ -128,7 +128,7 @@ class Checker:
             return kind, piece, int(after and self.trained[piece]), shard
         results = {"grad": ("grad", piece, None, shard, self.whole[piece or 0]),
                    "norm": ("norm", None, None, None, self.norm), "loss": ("loss", len(self.pieces) - 1, mb, None)}
-        mb = self.number(mb, bind["slice"]) if "slice" in bind else mb
+        mb = self.number(mb, bind["slice"]) if {"mb", "slice"} <= bind.keys() else mb
         return results.get(kind) if after else None if kind in results else (kind, None, mb, None)
 
     def read(self, v):

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: bridge_written.py PP_COMPILE FOLDER [--edits N] [--seed N]
-# Random edits of the program by hand and of two that pp wrote must be taken, or refused by an exception of the package,
-# within seconds; so must texts that are no programs.
+# Random edits of the program by hand and of four that pp wrote must be taken, or refused by an exception of the
+# package, within seconds; so must texts that are no programs.
 import copy, json, os, random, sys, time
 from bridge_programs import judged, program_of
 from harness import ROOT, Tally, draws
@@ -57,6 +57,18 @@ BROKEN = [
     ("starts that go back", lambda p: p.update(time=starts(0, 1, 1, 1, 1, 5, 4)), "time", ["rank 0"]),
     ("a start before the message", lambda p: p.update(time=starts(0, 1, 1, 2, 2, 5, 6)), "time",
      ["rank 1, wait of act(0, 0)"])]
+def early(program):
+    """On rank 0 the backward of slice 0 runs before that of slice 1, whose term its keys lack. Nothing dies early."""
+    own = actions(program, 0)
+    later, first = [next(a for a in own if a[:5] == ["run", "B", "plain", 0, 1] and a[9] == k) for k in (1, 0)]
+    at = own.index(first)
+    shared = set(first[8]) & set(later[5])
+    later[8] += shared
+    first[8] = [v for v in first[8] if v not in shared]
+    own.remove(later)
+    own.insert(at, later)
+
+
 TEXTS = ["", "{", "[]", "null", "7", '{"format":', '"pp.program/1"', "[" * 100000, '{"a":NaN}', "\ufeff{}",
          '{"format":1}', '{"format":"pp.program/1"}', '{"format":"pp.program/1","needs":[],"microbatches":Infinity}']
 POOL = [None, True, -1, 0, 1, 2, 7, 10 ** 9, 10 ** 30, 0.5, 1e308, float("nan"), float("inf"), "", "all", "host",
@@ -100,6 +112,11 @@ def main():
         said = judged(broken)
         good = said is not None and said.claim == claim and all(word in str(said) for word in words)
         tally.check(good, f"{name}: expected {claim} with {words}, got {said}")
+    sliced = program_of(arguments.compiler, arguments.folder, "terapipe", 2, 2)
+    broken = copy.deepcopy(sliced)
+    early(broken)
+    said = str(judged(broken))
+    tally.check(said.startswith("gradients: rank 0, B(0, 1)") and "gradients of the keys" in said, said)
     path = os.path.join(arguments.folder, "text.json")
     for text in TEXTS + [json.dumps({**program, "fingerprint": "0"}), json.dumps(program)]:
         with open(path, "w") as file:
@@ -115,7 +132,8 @@ def main():
     tally.check(pp_schedules.Program.load(path).verify()["units"] == 6, "F, B and U of two pieces are six units")
     draw, slowest, taken = random.Random(arguments.seed), 0, 0
     bases = [program, program_of(arguments.compiler, arguments.folder, "chimera", 2, 2, True),
-             program_of(arguments.compiler, arguments.folder, "zero2", 2, 2)]
+             program_of(arguments.compiler, arguments.folder, "zero2", 2, 2), sliced,
+             program_of(arguments.compiler, arguments.folder, "1f1b_vocabulary", 2, 2)]
     for number in range(arguments.edits):
         edited = copy.deepcopy(draw.choice(bases))
         edit(draw, edited)
