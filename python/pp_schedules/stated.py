@@ -1,6 +1,29 @@
-"""Compares what a program says of itself with what it does: saved weights, lives, counts, and simulated starts."""
+"""Compares what a program says of itself with what it does: units, saved weights, lives, counts, and starts."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import collections
+from .form import name_of, place_of
+from .refused import Unproved
+
+
+def units(checker):
+    """Every unit ran, and every update where the owners are; returns how many."""
+    expected = collections.Counter()
+    for i, piece in enumerate(checker.pieces):
+        for mb in checker.every:
+            halves = checker.ran["I", i, mb] > 0
+            expected.update([("F", i, mb)] + [("I" if halves else "B", i, mb)] * any(checker.trained[:i + 1]) +
+                            [("W", i, mb)] * (halves and checker.trained[i]) +
+                            [("I", i, mb)] * (checker.judges and i == len(checker.pieces) - 1))
+        expected.update(("U", i, rank) for rank in (piece["owner"]["ranks"] if checker.trained[i] else ()))
+    for phase, piece, mb in {**expected, **checker.ran}:
+        wanted, ran = expected[phase, piece, mb], checker.ran[phase, piece, mb]
+        if wanted != ran and phase != "R":
+            number = mb[0] if isinstance(mb, tuple) else mb
+            name = name_of(checker.program, phase, piece, number if phase != "U" else -1)
+            where = place_of(checker.program, checker.pieces[piece]["line"]) or checker.pieces[piece]["name"]
+            rank = f" on rank {mb}" if phase == "U" else ""
+            raise Unproved("units", f"{name}, of the piece at {where}, runs {ran} times{rank}, expected {wanted}")
+    return sum(expected.values())
 
 
 def saves(checker):

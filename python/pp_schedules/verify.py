@@ -5,10 +5,11 @@ what each value holds, which terms a gradient has, and where each rank stands wh
 """
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import collections, gc
-from .form import ENDS, UNCHECKED, check, leads, name_of, place_of, story
-from .progress import LANES, MAPS, progress
+from .form import UNCHECKED, check, leads, story
+from .joints import channels, keys
+from .progress import MAPS, progress
 from .refused import Unproved
-from .stated import lives, saves, times
+from .stated import lives, saves, times, units
 
 # What a unit makes, by the role of the value: a `stat` is a loss. What messages carry, if not their role.
 MAKES = {"F": {"act": "act", "stash": "stash", "stat": "loss", "kv": "kv"}, "R": {"act": "act", "stash": "stash"},
@@ -58,33 +59,6 @@ class Checker:
 
     def number(self, mb, k):
         return (mb, k) if self.slices and mb >= 0 else mb
-
-    def channels(self):
-        """Every end posts its messages once, in the order of their lane, and waits for each once, behind its post."""
-        left, self.ends = {}, {}                   # by rank, message and end: what it has to do, and what it touches
-        for number, message in enumerate(self.messages):
-            ends = ("send", "receive") if message["kind"] in ("p2p", "host") else ["member"] * len(message["ranks"])
-            left.update(((rank, number, end), "post") for rank, end in zip(message["ranks"], ends))
-        for self.rank, program in enumerate(self.programs):
-            places = collections.Counter()
-            for self.action in program["actions"]:
-                word, number, end = self.action[:3]
-                if word == "run":
-                    continue
-                if left.get((self.rank, number, end)) != word:
-                    self.fail("channels", "this rank has no such end of the message, or none is left at this place")
-                left[self.rank, number, end] = "wait" if word == "post" else None
-                if word == "post":
-                    message, lane = self.messages[number], LANES["edge"](self.messages[number])
-                    if message["place"] not in (None, places[lane]):
-                        self.fail("channels", f"expected message {places[lane]} of its lane, got {message['place']}")
-                    places[lane] += message["place"] is not None
-                    kind = message["kind"] + " root" * (message["root"] == self.rank) if end == "member" else end
-                    self.ends[self.rank, number, end] = [[self.action[i] for i in part] for part in ENDS[kind]]
-        for (self.rank, number, end), word in left.items():
-            self.action = [word, number, end, None, None, None]
-            if word:
-                self.fail("channels", "this rank never does it")
 
     def progress(self, which):
         """Every rank comes to its end with lanes by the map `which`; returns an order of the places where it waits."""
@@ -170,7 +144,7 @@ class Checker:
         needs = needs | ({("weight", piece, 0, None)} if uses else set()) | set([data] * bool(last and cut))
         keyed = [label for label in got if label[0] in ("kv", "dkv")] if self.slices else []
         if (piece, mb) in self.keyed or keyed or "kv" in roles:
-            self.keys(phase, piece, mb, reads, [v for v, role in zip(makes, roles) if role == "dkv"], keyed)
+            keys(self, phase, piece, mb, reads, [v for v, role in zip(makes, roles) if role == "dkv"], keyed)
         for label in needs.difference(got):
             self.fail("values", f"does not read {label}")
         if len(set(got)) < len(got):
@@ -198,31 +172,6 @@ class Checker:
             if label[:4] != ("grad", piece, None, None):
                 self.fail("gradients", f"adds to {label[:4]}, which is not the gradient of its piece")
             self.add(v, label, {(piece, mb)})
-
-    def keys(self, phase, piece, mb, reads, makes, got):
-        """A slice reads the keys of those before it, and its own in its backward, which adds to the gradients of the
-        former, and needs its own whole. Those that begin with it are made in the order of the slices."""
-        earlier = [(mb[0], k) for k in range(mb[1])]
-        seen = earlier + [mb] * (phase not in "FR")
-        sums = {self.held[self.rank][v][2]: v for v in reads if self.held[self.rank][v][0] == "dkv"}
-        later = frozenset((mb[0], k) for k in range(mb[1] + 1, self.slices))
-        if [label for label in got if label[0] == "kv"] != [("kv", piece, number, None) for number in seen]:
-            self.fail("values", f"expected the keys of {seen}")
-        if phase in "FR":
-            fits = not sums and not makes
-        else:
-            whole = mb not in sums if not later else self.held[self.rank][sums.get(mb, reads[0])] == (
-                "dkv", piece, mb, None, later)
-            begun = [number for number in earlier if number not in sums]
-            fits = whole and len(begun) == len(makes) and not set(sums) - {mb, *earlier} and all(
-                label[1] == piece for label in got)
-        if not fits:
-            self.fail("gradients", f"the gradients of the keys of {[*sums]} are not those that it adds to, or needs")
-        for number in earlier if phase not in "FR" else ():
-            if number in sums:
-                self.add(sums[number], self.held[self.rank][sums[number]], {mb})
-        for v, number in zip(makes, begun if phase not in "FR" else ()):
-            self.write(v, ("dkv", piece, number, None, frozenset([mb])))
 
     def update(self, phase, variant, piece, mb, reads, makes, got):
         """What is done around an update reads exactly these things; sums are complete where they are used."""
@@ -306,25 +255,6 @@ class Checker:
         if message["kind"] == "reduce_scatter":
             held[writes[0]], held[writes[1]] = None, (*label[:3], message["ranks"].index(self.rank), label[4])
 
-    def units(self):
-        """Every unit ran, and every update where the owners are; returns how many."""
-        expected = collections.Counter()
-        for i, piece in enumerate(self.pieces):
-            for mb in self.every:
-                halves = self.ran["I", i, mb] > 0
-                expected.update([("F", i, mb)] + [("I" if halves else "B", i, mb)] * any(self.trained[:i + 1]) +
-                                [("W", i, mb)] * (halves and self.trained[i]) +
-                                [("I", i, mb)] * (self.judges and i == len(self.pieces) - 1))
-            expected.update(("U", i, rank) for rank in (piece["owner"]["ranks"] if self.trained[i] else ()))
-        for phase, piece, mb in {**expected, **self.ran}:
-            wanted, ran = expected[phase, piece, mb], self.ran[phase, piece, mb]
-            if wanted != ran and phase != "R":
-                number = mb[0] if isinstance(mb, tuple) else mb
-                name = name_of(self.program, phase, piece, number if phase != "U" else -1)
-                where = place_of(self.program, self.pieces[piece]["line"]) or self.pieces[piece]["name"]
-                rank = f" on rank {mb}" if phase == "U" else ""
-                raise Unproved("units", f"{name}, of the piece at {where}, runs {ran} times{rank}, expected {wanted}")
-        return sum(expected.values())
 
 
 def verify(program, maps=MAPS):
@@ -343,10 +273,10 @@ def verify(program, maps=MAPS):
                 raise Unproved("form", f"the program needs `{need}`, which is not checked")
         for forward in (False, True) if data["forward"] else (False,):
             checker = Checker(data, forward)
-            checker.channels()
+            channels(checker)
             orders = [checker.progress(which) for which in maps or MAPS[:1]]
             checker.values(orders[0])
-            facts["forward units" if forward else "units"] = checker.units()
+            facts["forward units" if forward else "units"] = units(checker)
             facts["forward messages" if forward else "messages"] = len(checker.messages)
             saves(checker)
             lives(checker, None if forward else data["counts"])

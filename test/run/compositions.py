@@ -6,8 +6,8 @@
 # Drawn are a schedule with its options, ranks and microbatches; a model with windows, sinks, biases, head norms,
 # dropout or a tied table, with experts and the losses of their routers, with latent attention, scans, convolutions or
 # formulas, or a loss of its own; sizes that need not divide; data, context, attention, tensor, sequence, expert, again,
-# zero and order of the mesh; frozen parts; mlp chunks; threads, MPI or the emulated device. In f64 gradients, losses and
-# the weights after three steps are those of `schedule=single` on sequences in the same order. A program that does not
+# zero and order of the mesh; frozen parts; mlp chunks; threads, MPI or the emulated device. In f64 gradients, losses,
+# and weights after three steps are those of `schedule=single` on sequences in the same order. A program that does not
 # compile has to say why at a place; its sentence, without numbers, is counted at the end.
 import collections, os, random, re, sys
 import formulas, harness, losses
