@@ -5,7 +5,7 @@ from .refused import Unproved
 
 FORMAT = "pp.program/1"
 NEEDS = ("halves", "recompute", "host", "stash moves", "weight moves", "grad moves", "shards", "replicas", "ties",
-         "parts", "skips", "together", "updates", "versions", "slices", "cuts", "vocabulary", "redo")
+         "parts", "skips", "together", "updates", "versions", "slices", "states", "cuts", "vocabulary", "redo")
 # What an end of a message reads and what it writes: its value (3) and its shard (4), by their place in the action.
 ENDS = {"send": ((3,), ()), "receive": ((), (3,)), "all_reduce": ((3,), (3,)), "all_gather": ((4,), (3,)),
         "reduce_scatter": ((3,), (3, 4)), "reduce": ((3,), ()), "reduce root": ((3,), (3,)), "broadcast": ((), (3,)),

@@ -57,3 +57,18 @@ def keys(checker, phase, piece, mb, reads, makes, got):
             checker.add(sums[number], checker.held[checker.rank][sums[number]], {mb})
     for v, number in zip(makes, begun if phase not in "FR" else ()):
         checker.write(v, ("dkv", piece, number, None, frozenset([mb])))
+
+
+def states(checker, phase, piece, mb, makes, got):
+    """A slice goes on from the state behind the one before, which its backward may read again; the gradient of a state
+    goes the other way. Returns what of these was read."""
+    before, after = (mb[0], mb[1] - 1), mb[1] + 1 < checker.slices
+    state, gradient = [("state", piece, before, None)] * (mb[1] > 0), [("dstate", piece, mb, None)] * after
+    needs = {"F": state, "B": gradient, "I": gradient}.get(phase, [])
+    for label in set(needs).difference(got):
+        checker.fail("values", f"does not read {label}")
+    if len(makes) != (phase in "BI" and mb[1] > 0):
+        checker.fail("gradients", f"makes {len(makes)} gradients of states")
+    for v in makes:
+        checker.write(v, ("dstate", piece, before, None))
+    return needs + state * (phase in "BIR")

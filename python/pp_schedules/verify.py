@@ -6,14 +6,15 @@ what each value holds, which terms a gradient has, and where each rank stands wh
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import collections, gc
 from .form import UNCHECKED, check, leads, story
-from .joints import channels, keys
+from .joints import channels, keys, states
 from .progress import MAPS, progress
 from .refused import Unproved
 from .stated import lives, saves, times, units
 
 # What a unit makes, by the role of the value: a `stat` is a loss. What messages carry, if not their role.
-MAKES = {"F": {"act": "act", "stash": "stash", "stat": "loss", "kv": "kv"}, "R": {"act": "act", "stash": "stash"},
-         "W": {}, "B": {"dact": "dact", "stat": "loss"}, "I": {"dact": "dact", "stash": "pending", "stat": "loss"}}
+MAKES = {"F": {"act": "act", "stash": "stash", "stat": "loss", "kv": "kv", "state": "state"}, "W": {},
+         "R": {"act": "act", "stash": "stash"},
+         "B": {"dact": "dact", "stat": "loss"}, "I": {"dact": "dact", "stash": "pending", "stat": "loss"}}
 CARRIES = {"stash": ("stash", "kept", "pending"), "stat": ("norm", "loss", "stat")}
 
 
@@ -45,6 +46,8 @@ class Checker:
         self.cut = {lead: frozenset(i for i, one in enumerate(self.lead) if one == lead)
                     for lead, count in collections.Counter(self.lead).items() if count > 1}
         self.judges = forward and self.lead[-1] in self.cut  # the last shard makes the loss in a unit of its own
+        states = {bind["piece"] for binds in self.binds for bind in binds if bind.get("kind") == "opt"}
+        self.borrowers = {i for tie in self.ties for i in tie["sharers"]} - states  # all of their weights are others'
         self.norm = frozenset((i, s) for i in self.weighted if self.trained[i] for s in range(len(self.shards[i])))
         for rank in self.programs:
             self.steps.append([(place, *a[:3]) for place, a in enumerate(rank["actions"]) if a[0] != "run"])
@@ -75,6 +78,7 @@ class Checker:
         self.flying = [collections.Counter() for _ in self.programs]  # by value: sends that read it; -1: it arrives
         self.ran, self.sent, at = collections.Counter(), collections.defaultdict(list), [0] * len(self.programs)
         self.keyed = set()                         # units whose keys others read
+        self.carriers = {v["piece"] for rank in self.programs for v in rank["values"] if v["role"] == "state"}
         for self.rank, place in [(rank, -1) for rank in range(len(at))] + order:
             actions = self.programs[self.rank]["actions"]
             while at[self.rank] < len(actions) and (at[self.rank] <= place or actions[at[self.rank]][0] != "wait"):
@@ -145,6 +149,8 @@ class Checker:
         keyed = [label for label in got if label[0] in ("kv", "dkv")] if self.slices else []
         if (piece, mb) in self.keyed or keyed or "kv" in roles:
             keys(self, phase, piece, mb, reads, [v for v, role in zip(makes, roles) if role == "dkv"], keyed)
+        if piece in self.carriers:
+            keyed += states(self, phase, piece, mb, [v for v, role in zip(makes, roles) if role == "dstate"], got)
         for label in needs.difference(got):
             self.fail("values", f"does not read {label}")
         if len(set(got)) < len(got):
@@ -155,12 +161,12 @@ class Checker:
                 self.fail("values", f"reads {(what, of, number)}, which is another unit's")
         for v, role in zip(makes, roles):
             what = "kept" if (role, variant) == ("stash", "light") else MAKES[phase].get(role)
-            if not what and role not in ("grad", "dkv"):
+            if not what and role not in ("grad", "dkv", "dstate"):
                 self.fail("values", f"makes a `{role}`")
             term = cut and (role in ("act", "dact") or (phase, role) == ("F", "stat"))
             if role == "kv":
                 self.keyed.add((piece, mb))
-            if role not in ("grad", "dkv"):
+            if role not in ("grad", "dkv", "dstate"):
                 self.write(v, (role, lead, mb, None, frozenset([piece])) if term else (
                     what, piece, mb[0] if what == "loss" and self.slices else mb, None))
         made, adds = [v for v, role in zip(makes, roles) if role == "grad"], phase in "BW" and self.trained[piece]
@@ -188,6 +194,8 @@ class Checker:
                  "tie_in": [[whole, share] for share in shares], "tie_fresh": [[new]] * len(shares),
                  "copy": [[old], [new]], "cut": [[old], [new]], "norm_first": [[grad]], "norm": [[grad, norm]],
                  "plain": [plain + fresh, plain + [norm] + fresh] if self.rank in owners else []}
+        if piece in self.borrowers and self.rank in owners:
+            known["plain"] = [plain[:1] + fresh]
         if [label[:4] for label in got] not in known.get(variant, []):
             self.fail("values", f"reads {[label[:4] for label in got]}, which is not what `{variant}` reads")
         complete = {grad} if variant in ("norm", "norm_first") else {grad, norm} if variant == "plain" else set()

@@ -122,6 +122,10 @@ ProgramLists::ProgramLists(ProgramOp program, Lines &lines, json::Array &lanes, 
       notePost(post);
   for (auto rank : program.getOps<RankOp>())
     writeRank(rank);
+  program.walk([&](SlotOp slot) {
+    if (slot.getRole() == Role::state)
+      needs.insert("states");
+  });
 }
 
 void ProgramLists::noteLaunch(LaunchOp launch, BodyAttr body) {

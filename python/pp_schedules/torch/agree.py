@@ -10,6 +10,7 @@ from .units import in_words
 
 REFUSED = {
     "cuts": "units that are cut at their attentions run in pp's own programs only",
+    "states": "states of scans that go on from slice to slice are in pp's own programs only",
     "skips": "values that skip pieces are not handed over yet",
     "updates": "`updates` above 1: a module of PyTorch has one version of its weights",
     "versions": "several versions of weights: a module of PyTorch has one",
