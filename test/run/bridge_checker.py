@@ -122,11 +122,12 @@ def of_models(arguments, draw):
     """Programs of models, which no module runs: states of scans that go on from slice to slice, and a head that has no
     weights but those of the embedding. They are proved; one that reads another state, or its gradient, is refused."""
     common = {"ranks": 2, "microbatches": 4, "layers": 4, "heads": 4, "hidden": 32, "sequence": 24}
-    for model, more in (("mamba", {"schedule": "terapipe", "slices": 3}), ("delta", {"schedule": "slimpipe", "slices": 2}),
-                        ("lfm2", {"schedule": "slimpipe", "slices": 2, "vocabulary": "true"}),
-                        ("gpt2", {"schedule": "1f1b_vocabulary"})):
-        path, name = os.path.join(arguments.folder, "model.json"), f"{model} by {more['schedule']}"
-        defines = [word for key, value in {**common, **more, "model": model}.items() for word in ("-D", f"{key}={value}")]
+    for model, schedule, more in (("mamba", "terapipe", {"slices": 3}), ("delta", "slimpipe", {"slices": 2}),
+                                  ("lfm2", "slimpipe", {"slices": 2, "vocabulary": "true"}),
+                                  ("gpt2", "1f1b_vocabulary", {})):
+        path, name = os.path.join(arguments.folder, "model.json"), f"{model} by {schedule}"
+        sizes = {**common, **more, "model": model, "schedule": schedule}
+        defines = [word for key, value in sizes.items() for word in ("-D", f"{key}={value}")]
         call([arguments.compiler, TRAIN, *defines, "--emit=json", "-o", path])
         with open(path) as file:
             program = json.load(file)
