@@ -7,7 +7,6 @@
 // An exchange is posted where it stands, and completed before the next op without `pipeline.overlaps`, or at the end.
 #include "lowering/Bodies.h"
 #include "dialect/nn/Nn.h"
-#include "lowering/Lowering.h"
 
 using namespace mlir;
 using namespace pp;

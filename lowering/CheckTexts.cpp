@@ -5,7 +5,6 @@
 #include "analysis/Fingerprint.h"
 #include "analysis/Optimizer.h"
 #include "analysis/lives/Scratch.h"
-#include "lowering/Lowering.h"
 #include "llvm/ADT/BitVector.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/IR/Function.h"

@@ -5,7 +5,6 @@
 #include "analysis/Fingerprint.h"
 #include "analysis/Messages.h"
 #include "analysis/Optimizer.h"
-#include "lowering/Lowering.h"
 #include "llvm/ADT/StringMap.h"
 #include <nlohmann/json.hpp>
 

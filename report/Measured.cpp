@@ -3,7 +3,6 @@
 #include "report/Measured.h"
 #include "analysis/Fingerprint.h"
 #include "dialect/Input.h"
-#include "report/Names.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/MemoryBuffer.h"
 

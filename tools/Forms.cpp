@@ -4,7 +4,6 @@
 #include "analysis/Proof.h"
 #include "frontend/csv/Csv.h"
 #include "frontend/evaluate/CommandLine.h"
-#include "passes/Passes.h"
 #include "report/Compare.h"
 #include "report/Measured.h"
 #include "report/Output.h"

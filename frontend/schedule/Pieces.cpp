@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "dialect/nn/Nn.h"
 #include "frontend/Cluster.h"
-#include "frontend/Frontend.h"
 #include "frontend/evaluate/CommandLine.h"
 #include "frontend/schedule/Elaborator.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"

@@ -12,7 +12,6 @@
 // This whole program is proved; the drain, the redo and the second head are what is lowered of it: the rest is the
 // training program itself.
 #include "analysis/BodyTable.h"
-#include "analysis/lives/SlotLives.h"
 #include "dialect/pipeline/BodyGroups.h"
 #include "mlir/IR/IRMapping.h"
 #include "passes/Passes.h"

@@ -1,7 +1,6 @@
 // The pipeline, the proofs with their diagnostics captured, and the adversaries.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "test/fuzz/Judge.h"
-#include "analysis/Vocabulary.h"
 #include "dialect/nn/Nn.h"
 #include "frontend/Frontend.h"
 #include "mlir/IR/Diagnostics.h"
