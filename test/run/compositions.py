@@ -56,7 +56,7 @@ def draw_case(draw):
     model = draw.choice(("llama", "llama", "gpt2", "gpt2", *MODELS))
     ranks, tensor, data = draw.choice((1, 2, 2, 3, 4)), draw.choice((1, 2, 2, 2, 3, 4)), draw.choice((1, 1, 2, 3))
     context = draw.choice((1, 1, 2, 2, 3))
-    if model in SCANS:  # which go along whole sequences, and whose columns are cut in few ways
+    if model in SCANS:  # whose columns are cut in few ways, and which context does not cut yet
         context, tensor = 1, draw.choice((1, 1, 1, tensor))
     swaps = context > 1 and draw.random() < 0.5
     share = tensor * (context if swaps else 1)
