@@ -62,8 +62,10 @@ def main():
         for flag in re.findall(r"cpu:(\w+)", needs):
             command = ["sh", "-c", f'grep -qw {flag} /proc/cpuinfo || exit 77; exec "$@"', "sh", *command]
         lines.append(f"add_test([=[{name}]=] " + " ".join(f"[=[{word}]=]" for word in command) + ")")
-        # Long ones start first. 77: what the test needs is not on this machine.
-        more = "" if environment == "-" else f" ENVIRONMENT [=[{environment}]=]"
+        # Long ones start first. 77: what the test needs is not on this machine. Threads of OpenMP that wait, such as
+        # those of torch, sleep: more tests run at once than there are cores.
+        words = ["OMP_WAIT_POLICY=passive"] + [environment] * (environment != "-")
+        more = f" ENVIRONMENT [=[{';'.join(words)}]=]"
         tier = ({"quick", "long"} & set(needs.split(",")) or {"default"}).pop()
         more += f" LABELS {tier}"
         most = 10800 if tier == "long" else 1800  # seconds

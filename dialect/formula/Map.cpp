@@ -281,8 +281,11 @@ static bool areTermsOfGradients(const MapFormula &its) {
   });
 }
 
-StringRef MapOp::factorText() {
-  MapFormula its = formulaOf(*this);
+/// Without heads the columns are one factor. `hasOneOfSeveral`: the one head is a device's own of several, which are
+/// cut.
+static StringRef factorsOf(MapOp map, bool hasOneOfSeveral) {
+  const bool hasHeads = map.getHeads() > 1 || hasOneOfSeveral;
+  MapFormula its = formulaOf(map);
   unsigned whole = 0;
   const bool areTerms = areTermsOfGradients(its);
   for (unsigned value = 0; value < its.formula.size(); ++value)
@@ -292,12 +295,12 @@ StringRef MapOp::factorText() {
   auto state = [&](char kind, size_t i, unsigned axes) {
     const char *h = whole & Along::heads ? "h!" : "h", *d = whole & Along::columns ? "d!" : "d";
     out << (i ? ", " : "") << kind << i << ":" << (axes & Along::rows ? " b s" : "");
-    if (getHeads() == 1 && (axes & Along::columns))
-      out << (whole & Along::columns ? " c!" : " c"); // without heads the columns are one factor
+    if (!hasHeads && (axes & Along::columns))
+      out << (whole & Along::columns ? " c!" : " c");
     else if ((axes & Along::width) == Along::width)
       out << " (" << h << " " << d << ")";
     else if (axes & Along::width)
-      out << " " << (axes & Along::heads ? getHeads() == 1 ? "h!" : h : d);
+      out << " " << (axes & Along::heads ? hasHeads ? h : "h!" : d);
     else if (axes == 0)
       out << " u!";
   };
@@ -315,8 +318,11 @@ StringRef MapOp::factorText() {
     for (unsigned i = 0; i < its.reads.size(); ++i)
       if (linear >> i & 1)
         out << " linear_in(x" << i << ")";
-  return StringAttr::get(getContext(), text).getValue(); // the context keeps it
+  return StringAttr::get(map.getContext(), text).getValue(); // the context keeps it
 }
+
+StringRef MapOp::factorText() { return factorsOf(*this, false); }
+StringRef pp::nn::factorsOfOwnHead(MapOp map) { return factorsOf(map, true); }
 
 ArrayRef<llvm::StringLiteral> MapOp::factorTexts() {
   static constexpr llvm::StringLiteral kTexts[] = {

@@ -8,6 +8,7 @@
 // Where the axis has more devices than pieces, the neighbours with one piece go on among themselves: alike, as copies,
 // on terms, or in pieces of the factor inside the one that is cut.
 #include "dialect/Factors.h"
+#include "dialect/formula/Formula.h"
 #include "passes/layouts/Layouts.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -303,11 +304,11 @@ static const FactorRule &ruleOf(llvm::StringRef text) {
   return it->second;
 }
 
-static std::optional<StatedOp> statementOf(Operation *op, Axis axis) {
+static std::optional<StatedOp> statementOf(Operation *op, Axis axis, bool hasOwnHead) {
   auto factored = dyn_cast<Factored>(op);
   if (!factored)
     return std::nullopt;
-  StatedOp its{op, axis, ruleOf(factored.factorText()), {}, {}, {}};
+  StatedOp its{op, axis, ruleOf(hasOwnHead ? factorsOfOwnHead(cast<MapOp>(op)) : factored.factorText()), {}, {}, {}};
   its.operands =
       portsOf(its.rule.operands, op->getOperands(), its.rule, [&](unsigned k) { return factored.operandsAt(k); });
   its.results =
@@ -349,8 +350,9 @@ static std::optional<SmallVector<DeviceLayout>> alike(Operation *op, ArrayRef<De
                  : std::nullopt;
 }
 
-std::optional<SmallVector<DeviceLayout>> layoutsByFactors(Operation *op, ArrayRef<DeviceLayout> operands, Axis axis) {
-  std::optional<StatedOp> its = statementOf(op, axis);
+std::optional<SmallVector<DeviceLayout>> layoutsByFactors(Operation *op, ArrayRef<DeviceLayout> operands, Axis axis,
+                                                          bool hasOwnHead) {
+  std::optional<StatedOp> its = statementOf(op, axis, hasOwnHead);
   if (!its)
     return axis == Axis::tensor ? alike(op, operands) : std::nullopt;
   int64_t copies = 1, runs = 1;

@@ -170,7 +170,7 @@ static Results overOthers(Operation *op, const DeviceLayout &x, Axis axis) {
   return fits ? one(x) : Results();
 }
 
-Results inferLayouts(Operation *op, ArrayRef<DeviceLayout> operands, Axis axis) {
+Results inferLayouts(Operation *op, ArrayRef<DeviceLayout> operands, Axis axis, bool isOfDevice) {
   if (axis == Axis::expert)
     return inferExpertLayouts(op, operands);
   if (isa<ZeroOp>(op))
@@ -183,7 +183,10 @@ Results inferLayouts(Operation *op, ArrayRef<DeviceLayout> operands, Axis axis) 
   }
   if (axis == Axis::context && isa<RepeatHeadsOp, SumHeadsOp>(op))
     return copiesOfRows(op, operands.front());
-  return layoutsByFactors(op, operands, axis);
+  Results made = layoutsByFactors(op, operands, axis, /*hasOwnHead=*/false);
+  if (auto map = dyn_cast<MapOp>(op); map && !made && isOfDevice && map.getHeads() == 1)
+    made = layoutsByFactors(op, operands, axis, /*hasOwnHead=*/true);
+  return made;
 }
 
 } // namespace pp::nn

@@ -46,13 +46,15 @@ struct DeviceLayout {
 
 /// The layouts of the op's results over the axis from those of its operands; nothing where no rule allows these. Over
 /// `tensor` every op is replicated, from `full` to `full`, or distributed, where no operand is `full`; over `context` a
-/// device has `rows` of activations and a `copy` of weights (docs/meshes.md).
+/// device has `rows` of activations and a `copy` of weights (docs/meshes.md). `isOfDevice`: the op is what a device
+/// computes, so that a formula of one head may be of the device's own.
 std::optional<llvm::SmallVector<DeviceLayout>> inferLayouts(mlir::Operation *op, llvm::ArrayRef<DeviceLayout> operands,
-                                                            Axis axis);
+                                                            Axis axis, bool isOfDevice = false);
 
 /// The same over `tensor` and `context`, of an op that is no exchange: by the factors that it states.
 std::optional<llvm::SmallVector<DeviceLayout>> layoutsByFactors(mlir::Operation *op,
-                                                                llvm::ArrayRef<DeviceLayout> operands, Axis axis);
+                                                                llvm::ArrayRef<DeviceLayout> operands, Axis axis,
+                                                                bool hasOwnHead);
 
 /// The same over `expert`. Only what belongs to experts has a layout there: rows, and the numbers of rows, are of the
 /// own tokens, `rows`, or of the own experts, `shard 1`; weights of experts and their gradients are `shard 0`.

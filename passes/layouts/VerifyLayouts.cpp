@@ -185,7 +185,7 @@ LogicalResult LayoutVerifier::verify(BodyAttr body, func::FuncOp function) {
   }
   for (Operation &op : function.front().without_terminator()) {
     Layouts operands = llvm::map_to_vector(op.getOperands(), [&](Value value) { return layouts.lookup(value); });
-    auto results = nn::inferLayouts(&op, operands, axis);
+    auto results = nn::inferLayouts(&op, operands, axis, /*isOfDevice=*/true);
     if (!results) {
       auto error = op.emitOpError() << "in `" << function.getName() << "` has no rule for `" << stringifyAxis(axis)
                                     << " = " << devices << "`";

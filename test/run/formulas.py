@@ -24,7 +24,7 @@ SIZES = dict(microbatches=4, microbatch=1, sequence=8, layers=4, hidden=HEADS * 
 LAYOUTS = (dict(schedule="single"), dict(schedule="zb_h1", ranks=2), dict(schedule="1f1b_recompute", ranks=2),
            dict(schedule="interleaved", ranks=2), dict(schedule="slimpipe", ranks=2, slices=2),
            dict(schedule="single") | {"mesh.tensor": 2},
-           dict(schedule="single") | {"mesh.tensor": 2, "mesh.sequence": "true"},
+           dict(schedule="single") | {"mesh.tensor": HEADS, "mesh.sequence": "true"},
            dict(schedule="single") | {"mesh.context": 2})
 
 

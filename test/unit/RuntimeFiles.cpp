@@ -101,7 +101,7 @@ TEST(RuntimeOptions, SaysWhatIsWrong) {
   EXPECT_EQ(refusal({"--init", "--resume=a"}), "`--init` and `--resume` both say where to start; give one");
   EXPECT_EQ(refusal({"--changed", "data,seed", "--resume=a"}),
             "`--changed` expects `data`, `optimizer`, `shape` or `config` with commas between them, got `data,seed`");
-  EXPECT_EQ(refusal({"--transport", "threads"}), "`--transport` expects `mpi` or `nccl`, got `threads`");
+  EXPECT_EQ(refusal({"--transport", "threads"}), "`--transport` expects `mpi`, `nccl` or `copies`, got `threads`");
   EXPECT_EQ(refusal({"--transport=mpi", "--in-process"}),
             "`--in-process` and `--transport` both say how messages go; give one");
   EXPECT_EQ(refusal({"--keep", "1"}), "`--keep` needs `--save DIR`");
