@@ -385,7 +385,7 @@ struct Program {
   int32_t pad = 0;          ///< the token behind the last document of a row
   int64_t group = 1;        ///< so many documents of the data stay together in a row
   std::vector<ColumnSpec> columns;
-  int64_t divisor = 0;              ///< of all losses, as runtime/Rank.h numbers them; 0: the weights of targets
+  int64_t divisor = 0;                 ///< of all losses, as runtime/Rank.h numbers them; 0: the weights of targets
   std::vector<std::string> reports;    ///< names of values that are logged and not trained
   std::vector<int64_t> reportDivisors; ///< of each, as `divisor`; -1: a total, which is divided by nothing
   OptimizerSpec optimizer;

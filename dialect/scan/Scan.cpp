@@ -97,16 +97,21 @@ SmallVector<double> ConvDwOp::params() { return placeOf(*this); }
 SmallVector<Value> ConvDwOp::pointers() { return {getX(), getDy(), getStarts(), getState(), getDw()}; }
 double ConvDwOp::flops() { return 2.0 * elementsOf(getX()) * static_cast<double>(getTaps()); }
 
+/// The gradient of a result. If nothing comes back for it, but for the state that goes on beside it, it is zero.
+static Value gradientOf(Value result, Value later, Gradients &gradients) {
+  Value own = gradients.get(result);
+  return own || !later ? own : gradients.builder.create<ZeroOp>(result.getLoc(), result.getType()).getResult();
+}
+
 bool ConvOp::isCheap() { return true; }
 
 LogicalResult ConvOp::differentiate(Gradients &gradients) {
-  Value dy = gradients.get(getY());
+  Value later = getStateOut() ? gradients.get(getStateOut()) : Value(), dy = gradientOf(getY(), later, gradients);
   if (!dy)
     return success();
   auto dw = gradients.builder.create<ConvDwOp>(getLoc(), getX(), dy, getStarts(), getState(), gradients.get(getW()),
                                                widthOf(getW()), getOffset());
-  auto dx = gradients.builder.create<ConvDxOp>(getLoc(), dy, getW(), getStarts(),
-                                               getStateOut() ? gradients.get(getStateOut()) : Value(), getOffset(),
+  auto dx = gradients.builder.create<ConvDxOp>(getLoc(), dy, getW(), getStarts(), later, getOffset(),
                                                /*carries=*/getState() != nullptr);
   gradients.set(getW(), dw);
   gradients.add(getLoc(), getX(), dx.getDx());
@@ -189,13 +194,12 @@ SmallVector<Value> ScanOp::pointers() {
 double ScanOp::flops() { return scanFlops(*this, {4, 2, 2}, {6, 4, 2}); }
 
 LogicalResult ScanOp::differentiate(Gradients &gradients) {
-  Value dout = gradients.get(getO());
+  Value later = getStateOut() ? gradients.get(getStateOut()) : Value(), dout = gradientOf(getO(), later, gradients);
   if (!dout)
     return success();
-  auto backward =
-      gradients.builder.create<ScanBwdOp>(getLoc(), dout, getQ(), getK(), getV(), getDecay(), getBeta(), getStarts(),
-                                          getState(), getStateOut() ? gradients.get(getStateOut()) : Value(),
-                                          getHeads(), getKeyHeads(), getDelta(), getShared(), getOffset());
+  auto backward = gradients.builder.create<ScanBwdOp>(getLoc(), dout, getQ(), getK(), getV(), getDecay(), getBeta(),
+                                                      getStarts(), getState(), later, getHeads(), getKeyHeads(),
+                                                      getDelta(), getShared(), getOffset());
   for (auto [gradient, value] : llvm::zip_first(backward.getResults().take_front(5), getOperands()))
     gradients.add(getLoc(), value, gradient); // `starts` has none
   if (getState())

@@ -52,9 +52,8 @@ std::optional<llvm::SmallVector<DeviceLayout>> inferLayouts(mlir::Operation *op,
                                                             Axis axis, bool isOfDevice = false);
 
 /// The same over `tensor` and `context`, of an op that is no exchange: by the factors that it states.
-std::optional<llvm::SmallVector<DeviceLayout>> layoutsByFactors(mlir::Operation *op,
-                                                                llvm::ArrayRef<DeviceLayout> operands, Axis axis,
-                                                                bool hasOwnHead);
+std::optional<llvm::SmallVector<DeviceLayout>>
+layoutsByFactors(mlir::Operation *op, llvm::ArrayRef<DeviceLayout> operands, Axis axis, bool hasOwnHead);
 
 /// The same over `expert`. Only what belongs to experts has a layout there: rows, and the numbers of rows, are of the
 /// own tokens, `rows`, or of the own experts, `shard 1`; weights of experts and their gradients are `shard 0`.
