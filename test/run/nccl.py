@@ -243,11 +243,11 @@ class Runner:
         for program, way in ((copied, []), (alone, ["--transport", "copies"])):
             right, _ = self.train(program, ["mpirun", "-n", "2", "--oversubscribe"], *way)
             hasty = [self.train(program, ["mpirun", "-n", "2", "--oversubscribe"], "--timeout", "30", *way,
-                                PP_FAKE_PEER=f"hasty:-1:{number}")[0] for number in range(4)]
+                                PP_FAKE_PEER=f"hasty:-1:{number}")[0] for number in range(0, 4, 1 + bool(way))]
             found = [number for number, its in enumerate(hasty)
                      if isinstance(its, list) or difference(its, right)[0] > 0]
             self.tally.check(isinstance(right, dict) and found,
-                             f"{way}: of 4 waits for words left out {found} are found")
+                             f"{way}: of {len(hasty)} waits for words left out {found} are found")
         said, _ = self.train(alone, ["mpirun", "-n", "2", "--oversubscribe"], "--transport", "copies", **ALONE)
         self.tally.check(isinstance(said, list) and "have messages for each other and are on two machines, or "
                          "PP_COPY_ENGINES is off" in said[0], f"copies where there are none: {said}")
@@ -278,7 +278,7 @@ class Runner:
         programs |= {"1f1b by copies": programs["1f1b"], "fsdp by copies alone": programs["fsdp"],
                      "heads by copies alone": programs["heads"]}
         waits = (-1, 0, 1, 6, 11) if self.every else (-1, 1, 6)
-        cases = [(name, wait) for name in programs for wait in waits]
+        cases = [(name, wait) for name in programs for wait in waits[:2 if "alone" in name else None]]
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             results = dict(zip(cases, pool.map(run, cases)))
         for program in programs:
