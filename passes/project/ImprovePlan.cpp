@@ -54,7 +54,7 @@ private:
   std::vector<size_t> sizeOf;       ///< by slot: the number of its size
   std::vector<size_t> forwards, backwards;   ///< the other slots by start, and by end from the last
   std::vector<size_t> several;               ///< slots of several segments
-  std::vector<SmallVector<Range, 0>> around; ///< by slot: what it meets of them
+  std::vector<SmallVector<Range, 0>> around; ///< by slot: what it meets of them, by offset
   SmallVector<Gap, 64> gaps;                 ///< of one placement
   std::minstd_rand lots{1};
 
@@ -99,7 +99,9 @@ void Improver::placeFixed() {
     for (size_t other : several)
       if (meet(lives[slot], lives[other]))
         around[slot].push_back({fixed.offsets[other], fixed.offsets[other] + lives[other].bytes});
-  backwards = forwards; // lives are sorted by start
+  for (SmallVector<Range, 0> &its : around)
+    std::sort(its.begin(), its.end()); // (llvm::sort takes memory for each call)
+  backwards = forwards;                // lives are sorted by start
   llvm::stable_sort(
       backwards, [&](size_t a, size_t b) { return lives[a].segments.front().last > lives[b].segments.front().last; });
 }
@@ -213,9 +215,8 @@ SlotLayout Improver::sweep(const Recipe &recipe) {
     llvm::erase_if(alive, [&](const Range &range) { return range.until < begin; });
     ArrayRef<Range> taken = alive;
     if (!around[slot].empty()) {
-      more = alive;
-      more.append(around[slot].begin(), around[slot].end());
-      llvm::sort(more);
+      more.resize(alive.size() + around[slot].size());
+      std::merge(alive.begin(), alive.end(), around[slot].begin(), around[slot].end(), more.begin());
       taken = more;
     }
     work -= static_cast<int64_t>(taken.size()) + 10;

@@ -65,6 +65,10 @@ void pp::firstFit(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, int64_t bott
 
 namespace {
 
+/// Slots looked at in search of a better plan: about a fifth of a second a rank, two a program; twice that with slots
+/// apart. Where a plan has few bytes above the bound, less: as many as they are worth.
+constexpr int64_t kRankWork = 40'000'000, kProgramWork = 400'000'000, kLeastWork = 1'000'000, kWorkPerByte = 20;
+
 /// The free ranges while a sweep goes from start to start: gaps by offset. They are few, however many slots are alive.
 class FreeRanges {
 public:
@@ -175,8 +179,9 @@ struct Plan {
         layout(firstFitOf(joined.lives, keeps)) {}
   bool isGood(int64_t enough) const { return layout.bytes <= std::max(enough, peak.bytes + peak.bytes / 50); }
   void improve(int64_t enough, int64_t work) {
-    if (layout.bytes > peak.bytes)
-      layout = improvePlan(joined.lives, peak.bytes, std::move(layout), enough, work);
+    if (int64_t more = layout.bytes - peak.bytes; more > 0)
+      layout = improvePlan(joined.lives, peak.bytes, std::move(layout), enough,
+                           std::min(work, kLeastWork + more * kWorkPerByte));
   }
 
   void setOffsets(MLIRContext *context) const {
@@ -306,10 +311,6 @@ struct PlanSlots : public pp::impl::PlanSlotsBase<PlanSlots> {
     auto ranks = llvm::to_vector(forward.getOps<RankOp>());
     parallelFor(&getContext(), 0, ranks.size(), [&](size_t i) { planForward(trained[i], ranks[i]); });
   }
-
-  /// Slots looked at in search of a better plan: about a fifth of a second a rank, two a program; twice that with slots
-  /// apart.
-  static constexpr int64_t kRankWork = 40'000'000, kProgramWork = 400'000'000;
 
   void planRank(RankOp rank, int64_t work, int64_t memory) const {
     int64_t enough = 0;

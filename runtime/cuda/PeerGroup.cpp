@@ -11,11 +11,11 @@ constexpr int64_t lineBytes = 64, mostWindowBytes = int64_t(32) << 20, wordsOfMe
 
 int64_t roundUp(int64_t bytes) { return (bytes + lineBytes - 1) / lineBytes * lineBytes; }
 
-/// Bytes of a window for each member.
+/// Bytes of a window for each member: enough for its share of the largest message, where the window may be so large.
 int64_t slotFor(size_t members, int64_t bytes) {
   const char *given = getenv("PP_COPY_WINDOW");
-  const int64_t most = given ? std::max<int64_t>(atoll(given), lineBytes) : mostWindowBytes;
-  return std::max(lineBytes, std::min(roundUp(bytes), most) / int64_t(members) / lineBytes * lineBytes);
+  const int64_t most = given ? atoll(given) : mostWindowBytes, n = int64_t(members);
+  return std::max(lineBytes, std::min(roundUp((bytes + n - 1) / n), most / n / lineBytes * lineBytes));
 }
 
 int64_t wordBytes(size_t members) { return roundUp(int64_t(members) * wordsOfMember * int64_t(sizeof(uint32_t))); }
@@ -46,10 +46,12 @@ int64_t PeerGroup::roomFor(size_t members, int64_t bytes) {
   return wordBytes(members) + int64_t(members) * slotFor(members, bytes);
 }
 
+int64_t PeerGroup::windowBytes() const { return slotBytes * int64_t(members.size()); }
+
 Status PeerGroup::connect() {
   struct Place {
     int64_t words, slotBytes;
-  } mine = {peers.take(wordBytes(members.size()) + slotBytes * int64_t(members.size())), slotBytes};
+  } mine = {peers.take(wordBytes(members.size()) + windowBytes()), slotBytes};
   if (mine.words < 0)
     return internal("the windows of this rank's groups need more memory than they have");
   for (size_t k = 0; k < members.size(); ++k) {
@@ -104,8 +106,7 @@ static size_t mostOf(const auto &lists) {
 }
 
 Status PeerGroup::gather(const MessageSpec &message, char *data, char *shard) {
-  const int64_t windowBytes = slotBytes * int64_t(members.size());
-  const auto pieces = piecesOf(message, windowBytes);
+  const auto pieces = piecesOf(message, windowBytes());
   for (size_t i = 0; i < mostOf(pieces); ++i) {
     if (i < pieces[own].size()) {
       const Piece &piece = pieces[own][i];
@@ -124,12 +125,15 @@ Status PeerGroup::gather(const MessageSpec &message, char *data, char *shard) {
 }
 
 Status PeerGroup::reduce(const MessageSpec &message, char *data, char *shard) {
-  const auto pieces = piecesOf(message, slotBytes);
-  const bool isForAll = message.kind == MessageSpec::Kind::AllReduce;
+  // A sum for one member alone has the whole window.
+  const bool isForAll = message.kind == MessageSpec::Kind::AllReduce,
+             isForOne = message.kind == MessageSpec::Kind::Reduce;
+  const auto pieces = piecesOf(message, isForOne ? windowBytes() : slotBytes);
+  auto place = [&](size_t member, size_t of) { return isForOne ? group[member].window : slot(member, of); };
   for (size_t i = 0; i < mostOf(pieces); ++i) {
     for (size_t k = 0; k < members.size(); ++k)
       if (k != own && i < pieces[k].size())
-        PP_TRY(driver.copy(stream, slot(own, k), data + pieces[k][i].whole, size_t(pieces[k][i].bytes)));
+        PP_TRY(driver.copy(stream, place(own, k), data + pieces[k][i].whole, size_t(pieces[k][i].bytes)));
     PP_TRY(handshake(Ready));
     if (i < pieces[own].size()) {
       const Piece &piece = pieces[own][i];
@@ -137,7 +141,7 @@ Status PeerGroup::reduce(const MessageSpec &message, char *data, char *shard) {
       sum.type = message.type;
       sum.count = piece.bytes / int64_t(elementBytes(message.type));
       for (size_t k = 0; k < members.size(); ++k)
-        sum.parts.push_back(k == own ? data + piece.whole : slot(k, own));
+        sum.parts.push_back(k == own ? data + piece.whole : place(k, own));
       sum.sums = {shard + piece.owned};
       if (isForAll)
         sum.sums.push_back(slot(own, own));

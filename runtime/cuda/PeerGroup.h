@@ -42,6 +42,7 @@ private:
   };
 
   [[nodiscard]] std::vector<std::vector<Piece>> piecesOf(const MessageSpec &message, int64_t most) const;
+  [[nodiscard]] int64_t windowBytes() const;
   [[nodiscard]] char *slot(size_t member, size_t of) const { return group[member].window + int64_t(of) * slotBytes; }
   Status handshake(Word word);
   Status gather(const MessageSpec &message, char *data, char *shard);
