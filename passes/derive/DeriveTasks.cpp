@@ -185,7 +185,7 @@ void PieceTable::readSums() {
 }
 
 LogicalResult PieceTable::readPiece(PieceOp op, unsigned number) {
-  entries.push_back({op, PieceModel{op.getSymNameAttr(), op.getLoc(), {}, {}, {}}, ""});
+  entries.push_back({op, PieceModel{program, op.getSymNameAttr(), op.getLoc(), {}, {}, {}}, ""});
   Entry &entry = entries.back();
   entry.model.isForward = program.getForward();
   if (entry.model.isForward)

@@ -67,6 +67,7 @@ struct CutRequest {
 
 /// The input from which a body class is derived.
 struct PieceModel {
+  pipeline::ProgramOp program;
   mlir::StringAttr name; ///< of the class of pieces that share the bodies: that of the first of them
   mlir::Location loc;
   llvm::SmallVector<PartUse> parts;

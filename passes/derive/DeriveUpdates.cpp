@@ -50,7 +50,7 @@ private:
   DenseI64ArrayAttr flatOf(size_t weight, bool packed = false);
   bool sumsShards() const { return flat && piece.sumsShards; }
   int64_t zero() const { return program().getMeshAttr().getZero(); }
-  ProgramOp program() const { return *ModuleOp(module).getOps<ProgramOp>().begin(); }
+  ProgramOp program() const { return piece.program; }
   Value addTo(Value grad, Value share);
   Value sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> gradients, Value before);
   LogicalResult write(BodyVariant variant, ArrayRef<Group> inputs, ArrayRef<Group> results, int64_t shard = -1,
@@ -115,7 +115,7 @@ Value pp::roundGrad(OpBuilder &builder, Location loc, Value sum, Type kept) {
 }
 
 Updates::Updates(ModuleOp module, const PieceModel &piece)
-    : module(module), piece(piece), optimizer(*module.getOps<ProgramOp>().begin()), scratch(module, piece.loc),
+    : module(module), piece(piece), optimizer(piece.program), scratch(module, piece.loc),
       builder(OpBuilder::atBlockBegin(&scratch.block())) {
   cutOverReplicas();
   SmallVector<Type> weightTypes, gradTypes, stateTypes, freshTypes;
@@ -196,7 +196,7 @@ DenseI64ArrayAttr Updates::flatOf(size_t weight, bool packed) {
 /// device counts the elements that it alone has, the first one those that all have; a replica counts its shard, where
 /// updates are cut over replicas. Then they add what each of them counted.
 Value Updates::sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> gradients, Value before) {
-  ProgramOp program = this->program();
+  ProgramOp program = piece.program;
   int64_t tensor = gradients.empty() ? 1 : program.sizeOf(Axis::tensor),
           experts = llvm::any_of(of, isOfExperts) ? program.sizeOf(Axis::expert) : 1;
   Value sum = tensor > 1 || experts > 1 || flat ? Value() : before;
@@ -542,7 +542,7 @@ void Updates::mergeTerms(WeightAttr weight, Value &grad) {
 }
 
 bool Updates::hasTerms() const {
-  ProgramOp program = this->program();
+  ProgramOp program = piece.program;
   return llvm::any_of(piece.weights, [&](const PieceWeight &weight) {
     return !weight.isFrozen() && !axesOfTerms(program, weight.attr).empty();
   });

@@ -83,7 +83,7 @@ bool PieceGraph::goesOn(Operation *op) const {
 }
 
 void PieceGraph::packAttentions() {
-  auto program = *module.getOps<ProgramOp>().begin();
+  ProgramOp program = piece.program;
   if (!slice.isWhole() || !piece.cuts.empty() || program.sizeOf(Axis::tensor) > 1 || program.sizeOf(Axis::context) > 1)
     return;
   for (auto attention : llvm::make_early_inc_range(scratch.block().getOps<nn::AttentionOp>())) {
@@ -107,7 +107,7 @@ void PieceGraph::packAttentions() {
 }
 
 void PieceGraph::packGates() {
-  if ((*module.getOps<ProgramOp>().begin()).sizeOf(Axis::tensor) > 1) // its devices have columns of both
+  if (ProgramOp(piece.program).sizeOf(Axis::tensor) > 1) // its devices have columns of both
     return;
   auto pack = [&](auto gate) {
     auto split = gate.getP().template getDefiningOp<nn::SplitOp>();
