@@ -16,8 +16,17 @@ static const StringRef kAttentions[] = {"gather", "heads", "commute", "ring"};
 LogicalResult MeshClause::checkName(SMLoc at, StringRef name) {
   if (is_contained(kMeshOptions, name))
     return success();
+  if (name.contains('.'))
+    return checkPartOption(at, name.split('.').second);
   return evaluator.fail(at, "`mesh` has no axis `" + name + "`" + didYouMean(name, kMeshOptions), at,
                         thereAre(kMeshOptions));
+}
+
+LogicalResult MeshClause::checkPartOption(SMLoc at, StringRef name) {
+  if (is_contained(kPartOptions, name))
+    return success();
+  return evaluator.fail(at, "`mesh of` a part has no option `" + name + "`" + didYouMean(name, kPartOptions), at,
+                        thereAre(kPartOptions));
 }
 
 LogicalResult MeshClause::read(ArrayRef<Option> options, ArrayRef<Override> overrides, Scope &scope,
@@ -29,9 +38,17 @@ LogicalResult MeshClause::read(ArrayRef<Option> options, ArrayRef<Override> over
                                                                                    "`mesh data = 2`")
                           : option.parts.empty() ? readAll(option, scope)
                                                  : readPart(option, scope, model));
-  for (const Override &given : overrides)
-    if (given.owner == "mesh")
-      isRead &= succeeded(set({given.parameter, given.at}, given.valueAt, given.value));
+  auto setGiven = [&](const Override &given, bool ofPart) { // of a part: `mesh.PART.NAME`
+    auto [part, name] = given.parameter.split('.');
+    if (given.owner != "mesh" || ofPart == name.empty())
+      return;
+    const Name parts[] = {{part, given.at}};
+    isRead &= succeeded(ofPart ? setOfPart(parts, {name, given.at}, given.valueAt, given.value, model)
+                               : set({part, given.at}, given.valueAt, given.value));
+  };
+  for (bool ofPart : {false, true})
+    for (const Override &given : overrides)
+      setGiven(given, ofPart);
   return isRead ? check() : failure();
 }
 
@@ -111,29 +128,27 @@ LogicalResult MeshClause::setOrder(SMLoc at, StringRef text) {
 //===-- Parts ---------------------------------------------------------------------------------------------------===//
 
 LogicalResult MeshClause::readPart(const Option &option, Scope &scope, const ModelOutline &model) {
-  SmallVector<StringRef> names;
-  for (const ModelOutline::Part &part : model.parts)
-    names.push_back(part.name);
-  for (Name part : option.parts)
-    if (!model.isIncomplete && !is_contained(names, part.text))
-      return evaluator.fail(part.at,
-                            "`mesh of " + part.text + "`: the model has no part `" + part.text + "`" +
-                                didYouMean(part.text, names),
-                            part.at, thereAre(names));
   for (auto [label, expr] : zip(option.labels, option.values)) {
     FailureOr<Value> value = evaluator.evaluate(expr, scope);
-    if (failed(value) || failed(setOfPart(option.parts, label, originOf(expr, scope), *value)))
+    if (failed(value) || failed(setOfPart(option.parts, label, originOf(expr, scope), *value, model)))
       return failure();
   }
   return success();
 }
 
-LogicalResult MeshClause::setOfPart(ArrayRef<Name> parts, Name name, SMLoc at, const Value &value) {
-  if (failed(checkName(name.at, name.text)))
+LogicalResult MeshClause::setOfPart(ArrayRef<Name> parts, Name name, SMLoc at, const Value &value,
+                                    const ModelOutline &model) {
+  SmallVector<StringRef> names;
+  for (const ModelOutline::Part &part : model.parts)
+    names.push_back(part.name);
+  for (Name part : parts)
+    if (!model.isIncomplete && !is_contained(names, part.text))
+      return evaluator.fail(part.at,
+                            "`mesh of " + part.text + "`: the model has no part `" + part.text + "`" +
+                                didYouMean(part.text, names),
+                            part.at, thereAre(names));
+  if (failed(checkPartOption(name.at, name.text)))
     return failure();
-  if (!is_contained(kPartOptions, name.text))
-    return evaluator.fail(name.at, "`mesh of` a part has no option `" + name.text + "`", name.at,
-                          thereAre(kPartOptions));
   if (name.text == "again" || name.text == "attention") {
     pipeline::Again ofAll = again;
     std::string ofAllAttention = attention;

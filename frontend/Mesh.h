@@ -46,7 +46,9 @@ private:
   mlir::LogicalResult setOrder(SMLoc at, StringRef words);
   mlir::LogicalResult readAll(const Option &option, Scope &scope);
   mlir::LogicalResult readPart(const Option &option, Scope &scope, const ModelOutline &model);
-  mlir::LogicalResult setOfPart(llvm::ArrayRef<Name> parts, Name name, SMLoc at, const Value &value);
+  mlir::LogicalResult checkPartOption(SMLoc at, StringRef name);
+  mlir::LogicalResult setOfPart(llvm::ArrayRef<Name> parts, Name name, SMLoc at, const Value &value,
+                                const ModelOutline &model);
   mlir::LogicalResult check();
   /// Whether devices gather what a backward may gather again.
   bool gathers() const { return sequence.value != 0 || size(pipeline::Axis::context) > 1 || expert.value > 1; }

@@ -433,7 +433,8 @@ LogicalResult Chooser::refuse(Operation *op, const State &state) const {
   if (isa<nn::SplitOp, nn::ConcatOp, nn::PadOp>(op))
     error << "; of columns that are cut each device has a piece of each of equal runs, or two or more whole periods";
   StringRef name = part.getName().substr(part.getName().rfind('.') + 1); // without the kind of its layers
-  error << "; `mesh of " << name << " tensor = 1` gives every device all weights of the part";
+  error << "; `mesh of " << name << " tensor = 1` (`-D mesh." << name
+        << ".tensor=1`) gives every device all weights of the part";
   return error;
 }
 

@@ -68,7 +68,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh
 func.func private @qkv(%x: !x, %w: !w {nn.weight = #nn.weight<"wq">}, %g: tensor<8xf32> {nn.weight = #nn.weight<"gq">},
     %o: !w {nn.weight = #nn.weight<"wo">}) -> !x {
   %q = nn.linear %x, %w : (!x, !w) -> !x
-  // expected-error@below {{`rmsnorm` in part `qkv` has no rule for `tensor = 2`: operand 0 is shard 2; of columns that are cut each device norms whole heads; `mesh of qkv tensor = 1` gives every device all weights of the part}}
+  // expected-error@below {{`rmsnorm` in part `qkv` has no rule for `tensor = 2`: operand 0 is shard 2; of columns that are cut each device norms whole heads; `mesh of qkv tensor = 1` (`-D mesh.qkv.tensor=1`) gives every device all weights of the part}}
   %n, %r = nn.rmsnorm %q, %g : (!x, tensor<8xf32>) -> (!x, tensor<1x8xf32>)
   %o1 = nn.gelu %n : (!x) -> !x
   %y = nn.linear %o1, %o : (!x, !w) -> !x

@@ -61,7 +61,8 @@ WAYS = {
     "expert": ("1f1b.pipe", "mesh.data=2", "mesh.expert=2")}
 # What a mesh or SlimPipe cannot cut: unequal runs of columns, norms over all heads or of latents, logits with a bias,
 # over `context` sequences along which a scan goes. HelixPipe cuts off the attention of every layer.
-NO_RULE = r"`mesh of \w+ tensor = 1` gives every device all weights of the part"
+# A part that tensor = 2 cannot cut gets all weights on each device, as the error says.
+NO_RULE = r"`-D mesh\.(\w+)\.tensor=1`\) gives every device all weights of the part"
 WHOLE = "goes along whole sequences"
 MAY_REFUSE = {"expert": "the model has no experts|does not divide", "tensor": NO_RULE, "sequence": NO_RULE,
               "helixpipe": "has no part `attn`|then its gradient cannot move",
@@ -143,11 +144,14 @@ def check_ways(tally, checker, name):
     kind, fields = zoo.sizes(name)[1]
     place = checker.write(f"{name}.twice", kind, zoo.grown(fields, 2, vocabulary=422))
     for way, (schedule, *defines) in WAYS.items():
-        code, out, errors = checker.check(place, f"--schedule=std/{schedule}", *(word for define in defines
-                                                                                for word in ("-D", define)))
+        words, whole = [f"--schedule=std/{schedule}", *(f"-D{define}" for define in defines)], []
+        code, out, errors = checker.check(place, *words)
+        while code == 2 and (part := re.search(NO_RULE, errors)) and part[1] not in whole:
+            whole.append(part[1])
+            code, out, errors = checker.check(place, *words, *(f"-Dmesh.{part}.tensor=1" for part in whole))
         may = code == 2 and way in MAY_REFUSE and re.search(MAY_REFUSE[way], errors)
         said = last_line(out) if code < 2 else "refused: " + may[0] if may else errors.strip()
-        tally.check(code == 0 or may, f"{name:16} {way:10} {said}")
+        tally.check(code == 0 or may, f"{name:16} {way:10} {said}{' with whole ' * bool(whole)}{', '.join(whole)}")
 
 
 def check_verdicts(tally, checker):
