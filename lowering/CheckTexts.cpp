@@ -109,7 +109,7 @@ struct TextCheck::State {
       named[piece.getSymName()] = piece;
   }
 
-  /// A table; `forward.inputs` is one of the forward program alone.
+  /// The table with this name; `forward.inputs` is the table `inputs` of the forward program.
   const JsonValue *find(StringRef key) const {
     auto [in, table] = key.contains('.') ? key.split('.') : std::pair(StringRef(), key);
     const JsonValue *object = in.empty() ? &text : find(in);

@@ -75,7 +75,7 @@ protected:
   /// The number of tokens behind the next one that the model predicts.
   virtual int64_t furtherTokens() const { return 0; }
   virtual void addNames(llvm::SmallVectorImpl<StringRef> &names) {}
-  /// A statement that may have cut the model could not be read.
+  /// Told of a statement that could not be read, and that may have cut the model into parts.
   virtual void loseCuts() {}
 
   /// `fail`, and nothing is run after it.

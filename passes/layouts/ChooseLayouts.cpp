@@ -73,7 +73,7 @@ static int64_t equalRuns(nn::SplitOp split) {
   return split.getPeriods() == 1 && llvm::all_equal(split.runWidths()) ? split.getNumResults() : 0;
 }
 
-/// Of how many runs of columns the op reads each for itself: heads, or periods; 0 of other ops.
+/// The number of runs of columns, heads or periods, that the op reads one by one; 0 for other ops.
 static int64_t runsOfColumns(Operation *op) {
   return llvm::TypeSwitch<Operation *, int64_t>(op)
       .Case<nn::RmsnormOp, nn::RopeOp, nn::RepeatHeadsOp>(
