@@ -14,6 +14,8 @@ class Emitted {
 public:
   Status open();
   [[nodiscard]] const Program &program() const { return whole; }
+  /// What it reads of datasets, for the command line to change.
+  [[nodiscard]] std::vector<ColumnSpec> &columns() { return whole.columns; }
   /// The program of the device's rank; stays valid.
   Status of(int32_t device, const RankProgram *&out);
   /// The programs of all ranks, in order, each as the rank's first device runs it; they stay valid.

@@ -55,10 +55,10 @@ OptionSpec switchOption(std::string name, std::string help, bool Options::*place
 }
 
 /// "`a`, `b` or `c`".
-std::string listed(std::span<const std::string> words) {
+std::string listed(std::span<const std::string> words, const char *last = "or") {
   std::string out;
   for (size_t i = 0; i < words.size(); ++i)
-    out += (i == 0 ? "`" : i + 1 < words.size() ? "`, `" : "` or `") + words[i];
+    out += (i == 0 ? "`" : i + 1 < words.size() ? "`, `" : text("` ", last, " `")) + words[i];
   return out + "`";
 }
 
@@ -107,6 +107,25 @@ OptionSpec wordsOption(std::string name, std::string help, std::vector<std::stri
                 (options.*place).push_back(word);
             return Status();
           }};
+}
+
+/// `NAME=VALUE,..`.
+Status readColumns(const std::string &value, Options &options) {
+  std::istringstream all(value + ",");
+  for (std::string word; std::getline(all, word, ',');) {
+    const size_t end = word.find('=');
+    const std::string name = word.substr(0, end);
+    const char *first = word.data() + name.size() + 1, *last = word.data() + word.size();
+    double number = 0;
+    if (name.empty() || end == std::string::npos)
+      return invalid("`--columns` expects NAME=VALUE with commas between them, got `", value, "`");
+    if (auto [read, error] = std::from_chars(first, last, number);
+        error != std::errc() || read != last || !std::isfinite(number))
+      return invalid("`--columns` expects a number for column `", name, "`, got `", word.substr(end + 1), "`");
+    if (!options.columns.emplace(name, number).second)
+      return invalid("`--columns ", value, "` has column `", name, "` twice");
+  }
+  return {};
 }
 
 Status readShardSize(const std::string &value, Options &options) {
@@ -158,6 +177,10 @@ const std::vector<OptionSpec> &allOptions() {
          return name.empty() || isTaken ? invalid("`--logprobs-column` expects the name of a column, got `", name, "`")
                                         : Status();
        }},
+      {"columns", "NAME=VALUE,..",
+       "the value of all tokens in these columns, where the data have no such column; without it\n"
+       "the model's default, if there is one",
+       readColumns},
       pathOption("batches", "FILE", "write what the steps would read and how many targets count, and end",
                  &Options::batches),
       numberOption("lr", "X", "peak learning rate", 0.0, 1e6, &Options::lr),
@@ -400,6 +423,27 @@ Status resolveWeights(const Program &program, Options &options) {
   if (!options.allowUnused.empty() && options.load.empty())
     return invalid("`--allow-unused` needs `--load`");
   return checkPaths(options);
+}
+
+Status giveColumns(const Options &options, const Program &program, std::vector<ColumnSpec> &columns) {
+  for (const auto &[name, value] : options.columns) {
+    auto its = std::find_if(columns.begin(), columns.end(),
+                            [&](const ColumnSpec &column) { return !column.isMade && column.name == name; });
+    const std::string said = text("`--columns ", name, "=", value, "`: ");
+    if (its == columns.end()) {
+      std::vector<std::string> names;
+      for (const ColumnSpec &column : columns)
+        if (!column.isMade)
+          names.push_back(column.name);
+      return invalid(said, "the model reads no column `", name, "`",
+                     names.empty() ? std::string(" and no other one") : "; it reads " + listed(names, "and"));
+    }
+    if (its->isInt && !(value >= 0 && value < double(program.vocab) && value == std::floor(value)))
+      return invalid(said, "the column has tokens of the vocabulary, 0 to ", program.vocab - 1);
+    its->absent = value;
+    its->isGiven = true;
+  }
+  return {};
 }
 
 std::string helpText(const Program &program) {

@@ -27,8 +27,9 @@ struct Options {
       logprobs;               ///< paths; empty: not asked for
   std::string logprobsColumn; ///< `logprobs` is the dataset again, with them as this column; empty: rows
   std::vector<EvalFile> evals;
-  std::optional<int64_t> steps;  ///< the last step; absent: 20, or the resumed run's
-  std::optional<int64_t> stopAt; ///< end earlier, as if interrupted
+  std::map<std::string, double> columns; ///< values of columns that data do not have, by name
+  std::optional<int64_t> steps;          ///< the last step; absent: 20, or the resumed run's
+  std::optional<int64_t> stopAt;         ///< end earlier, as if interrupted
   std::optional<double> lr;
   std::optional<int64_t> epochs; ///< instead of steps
   bool shuffle = false;
@@ -59,6 +60,9 @@ Status parseOptions(std::span<const char *const> arguments, Options &options);
 
 /// A program of a published folder reads its weights there, unless the command line says otherwise.
 Status resolveWeights(const Program &program, Options &options);
+
+/// Takes the values of columns from the command line, where the program reads such.
+Status giveColumns(const Options &options, const Program &program, std::vector<ColumnSpec> &columns);
 
 /// The text of --help.
 [[nodiscard]] std::string helpText(const Program &program);

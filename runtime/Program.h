@@ -281,6 +281,7 @@ struct ColumnSpec {
   bool isInt = false;
   std::optional<double> absent; ///< of all tokens, where data have no such column; none: they must
   bool isMade = false;          ///< it follows from the rows: `group` or `member`
+  bool isGiven = false;         ///< the command line says what is absent
   [[nodiscard]] int64_t values() const { return width > 0 ? width : 1; }
 };
 

@@ -85,7 +85,8 @@ template <typename Adaptor>
 static LogicalResult runsOfSequences(Check check, Adaptor a, bool whole, SmallVectorImpl<Type> &types) {
   Value x = a.getX();
   bool isData = !whole && tensorOf(x).getElementType().isInteger(32);
-  if (failed(check.operands(a, 1, 1)) || failed(check.rank("x", x, isData ? 2 : 3)) ||
+  bool isOfTokens = isData || (!whole && tensorOf(x).getRank() == 2); // one number, or integer, for each token
+  if (failed(check.operands(a, 1, 1)) || failed(check.rank("x", x, isOfTokens ? 2 : 3)) ||
       (!isData && failed(check.numbers("x", x))))
     return failure();
   SmallVector<int64_t> shape(tensorOf(x).getShape());

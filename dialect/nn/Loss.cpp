@@ -77,34 +77,48 @@ static LogicalResult checkShard(Check check, Value z, int64_t first, int64_t voc
                            " to ", first + widthOf(z));
 }
 
-/// Largest logit, sum of exponentials and the target's logit of each row.
-static RankedTensorType lossStatistics(Value z) {
+/// Largest logit, sum of exponentials and the target's logit of each row; or three and what is picked.
+static RankedTensorType lossStatistics(Value z, Value ids = {}) {
   SmallVector<int64_t> shape(tensorOf(z).getShape());
-  shape.back() = 3;
+  shape.back() = ids ? 3 + elementsOf(ids) / rowsOf(z) : 3;
   return inSums(z, shape);
 }
 
-static LogicalResult checkStatistics(Check check, Value stats) {
+static LogicalResult checkStatistics(Check check, Value stats, bool mayHavePicks = false) {
   if (failed(check.numbers("the statistics", stats)))
     return failure();
-  if (widthOf(stats) == 3)
+  if (widthOf(stats) == 3 || (mayHavePicks && widthOf(stats) > 3))
     return success();
-  return emitOptionalError(check.loc, "`", check.op, "` expects 3 statistics in each row, got ", widthOf(stats));
+  return emitOptionalError(check.loc, "`", check.op, "` expects 3 statistics in each row",
+                           mayHavePicks ? " or more" : "", ", got ", widthOf(stats));
+}
+
+/// Columns [batch, length] or [batch, length, k], one or k of each row of logits.
+static LogicalResult checkIds(Check check, Value z, Value targets, Value ids) {
+  if (failed(check.rank("the logits", z, 3)))
+    return failure();
+  ArrayRef<int64_t> shape = tensorOf(ids).getShape(), rows = tensorOf(targets).getShape();
+  if (tensorOf(ids).getElementType().isInteger(32) &&
+      (shape == rows || (shape.size() == 3 && shape.take_front(2) == rows)))
+    return success();
+  return emitOptionalError(check.loc, "`", check.op, "` expects columns to pick as i32 [", rows[0], ", ", rows[1],
+                           "] or [", rows[0], ", ", rows[1], ", k], got ", ids.getType());
 }
 
 INFER(CrossEntropyStatsOp) {
   Check check{"cross_entropy_stats", loc};
-  if (failed(check.operands(a, 2, 2)) || failed(checkLogits(check, a.getZ(), a.getTargets(), a.getSoftcap())) ||
-      failed(checkShard(check, a.getZ(), a.getFirst(), a.getVocab())))
+  if (failed(check.operands(a, 2, 3)) || failed(checkLogits(check, a.getZ(), a.getTargets(), a.getSoftcap())) ||
+      failed(checkShard(check, a.getZ(), a.getFirst(), a.getVocab())) ||
+      (a.getIds() && failed(checkIds(check, a.getZ(), a.getTargets(), a.getIds()))))
     return failure();
-  types.push_back(lossStatistics(a.getZ()));
+  types.push_back(lossStatistics(a.getZ(), a.getIds()));
   return success();
 }
 
 INFER(CrossEntropyMergeOp) {
   Check check{"cross_entropy_merge", loc};
   if (failed(check.operands(a, 1, std::numeric_limits<size_t>::max())) ||
-      failed(checkStatistics(check, a.getParts()[0])))
+      failed(checkStatistics(check, a.getParts()[0], /*mayHavePicks=*/true)))
     return failure();
   for (Value part : a.getParts())
     if (failed(check.same("the first part", a.getParts()[0], "every other", part)))
@@ -143,12 +157,24 @@ template <typename Op> static SmallVector<Varying> firstColumn(Op op) {
   return op.getFirstBy() ? SmallVector<Varying>{{2, *op.getFirstBy(), widthOf(op.getZ())}} : SmallVector<Varying>();
 }
 
-Dims CrossEntropyStatsOp::dims() { return shardDims(*this); }
+StringRef CrossEntropyStatsOp::kernelName() { return getIds() ? "token_shard" : "cross_entropy_stats"; }
+Dims CrossEntropyStatsOp::dims() {
+  Dims dims = shardDims(*this);
+  if (getIds())
+    dims.push_back(widthOf(getStats()) - 3);
+  return dims;
+}
 SmallVector<Varying> CrossEntropyStatsOp::varying() { return firstColumn(*this); }
 SmallVector<Varying> CrossEntropyDzOp::varying() { return firstColumn(*this); }
 SmallVector<double> CrossEntropyStatsOp::params() { return withCap({}, getSoftcap().convertToDouble()); }
-double CrossEntropyStatsOp::flops() { return 5.0 * elementsOf(getZ()); }
-Dims CrossEntropyMergeOp::dims() { return {rowsOf(getStats()), static_cast<int64_t>(getParts().size())}; }
+double CrossEntropyStatsOp::flops() { return (getIds() ? 8.0 : 5.0) * elementsOf(getZ()); }
+StringRef CrossEntropyMergeOp::kernelName() { return widthOf(getStats()) > 3 ? "token_merge" : "cross_entropy_merge"; }
+Dims CrossEntropyMergeOp::dims() {
+  Dims dims = {rowsOf(getStats()), static_cast<int64_t>(getParts().size())};
+  if (const int64_t width = widthOf(getStats()); width > 3)
+    dims.push_back(width);
+  return dims;
+}
 double CrossEntropyMergeOp::flops() { return 5.0 * rowsOf(getStats()) * static_cast<double>(getParts().size()); }
 SmallVector<Run> CrossEntropyMergeOp::lists() { return {{0, static_cast<unsigned>(getParts().size())}}; }
 Dims CrossEntropyLossOp::dims() { return {rowsOf(getStats())}; }
@@ -167,17 +193,10 @@ Flags CrossEntropyDzOp::flags() { return flagsOf({{"counted", getCounted()}}); }
 
 //===-- Formulas of tokens --------------------------------------------------------------------------------------===//
 
-/// Columns [batch, length] or [batch, length, k], one or k of each row of logits.
 static LogicalResult checkPicked(Check check, Value z, Value targets, Value ids, const APFloat &softcap) {
-  if (failed(checkLogits(check, z, targets, softcap)) || failed(check.vocabulary(widthOf(z))) ||
-      failed(check.rank("the logits", z, 3)))
+  if (failed(checkLogits(check, z, targets, softcap)) || failed(check.vocabulary(widthOf(z))))
     return failure();
-  ArrayRef<int64_t> shape = tensorOf(ids).getShape(), rows = tensorOf(targets).getShape();
-  if (tensorOf(ids).getElementType().isInteger(32) &&
-      (shape == rows || (shape.size() == 3 && shape.take_front(2) == rows)))
-    return success();
-  return emitOptionalError(check.loc, "`", check.op, "` expects columns to pick as i32 [", rows[0], ", ", rows[1],
-                           "] or [", rows[0], ", ", rows[1], ", k], got ", ids.getType());
+  return checkIds(check, z, targets, ids);
 }
 
 INFER(TokenStatsOp) {
@@ -190,10 +209,25 @@ INFER(TokenStatsOp) {
   return success();
 }
 
+INFER(TokenRowsOp) {
+  Check check{"token_rows", loc};
+  Value stats = a.getStats();
+  if (failed(check.operands(a, 3, 3)) || failed(check.numbers("the statistics", stats)) ||
+      failed(check.tokens("the targets", a.getTargets())) ||
+      failed(checkIds(check, stats, a.getTargets(), a.getIds())) ||
+      failed(check.equal("the statistics' rows", rowsOf(stats), "the targets", elementsOf(a.getTargets()))) ||
+      failed(check.type("the statistics", stats, lossStatistics(stats, a.getIds()))))
+    return failure();
+  Type row = inSums(stats, tensorOf(a.getTargets()).getShape());
+  types.assign({row, row, row, inSums(stats, tensorOf(a.getIds()).getShape())});
+  return success();
+}
+
 INFER(TokenStatsBwdOp) {
   Check check{"token_stats_bwd", loc};
   if (failed(check.operands(a, 9, 9)) ||
-      failed(checkPicked(check, a.getZ(), a.getTargets(), a.getIds(), a.getSoftcap())))
+      failed(checkPicked(check, a.getZ(), a.getTargets(), a.getIds(), a.getSoftcap())) ||
+      (a.getVocab() > 0 && failed(checkShard(check, a.getZ(), a.getFirst(), a.getVocab()))))
     return failure();
   Type row = statistic(a.getZ());
   for (Value each : {a.getLse(), a.getMeanP(), a.getDlse(), a.getDmeanP(), a.getDmean()})
@@ -206,25 +240,37 @@ INFER(TokenStatsBwdOp) {
   return success();
 }
 
-/// A number in the type of sums and a target for each token, and perhaps where its segment begins.
-static LogicalResult checkTokens(Check check, Value v, Value targets, Value starts) {
+/// A number in the type of sums and a target for each token, and perhaps where its segment begins. The values are those
+/// of one of so many devices that have two runs of each row.
+static LogicalResult checkTokens(Check check, Value v, Value targets, Value starts, int64_t devices = 0) {
   if (failed(check.numbers("the values", v)) || failed(check.tokens("the targets", targets)) ||
       (starts && failed(check.same("the targets", targets, "the starts", starts))))
     return failure();
-  return check.type("the values", v, inSums(v, tensorOf(targets).getShape()));
+  SmallVector<int64_t> shape(tensorOf(targets).getShape());
+  if (devices > 0 && (shape.size() != 2 || shape[1] % (2 * devices) != 0))
+    return emitOptionalError(check.loc, "`", check.op, "`: `zigzag` = ", devices, " does not cut rows of ",
+                             shape.back());
+  if (devices > 0)
+    shape[1] /= devices;
+  return check.type("the values", v, inSums(v, shape));
 }
 
 INFER(SegmentSumOp) {
   Check check{"segment_sum", loc};
   if (failed(check.operands(a, 3, 3)) || failed(checkTokens(check, a.getV(), a.getTargets(), a.getStarts())))
     return failure();
-  types.push_back(a.getV().getType());
+  auto type = tensorOf(a.getV());
+  const auto devices = static_cast<int64_t>(a.getZigzag());
+  if (devices > 0 && type.getDimSize(1) % (2 * devices) != 0)
+    return emitOptionalError(loc, "`segment_sum`: `zigzag` = ", devices, " does not cut rows of ", type.getDimSize(1));
+  types.push_back(devices > 0 ? type.clone({type.getDimSize(0), type.getDimSize(1) / devices}) : type);
   return success();
 }
 
 INFER(TokenMeanOp) {
   Check check{"token_mean", loc};
-  if (failed(check.operands(a, 2, 3)) || failed(checkTokens(check, a.getV(), a.getTargets(), a.getStarts())))
+  if (failed(check.operands(a, 2, 3)) ||
+      failed(checkTokens(check, a.getV(), a.getTargets(), a.getStarts(), a.getZigzag())))
     return failure();
   types.push_back(inSums(a.getV(), SmallVector<int64_t>{1}));
   return success();
@@ -232,7 +278,8 @@ INFER(TokenMeanOp) {
 
 INFER(TokenMeanBwdOp) {
   Check check{"token_mean_bwd", loc};
-  if (failed(check.operands(a, 2, 3)) || failed(checkTokens(check, a.getV(), a.getTargets(), a.getStarts())))
+  if (failed(check.operands(a, 2, 3)) ||
+      failed(checkTokens(check, a.getV(), a.getTargets(), a.getStarts(), a.getZigzag())))
     return failure();
   types.assign({a.getV().getType(), inSums(a.getV(), SmallVector<int64_t>{1})});
   return success();
@@ -244,14 +291,39 @@ template <typename Op> static Dims tokenDims(Op op) {
 Dims TokenStatsOp::dims() { return tokenDims(*this); }
 SmallVector<double> TokenStatsOp::params() { return withCap({}, getSoftcap().convertToDouble()); }
 double TokenStatsOp::flops() { return 8.0 * elementsOf(getZ()); }
-Dims TokenStatsBwdOp::dims() { return tokenDims(*this); }
+Dims TokenStatsBwdOp::dims() {
+  Dims dims = tokenDims(*this);
+  dims.append({static_cast<int64_t>(getFirst()), getVocab() > 0 ? static_cast<int64_t>(getVocab()) : widthOf(getZ())});
+  return dims;
+}
+SmallVector<Varying> TokenStatsBwdOp::varying() {
+  return getFirstBy() ? SmallVector<Varying>{{3, *getFirstBy(), widthOf(getZ())}} : SmallVector<Varying>();
+}
 SmallVector<double> TokenStatsBwdOp::params() { return withCap({}, getSoftcap().convertToDouble()); }
 double TokenStatsBwdOp::flops() { return 8.0 * elementsOf(getZ()); }
 
-/// Tokens, and those of a row.
-template <typename Op> static Dims rowDims(Op op) { return {elementsOf(op.getV()), widthOf(op.getV())}; }
+Dims TokenRowsOp::dims() { return {rowsOf(getStats()), widthOf(getStats()) - 3}; }
+double TokenRowsOp::flops() { return 0; }
+
+/// The own runs of each row.
+template <typename Op> static TwoRuns ownRuns(Op op) {
+  return {static_cast<int64_t>(op.getZigzag()), widthOf(op.getTargets()), op.getContext()};
+}
+/// Own tokens, and those of a row; where they begin, and the length of a whole row.
+template <typename Op> static Dims rowDims(Op op) {
+  const TwoRuns runs = ownRuns(op);
+  const int64_t parts = std::max<int64_t>(runs.devices, 1), whole = widthOf(op.getTargets());
+  Dims dims = {elementsOf(op.getTargets()) / parts, whole / parts, 0, whole};
+  runs.addTo(dims);
+  return dims;
+}
+/// Where a device's two runs begin.
+template <typename Op> static SmallVector<Varying> rowsVarying(Op op) { return ownRuns(op).varying(2, 4); }
 Dims SegmentSumOp::dims() { return rowDims(*this); }
-Flags SegmentSumOp::flags() { return flagsOf({{"mean", getMean()}}); }
+SmallVector<Varying> SegmentSumOp::varying() { return rowsVarying(*this); }
+SmallVector<Varying> TokenMeanOp::varying() { return rowsVarying(*this); }
+SmallVector<Varying> TokenMeanBwdOp::varying() { return rowsVarying(*this); }
+Flags SegmentSumOp::flags() { return flagsOf({{"mean", getMean()}, {"zigzag", getZigzag() > 0}}); }
 double SegmentSumOp::flops() { return elementsOf(getV()); }
 
 template <typename Op> static SmallVector<double> meanParams(Op op) {
@@ -260,11 +332,11 @@ template <typename Op> static SmallVector<double> meanParams(Op op) {
 }
 Dims TokenMeanOp::dims() { return rowDims(*this); }
 SmallVector<double> TokenMeanOp::params() { return meanParams(*this); }
-Flags TokenMeanOp::flags() { return flagsOf({{"counted", getCounted()}}); }
+Flags TokenMeanOp::flags() { return flagsOf({{"counted", getCounted()}, {"zigzag", getZigzag() > 0}}); }
 SmallVector<Value> TokenMeanOp::pointers() { return {getV(), getTargets(), getStarts(), getLoss()}; }
 double TokenMeanOp::flops() { return elementsOf(getV()); }
 Dims TokenMeanBwdOp::dims() { return rowDims(*this); }
 SmallVector<double> TokenMeanBwdOp::params() { return meanParams(*this); }
-Flags TokenMeanBwdOp::flags() { return flagsOf({{"counted", getCounted()}}); }
+Flags TokenMeanBwdOp::flags() { return flagsOf({{"counted", getCounted()}, {"zigzag", getZigzag() > 0}}); }
 SmallVector<Value> TokenMeanBwdOp::pointers() { return {getV(), getTargets(), getStarts(), getDv(), getLoss()}; }
 double TokenMeanBwdOp::flops() { return 2.0 * elementsOf(getV()); }

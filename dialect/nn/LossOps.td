@@ -39,24 +39,35 @@ def CrossEntropyBwdOp : Nn_KernelOp<"cross_entropy_bwd", ["kernelName", "params"
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 
-def CrossEntropyStatsOp : Nn_ForwardOp<"cross_entropy_stats", ["params", "varying"], [
-  Nn_Factors<"z: b s v@, #targets: b s -> stats: (v b) s t!">]> {
+/// Whether so many columns of each row are picked: an operand of integers [batch, length, k].
+class Nn_PicksMany<string factors> : Nn_When<
+  "getIds() && ::llvm::cast<::mlir::RankedTensorType>(getIds().getType()).getRank() == 3", factors>;
+
+def CrossEntropyStatsOp : Nn_ForwardOp<"cross_entropy_stats", ["kernelName", "params", "varying"], [
+  Nn_Factors<"z: b s v@, #targets: b s -> stats: (v b) s t!", [
+    Nn_PicksMany<"z: b s v@, #targets: b s, #ids: b s k! -> stats: (v b) s t!">,
+    Nn_When<"getIds() != nullptr", "z: b s v@, #targets: b s, #ids: b s -> stats: (v b) s t!">]>]> {
   let summary = "largest logit, sum of exp(z - largest), target's logit or 0, of the columns of z in each row";
   let description = [{
     z holds columns [first, first + width) of the logits over a vocabulary of `vocab`; targets count in the whole.
     A `softcap` is applied to z first. `first_by`: each device along these axes begins behind the columns of the one
-    before it, and columns from `vocab` on do not exist.
+    before it, and columns from `vocab` on do not exist. With `ids` a row's statistics are those that `token_stats`
+    makes of whole rows, side by side: log(sum(e^z)), the mean of z under softmax(z), the sum of z by `vocab`, and z at
+    each of the columns `ids`, 0 if it is another shard's. They run as `token_shard`.
   }];
-  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Nn_Offset:$first, I64Attr:$vocab, Nn_Number:$softcap,
-                       OptionalAttr<Nn_AxesAttr>:$first_by);
+  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Optional<Nn_Integers>:$ids, Nn_Offset:$first,
+                       I64Attr:$vocab, Nn_Number:$softcap, OptionalAttr<Nn_AxesAttr>:$first_by);
   let results = (outs Nn_Tensor:$stats);
-  let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "$z `,` $targets (`picks` $ids^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def CrossEntropyMergeOp : Nn_ForwardOp<"cross_entropy_merge", ["lists"], [
+def CrossEntropyMergeOp : Nn_ForwardOp<"cross_entropy_merge", ["kernelName", "lists"], [
   Nn_InPlace,
   Nn_Factors<"[parts: b s t!] -> stats: b s t!">]> {
   let summary = "the statistics of whole rows from those of all shards, summed in their order";
+  let description = [{
+    Those with picked columns, which are more than three, run as `token_merge`.
+  }];
   let arguments = (ins Variadic<Nn_Tensor>:$parts);
   let results = (outs Nn_Tensor:$stats);
   let assemblyFormat = "$parts attr-dict `:` functional-type(operands, results)";
@@ -92,7 +103,7 @@ def CrossEntropyDzOp : Nn_KernelOp<"cross_entropy_dz", ["params", "flags", "vary
 
 defvar Nn_TokenFactors = "z: b s v!, #targets: b s, #ids: b s -> lse: b s, mean_p: b s, mean: b s, picks: b s";
 defvar Nn_TokensFactors = "z: b s v!, #targets: b s, #ids: b s k! -> lse: b s, mean_p: b s, mean: b s, picks: b s k!";
-defvar Nn_TokenCall = " | z targets ids lse mean_p d(lse) d(mean_p) d(mean) d(picks) -> d(z)";
+defvar Nn_TokenRows = "~lse: b s, ~mean_p: b s, ~dlse: b s, ~dmean_p: b s, ~dmean: b s, ";
 
 def TokenStatsOp : Nn_ForwardOp<"token_stats", ["params"], [
   Nn_Factors<Nn_TokenFactors, [
@@ -108,38 +119,54 @@ def TokenStatsOp : Nn_ForwardOp<"token_stats", ["params"], [
   let assemblyFormat = "$z `,` $targets `,` $ids attr-dict `:` functional-type(operands, results)";
 }
 
-def TokenStatsBwdOp : Nn_KernelOp<"token_stats_bwd", ["params"], [
-  Nn_InPlace,
-  Nn_Factors<!strconcat(Nn_TokenFactors, Nn_TokenCall), [
+def TokenRowsOp : Nn_ForwardOp<"token_rows", [], [
+  Nn_Factors<"stats: b s t!, #targets: b s, #ids: b s -> lse: b s, mean_p: b s, mean: b s, picks: b s", [
     Nn_When<"::llvm::cast<::mlir::RankedTensorType>(getIds().getType()).getRank() == 3",
-            !strconcat(Nn_TokensFactors, Nn_TokenCall)>]>]> {
+            "stats: b s t!, #targets: b s, #ids: b s k! -> lse: b s, mean_p: b s, mean: b s, picks: b s k!">]>]> {
+  let summary = "the results of `token_stats`, each for itself, from the statistics of whole rows side by side";
+  let description = [{
+    Its derivative makes dz of each shard whose statistics are made in this function. Rows with a negative target have
+    only zeros.
+  }];
+  let arguments = (ins Nn_Tensor:$stats, Nn_Integers:$targets, Nn_Integers:$ids);
+  let results = (outs Nn_Tensor:$lse, Nn_Tensor:$mean_p, Nn_Tensor:$mean, Nn_Tensor:$picks);
+  let assemblyFormat = "$stats `,` $targets `,` $ids attr-dict `:` functional-type(operands, results)";
+}
+
+def TokenStatsBwdOp : Nn_KernelOp<"token_stats_bwd", ["params", "varying"], [
+  Nn_InPlace,
+  Nn_Factors<!strconcat("z: b s v@, #targets: b s, #ids: b s, ", Nn_TokenRows, "~dpicks: b s -> dz: b s v"), [
+    Nn_When<"::llvm::cast<::mlir::RankedTensorType>(getIds().getType()).getRank() == 3",
+            !strconcat("z: b s v@, #targets: b s, #ids: b s k!, ", Nn_TokenRows, "~dpicks: b s k! -> dz: b s v")>]>]> {
   let summary = "gradient of the logits from those of their statistics; rows with a negative target have none";
   let description = [{
-    With p = softmax(z): dz[v] = p[v] (dlse + dmean_p (1 + z[v] - mean_p)) + dmean / width, and dpicks more where v was
-    picked; all times the slope of the cap.
+    With p = softmax(z): dz[v] = p[v] (dlse + dmean_p (1 + z[v] - mean_p)) + dmean / vocabulary, and dpicks more where v
+    was picked; all times the slope of the cap. z may hold columns [first, first + width) of a vocabulary of `vocab`, as
+    of `cross_entropy_stats`; 0: it holds all of them.
   }];
   let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Nn_Integers:$ids, Nn_Tensor:$lse, Nn_Tensor:$mean_p,
-                       Nn_Tensor:$dlse, Nn_Tensor:$dmean_p, Nn_Tensor:$dmean, Nn_Tensor:$dpicks, Nn_Number:$softcap);
+                       Nn_Tensor:$dlse, Nn_Tensor:$dmean_p, Nn_Tensor:$dmean, Nn_Tensor:$dpicks, Nn_Number:$softcap,
+                       Nn_Offset:$first, Nn_Offset:$vocab, OptionalAttr<Nn_AxesAttr>:$first_by);
   let results = (outs Nn_Tensor:$dz);
   let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 
-def SegmentSumOp : Nn_ForwardOp<"segment_sum", ["flags"], [
+def SegmentSumOp : Nn_ForwardOp<"segment_sum", ["flags", "varying"], [
   Nn_Factors<"v: b s!, #targets: b s!, #starts: b s! -> y: b s!">]> {
   let summary = "for each token with a target, the sum of v over those of its segment that have one, or their `mean`";
   let description = [{
     Tokens of a row with equal `starts` are a segment, such as a document. Tokens without a target give and get 0. The
-    op is its own derivative.
+    op is its own derivative. With `zigzag` all operands are of whole rows, and y of the device's two runs of each.
   }];
-  let arguments = (ins Nn_Tensor:$v, Nn_Integers:$targets, Nn_Integers:$starts, UnitAttr:$mean);
+  let arguments = (ins Nn_Tensor:$v, Nn_Integers:$targets, Nn_Integers:$starts, UnitAttr:$mean, Nn_Zigzag:$zigzag);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$v `,` $targets `,` $starts attr-dict `:` functional-type(operands, results)";
 }
 
 defvar Nn_TokenMeanFactors = "v: b s, #targets: b s, #starts: b s -> loss: u";
 
-def TokenMeanOp : Nn_ForwardOp<"token_mean", ["params", "flags", "pointers"], [
+def TokenMeanOp : Nn_ForwardOp<"token_mean", ["params", "flags", "pointers", "varying"], [
   Nn_Factors<Nn_TokenMeanFactors>]> {
   let summary = "`scale` times the sum of v over the tokens that have a target; runs as `token_mean_bwd`, which makes "
                 "dv too";
@@ -148,21 +175,21 @@ def TokenMeanOp : Nn_ForwardOp<"token_mean", ["params", "flags", "pointers"], [
     targets (so many places on), of a column's sum, or of documents. The sum of a `total` is divided by nothing.
     v is in the type of sums, and where there is no target it counts for nothing, whatever it is. With `starts` the
     first token of each segment that has a target stands for it. A `report` is that of this number: it has no gradient,
-    and is no part of the loss.
+    and is no part of the loss. With `zigzag` targets and starts are of whole rows, and v of the device's two runs.
   }];
   let arguments = (ins Nn_Tensor:$v, Nn_Integers:$targets, Optional<Nn_Integers>:$starts, Nn_One:$scale,
                        UnitAttr:$counted, Nn_Offset:$divisor, UnitAttr:$total, UnitAttr:$further,
-                       OptionalAttr<I64Attr>:$report);
+                       OptionalAttr<I64Attr>:$report, Nn_Zigzag:$zigzag);
   let results = (outs Nn_Tensor:$loss);
   let assemblyFormat = "$v `,` $targets (`from` $starts^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def TokenMeanBwdOp : Nn_KernelOp<"token_mean_bwd", ["params", "flags", "pointers"], [
+def TokenMeanBwdOp : Nn_KernelOp<"token_mean_bwd", ["params", "flags", "pointers", "varying"], [
   Nn_InPlace,
   Nn_Factors<Nn_TokenMeanFactors # " | v targets starts -> d(v) loss">]> {
   let summary = "loss and gradient of the values of tokens, both times `scale`";
   let arguments = (ins Nn_Tensor:$v, Nn_Integers:$targets, Optional<Nn_Integers>:$starts, F64Attr:$scale,
-                       UnitAttr:$counted, Nn_Offset:$divisor);
+                       UnitAttr:$counted, Nn_Offset:$divisor, Nn_Zigzag:$zigzag);
   let results = (outs Nn_Tensor:$dv, Nn_Tensor:$loss);
   let assemblyFormat = "$v `,` $targets (`from` $starts^)? attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;

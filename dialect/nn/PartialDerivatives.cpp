@@ -147,33 +147,35 @@ LogicalResult CrossEntropyOp::differentiate(Gradients &gradients) {
   return addLoss(getLoc(), backward.getLoss(), getFurther(), gradients);
 }
 
-/// dz of every shard whose statistics were made here; those of other ranks are differentiated there.
-static void differentiateShards(Value stats, CrossEntropyLossOp loss, FloatAttr scale, Gradients &gradients) {
+/// Calls `use` for every shard whose statistics were made here; those of other ranks are differentiated there.
+static void forShards(Value stats, llvm::function_ref<void(CrossEntropyStatsOp)> use) {
   if (auto merge = stats.getDefiningOp<CrossEntropyMergeOp>())
     for (Value part : merge.getParts())
-      differentiateShards(part, loss, scale, gradients);
+      forShards(part, use);
   else if (auto shard = stats.getDefiningOp<CrossEntropyStatsOp>())
-    gradients.add(shard.getLoc(), shard.getZ(),
-                  gradients.builder.create<CrossEntropyDzOp>(
-                      shard.getLoc(), shard.getZ(), shard.getTargets(), loss.getStats(), shard.getFirstAttr(),
-                      shard.getVocabAttr(), scale, loss.getCountedAttr(), loss.getAheadAttr(), shard.getSoftcapAttr(),
-                      loss.getZLossAttr(), shard.getFirstByAttr()));
+    use(shard);
   else if (auto piece = stats.getDefiningOp<PieceOp>(); piece && piece.getIndex() == 0) // of what all devices have
-    differentiateShards(piece.getX(), loss, scale, gradients);
+    forShards(piece.getX(), use);
   else if (auto gather = stats.getDefiningOp<AllGatherOp>())
-    differentiateShards(gather.getX(), loss, scale, gradients);
+    forShards(gather.getX(), use);
 }
 
 LogicalResult CrossEntropyLossOp::differentiate(Gradients &gradients) {
   auto scale = gradients.builder.getF64FloatAttr(getScale().convertToDouble() * gradients.lossScale);
-  differentiateShards(getStats(), *this, scale, gradients);
+  forShards(getStats(), [&](CrossEntropyStatsOp shard) {
+    gradients.add(shard.getLoc(), shard.getZ(),
+                  gradients.builder.create<CrossEntropyDzOp>(
+                      shard.getLoc(), shard.getZ(), shard.getTargets(), getStats(), shard.getFirstAttr(),
+                      shard.getVocabAttr(), scale, getCountedAttr(), getAheadAttr(), shard.getSoftcapAttr(),
+                      getZLossAttr(), shard.getFirstByAttr()));
+  });
   return addLoss(getLoc(),
                  gradients.builder.create<CrossEntropyLossOp>(getLoc(), getStats(), getTargets(), scale,
                                                               getCountedAttr(), getAheadAttr(), getZLossAttr()),
                  /*further=*/false, gradients);
 }
 
-/// The loss does it.
+/// The loss, or what makes rows of them, does it.
 LogicalResult CrossEntropyMergeOp::differentiate(Gradients &) { return success(); }
 LogicalResult CrossEntropyStatsOp::differentiate(Gradients &) { return success(); }
 
@@ -184,7 +186,7 @@ LogicalResult TokenMeanOp::differentiate(Gradients &gradients) {
   auto scale =
       gradients.builder.getF64FloatAttr(getScale().convertToDouble() * (isDivided ? gradients.lossScale : 1.0));
   auto backward = gradients.builder.create<TokenMeanBwdOp>(getLoc(), getV(), getTargets(), getStarts(), scale,
-                                                           getCountedAttr(), getDivisorAttr());
+                                                           getCountedAttr(), getDivisorAttr(), getZigzagAttr());
   if (std::optional<uint64_t> report = getReport()) {
     gradients.reports.resize(std::max<size_t>(gradients.reports.size(), *report + 1));
     return addTo(gradients.reports[*report], getLoc(), backward.getLoss(), gradients);
@@ -193,23 +195,51 @@ LogicalResult TokenMeanOp::differentiate(Gradients &gradients) {
   return addLoss(getLoc(), backward.getLoss(), getFurther(), gradients);
 }
 
+/// Of own runs of rows the gradient goes around the exchange that gathered v: it is a sum of whole rows, too.
 LogicalResult SegmentSumOp::differentiate(Gradients &gradients) {
-  if (Value dy = gradients.get(getY()))
-    gradients.add(getLoc(), getV(),
-                  gradients.builder.create<SegmentSumOp>(getLoc(), dy, getTargets(), getStarts(), getMeanAttr()));
+  Value dy = gradients.get(getY()), v = getV();
+  if (!dy)
+    return success();
+  if (auto gather = v.getDefiningOp<GatherRunsOp>(); gather && getZigzag() > 0) {
+    v = gather.getX();
+    dy = gradients.builder.create<GatherRunsOp>(getLoc(), dy, gather.getAxes(), gather.getMembers(), gather.getKept());
+  }
+  gradients.add(
+      getLoc(), v,
+      gradients.builder.create<SegmentSumOp>(getLoc(), dy, getTargets(), getStarts(), getMeanAttr(), getZigzagAttr()));
   return success();
 }
 
-LogicalResult TokenStatsOp::differentiate(Gradients &gradients) {
-  if (llvm::none_of(getResults(), [&](Value value) { return gradients.get(value); }))
-    return success();
-  auto gradientOf = [&](Value value) -> Value {
+/// The gradients of the statistics of rows, or none if nothing reads these; zeros of those that nobody reads.
+static SmallVector<Value> gradientsOfRows(Operation *op, Gradients &gradients) {
+  if (llvm::none_of(op->getResults(), [&](Value value) { return gradients.get(value); }))
+    return {};
+  return llvm::map_to_vector(op->getResults(), [&](Value value) -> Value {
     Value gradient = gradients.get(value);
-    return gradient ? gradient : gradients.builder.create<ZeroOp>(getLoc(), value.getType()).getY();
-  };
-  SmallVector<Value> of = llvm::map_to_vector(getResults(), gradientOf);
-  gradients.add(getLoc(), getZ(),
-                gradients.builder.create<TokenStatsBwdOp>(getLoc(), getZ(), getTargets(), getIds(), getLse(),
-                                                          getMeanP(), of[0], of[1], of[2], of[3], getSoftcapAttr()));
+    return gradient ? gradient : gradients.builder.create<ZeroOp>(op->getLoc(), value.getType()).getY();
+  });
+}
+
+LogicalResult TokenStatsOp::differentiate(Gradients &gradients) {
+  SmallVector<Value> of = gradientsOfRows(*this, gradients);
+  if (!of.empty())
+    gradients.add(getLoc(), getZ(),
+                  gradients.builder.create<TokenStatsBwdOp>(getLoc(), getZ(), getTargets(), getIds(), getLse(),
+                                                            getMeanP(), of[0], of[1], of[2], of[3], getSoftcap(),
+                                                            /*first=*/0, /*vocab=*/0, AxesAttr()));
+  return success();
+}
+
+LogicalResult TokenRowsOp::differentiate(Gradients &gradients) {
+  SmallVector<Value> of = gradientsOfRows(*this, gradients);
+  if (of.empty())
+    return success();
+  forShards(getStats(), [&](CrossEntropyStatsOp shard) {
+    gradients.add(shard.getLoc(), shard.getZ(),
+                  gradients.builder.create<TokenStatsBwdOp>(shard.getLoc(), shard.getZ(), shard.getTargets(),
+                                                            shard.getIds(), getLse(), getMeanP(), of[0], of[1], of[2],
+                                                            of[3], shard.getSoftcap(), shard.getFirst(),
+                                                            shard.getVocab(), shard.getFirstByAttr()));
+  });
   return success();
 }

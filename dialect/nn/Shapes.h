@@ -150,6 +150,10 @@ struct TwoRuns {
   TwoRuns(Op op, Value x)
       : devices(op.getZigzag()), length(tensorOf(x).getDimSize(1) / 2), start(op.getOffset()),
         axes(devices > 0 ? AxesAttr::get(op.getContext(), Axis::context) : AxesAttr()) {}
+  /// Of whole sequences of `rows` rows.
+  TwoRuns(int64_t devices, int64_t rows, MLIRContext *context)
+      : devices(devices), length(devices > 0 ? rows / (2 * devices) : 0), start(0),
+        axes(devices > 0 ? AxesAttr::get(context, Axis::context) : AxesAttr()) {}
   /// Adds the position of the second run (of the first device) behind all other dims.
   void addTo(Dims &dims) const {
     if (devices > 0)

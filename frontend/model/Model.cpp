@@ -271,6 +271,7 @@ private:
     formulas.clear();
     losses.clear();
     statistics.clear();
+    logits.clear();
     means.clear();
     weighed.clear();
     added.clear();
@@ -496,10 +497,13 @@ private:
            (is_contained({"logsumexp", "mean"}, expr->name) && !z.empty() && areLogits(z));
   }
 
-  /// Whether logprob or entropy read this name, in the part or in the function that is being inlined.
+  /// Whether logprob, entropy or cross_entropy read this name, in the part or in the function that is being inlined, or
+  /// where that function is called.
   bool areLogits(StringRef z) {
+    if (const Known *known = find(z); known && known->value && logits.contains(known->value))
+      return true;
     auto reads = [&](auto self, const Expr *expr) -> bool {
-      bool isIt = expr->kind == Expr::Call && is_contained({"logprob", "entropy"}, expr->name) &&
+      bool isIt = expr->kind == Expr::Call && is_contained({"logprob", "entropy", "cross_entropy"}, expr->name) &&
                   !expr->operands.empty() && expr->operands[0]->kind == Expr::Variable && expr->operands[0]->name == z;
       return isIt || any_of(expr->operands, [&](const Expr *operand) { return self(self, operand); });
     };
@@ -742,11 +746,13 @@ private:
     FailureOr<mlir::Value> targets = failed(tokens) ? FailureOr<mlir::Value>() : targetsOf(expr, *v);
     if (failed(targets))
       return failure();
-    SmallVector<mlir::NamedAttribute> said;
+    mlir::NamedAttrList said;
+    mlir::OperationName("nn.segment_sum", builder.getContext()).populateDefaultAttrs(said);
     if (expr->name == "mean")
-      said.push_back(builder.getNamedAttr("mean", builder.getUnitAttr()));
-    FailureOr<mlir::Operation *> op = nn::createOp(builder, evaluator.location(expr->at), "segment_sum",
-                                                   {*tokens, *targets, isOfGroups ? groups : added[0]}, said);
+      said.set("mean", builder.getUnitAttr());
+    FailureOr<mlir::Operation *> op =
+        nn::createOp(builder, evaluator.location(expr->at), "segment_sum",
+                     {*tokens, *targets, isOfGroups ? groups : added[0]}, said.getAttrs());
     return failed(op) ? ModelFormulas::FormedOr() : formulas.ofTokens(expr->text, (*op)->getResult(0));
   }
 
@@ -895,6 +901,8 @@ private:
         if (failed(value))
           return failure();
         given.push_back({parameter, value->value, value->formed});
+        if (value->value && operand->kind == Expr::Variable && areLogits(operand->name))
+          logits.insert(value->value);
         continue;
       }
       FailureOr<Value> value = evaluator.evaluate(operand, parameters);
@@ -1217,6 +1225,7 @@ private:
   const ModelPart *current = nullptr;                           // that is being built
   SmallVector<std::pair<nn::TokenMeanOp, mlir::Value>> weighed; // means, and the columns that weigh them
   SmallVector<nn::TokenStatsOp> statistics;                     // of the part's logits
+  DenseSet<mlir::Value> logits;                                 // that a function gets
   DenseMap<const Expr *, FailureOr<mlir::Value>> means;         // that were built, of the part or the function
 };
 } // namespace

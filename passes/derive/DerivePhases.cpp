@@ -82,6 +82,19 @@ static bool mergesDevices(Operation *op) {
   return merge && merge.getParts().front().getDefiningOp<nn::PieceOp>();
 }
 
+/// Of a late part F runs what leads to the statistics that it hands out.
+void PieceGraph::insertMakersOfStatistics(const PartUse &use) {
+  SmallVector<Value> open(statsOut);
+  while (!open.empty()) {
+    Operation *op = open.pop_back_val().getDefiningOp();
+    if (!op || !forward.insert(op).second)
+      continue;
+    if (use.again)
+      runs[op] = run;
+    llvm::append_range(open, op->getOperands());
+  }
+}
+
 LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> &flow) {
   func::FuncOp part = use.function;
   bool begins = &use == &piece.parts.front();
@@ -120,17 +133,18 @@ LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> 
     FailureOr<Operation *> copy = slice.isWhole() ? builder.clone(op, mapping) : cloneSliced(builder, op, mapping);
     if (failed(copy) || failed(numberDropout(*copy, use.layer)))
       return failure();
-    bool ofDevices = mergesDevices(*copy);
     if (shares && isa<nn::CrossEntropyStatsOp>(*copy))
       statsOut.push_back((*copy)->getResult(0));
-    else if (shares && ofDevices)
+    else if (shares && mergesDevices(*copy))
       statsOut.back() = (*copy)->getResult(0);
-    if (late && (!shares || (isa<nn::CrossEntropyMergeOp, nn::CrossEntropyLossOp>(*copy) && !ofDevices)))
+    if (late)
       continue;
     forward.insert(*copy);
     if (use.again)
       runs[*copy] = run;
   }
+  if (late)
+    insertMakersOfStatistics(use);
   flow.clear();
   if (!late)
     for (Value value : part.front().getTerminator()->getOperands())
@@ -162,8 +176,8 @@ void PieceGraph::splitLosses() {
     OpBuilder builder(whole);
     Value z = whole.getZ();
     int64_t vocab = cast<RankedTensorType>(z.getType()).getShape().back();
-    auto stats = builder.create<nn::CrossEntropyStatsOp>(whole.getLoc(), z, whole.getTargets(), /*first=*/0, vocab,
-                                                         whole.getSoftcap(), nn::AxesAttr());
+    auto stats = builder.create<nn::CrossEntropyStatsOp>(whole.getLoc(), z, whole.getTargets(), /*ids=*/Value(),
+                                                         /*first=*/0, vocab, whole.getSoftcap(), nn::AxesAttr());
     auto loss =
         builder.create<nn::CrossEntropyLossOp>(whole.getLoc(), stats, whole.getTargets(), whole.getScaleAttr(),
                                                whole.getCountedAttr(), whole.getAheadAttr(), whole.getZLossAttr());

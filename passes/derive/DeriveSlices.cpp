@@ -63,7 +63,9 @@ FailureOr<Operation *> PieceGraph::cloneSliced(OpBuilder &builder, Operation &op
   if (mayGoOn && failed(goOn(builder, op, operands, attributes)))
     return failure();
   if (isa<nn::SegmentSumOp>(op))
-    return op.emitError("a sum over documents is of whole sequences; slices do not see them");
+    return op.emitError("a sum over documents is of whole sequences, and the head of a slice makes loss and gradient "
+                        "before those of earlier slices are there; a schedule without slices can sum, also over "
+                        "`context`");
   if (isa<nn::OpaqueOp>(op))
     return op.emitError("`opaque` says what whole sequences cost; slices do not see it");
   FailureOr<Operation *> made = nn::createAgain(builder, &op, operands, attributes.getAttrs());

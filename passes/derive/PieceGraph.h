@@ -35,6 +35,7 @@ public:
 
 private:
   mlir::LogicalResult inlinePart(const PartUse &part, llvm::SmallVectorImpl<mlir::Value> &flow);
+  void insertMakersOfStatistics(const PartUse &use);
   mlir::Value argumentOf(mlir::func::FuncOp part, unsigned number, unsigned &weightsSeen, const PartUse &use);
   // DeriveSkips.cpp: values that skip parts.
   mlir::Value skipOf(mlir::StringAttr name, mlir::Type type);

@@ -48,7 +48,8 @@ static bool makesLogits(Operation *reader) {
   if (isa<nn::TransposeOp>(reader))
     return llvm::all_of(reader->getUsers(), makesLogits);
   auto linear = dyn_cast<nn::LinearOp>(reader);
-  return linear && llvm::all_of(linear->getUsers(), llvm::IsaPred<nn::CrossEntropyOp, nn::CrossEntropyStatsOp>);
+  return linear &&
+         llvm::all_of(linear->getUsers(), llvm::IsaPred<nn::CrossEntropyOp, nn::CrossEntropyStatsOp, nn::TokenStatsOp>);
 }
 
 /// An activation, of [batch, length, width]: with `inRows` a device may have a run of its rows.
@@ -188,8 +189,9 @@ SmallVector<DeviceLayout> Chooser::candidates(const State &state, Operation *op,
     bool isGathered = isOfWholePart(op) && (first.kind == LayoutKind::rows || (first == columns && !weightOf(operand)));
     if (isGathered && isa<nn::RunsToHeadsOp, nn::RepeatHeadsOp>(op)) // else heads would be in another order, or more
       return {DeviceLayout::of(LayoutKind::full)};
-    bool mayReduce = isa<nn::MapOp, nn::TokenStatsOp>(op) && !weightOf(operand) && // over whole rows
-                     (first == columns || first.kind == LayoutKind::rows);
+    bool mayReduce = !weightOf(operand) && // over whole rows
+                     ((isa<nn::MapOp>(op) && first == columns) ||
+                      (isa<nn::MapOp, nn::TokenStatsOp>(op) && first.kind == LayoutKind::rows));
     if (first.kind == LayoutKind::partial || isGathered || mayReduce ||
         isa<nn::RouterOp>(op)) // a router's choices are everybody's
       add(DeviceLayout::of(LayoutKind::full));
@@ -298,8 +300,9 @@ bool Chooser::convertRows(State &state, Value value, const DeviceLayout &wanted)
 /// row, so results are terms. Losses that are cut by the vocabulary get their exchange, so the result is whole. Of
 /// copied keys a device gets the one head that it reads.
 std::optional<SmallVector<DeviceLayout>> Chooser::results(Operation *op, ArrayRef<DeviceLayout> chosen) const {
-  if (isa<nn::CrossEntropyOp, nn::CrossEntropyStatsOp>(op) && chosen.front() == DeviceLayout::shard(2))
-    return SmallVector<DeviceLayout>{DeviceLayout::of(LayoutKind::full)};
+  if (isa<nn::CrossEntropyOp, nn::CrossEntropyStatsOp, nn::TokenStatsOp>(op) &&
+      chosen.front() == DeviceLayout::shard(2))
+    return SmallVector<DeviceLayout>(op->getNumResults(), DeviceLayout::of(LayoutKind::full));
   if (auto attention = dyn_cast<nn::AttentionOp>(op); attention && chosen[1].kind == LayoutKind::shard) {
     int64_t heads = nn::kvHeadsOf(attention);
     if (chosen[1].copies != std::max<int64_t>(1, devices / heads) || // each device has whole heads of keys

@@ -15,8 +15,9 @@
 // With fewer heads of keys than devices `repeat_heads` stands in front of their exchange: C / G neighbours, of G heads,
 // each get the head that their queries read. The copies live until they are sent.
 //
-// All else works row by row, and so on fewer rows. Of 2 C runs of a sequence device k has the k-th and the k-th from
-// its end, so that each sees as many keys (Grattafiori et al. 2024, 3.3.2).
+// A sum over documents reads whole sequences, gathered, and gives the own rows. A mean over documents sees there which
+// of its rows is the first of a document. All else works row by row, and so on fewer rows. Of 2 C runs of a sequence
+// device k has the k-th and the k-th from its end, so that each sees as many keys (Grattafiori et al. 2024, 3.3.2).
 #include "analysis/Actions.h"
 #include "dialect/nn/Nn.h"
 #include "dialect/pipeline/Clauses.h"
@@ -54,6 +55,7 @@ private:
   int64_t copiesOfKeys(nn::AttentionOp attention);
   /// For this op.
   Value gathered(Value keys, Operation *op);
+  Value gatheredOnce(Value value, Operation *op);
   /// The op as a device runs it.
   FailureOr<Operation *> write(Operation &op);
   FailureOr<Operation *> writeByHeads(Operation &op);
@@ -67,6 +69,7 @@ private:
   int64_t devices;
   OpBuilder builder;
   nn::AxesAttr axes;
+  llvm::DenseMap<Value, Value> ofTokens; ///< of the part at hand: numbers and data of tokens, of whole sequences
 };
 
 } // namespace
@@ -122,9 +125,6 @@ LogicalResult SequenceCutter::checkHeads(nn::AttentionOp attention) {
 
 LogicalResult SequenceCutter::checkPart(func::FuncOp part) {
   for (Operation &op : part.front()) {
-    if (isa<nn::SegmentSumOp>(op))
-      return refuse(&op, "`context = " + Twine(devices) +
-                             "`: a sum over documents cannot be cut over context yet");
     if (isa<nn::ConvOp, nn::ScanOp>(op))
       return refuse(&op, "`context = " + Twine(devices) + "`: a `" + op.getName().stripDialect() +
                              "` goes along whole sequences, which cannot be cut over context yet");
@@ -143,9 +143,20 @@ Value SequenceCutter::gathered(Value keys, Operation *op) {
   return builder.create<nn::GatherRunsOp>(keys.getLoc(), keys, axes, devices, isKept(op));
 }
 
+Value SequenceCutter::gatheredOnce(Value value, Operation *op) {
+  Value &whole = ofTokens[value];
+  return whole ? whole : whole = gathered(value, op);
+}
+
 FailureOr<Operation *> SequenceCutter::write(Operation &op) {
   SmallVector<Value> operands(op.getOperands());
   NamedAttrList attributes(op.getAttrs());
+  auto mean = dyn_cast<nn::TokenMeanOp>(op);
+  if (isa<nn::SegmentSumOp>(op) || (mean && mean.getStarts())) { // of whole sequences; a mean's values are own ones
+    for (Value &operand : MutableArrayRef(operands).drop_front(mean ? 1 : 0))
+      operand = gatheredOnce(operand, &op);
+    attributes.set("zigzag", builder.getI64IntegerAttr(devices));
+  }
   if (isa<nn::RopeOp, nn::PositionsOp, nn::DropoutOp, nn::AttentionOp>(op))
     attributes.set("zigzag", builder.getI64IntegerAttr(devices));
   if (auto attention = dyn_cast<nn::AttentionOp>(op))
@@ -197,6 +208,7 @@ FailureOr<Operation *> SequenceCutter::writeByHeads(Operation &op) {
 }
 
 LogicalResult SequenceCutter::cut(func::FuncOp part) {
+  ofTokens.clear();
   for (BlockArgument argument : part.getArguments())
     if (!part.getArgAttr(argument.getArgNumber(), nn::kWeightAttr)) {
       auto type = cast<RankedTensorType>(argument.getType());

@@ -50,7 +50,7 @@ DeviceLayout layoutOf(WeightAttr declared) {
 /// Along which axes the op counts from a device's place: rows of a table, columns of logits, heads; null: it does not.
 static std::pair<llvm::StringRef, AxesAttr> placesOf(Operation *op) {
   return llvm::TypeSwitch<Operation *, std::pair<llvm::StringRef, AxesAttr>>(op)
-      .Case<EmbeddingOp, EmbeddingDwOp, CrossEntropyStatsOp, CrossEntropyDzOp>(
+      .Case<EmbeddingOp, EmbeddingDwOp, CrossEntropyStatsOp, CrossEntropyDzOp, TokenStatsBwdOp>(
           [](auto it) { return std::pair("first_by", it.getFirstByAttr()); })
       .Case<AttentionOp, AttentionBwdOp>([](auto it) {
         DropoutAttr dropout = it.getDropoutAttr();
@@ -140,7 +140,9 @@ static Results copiesOfRows(Operation *op, const DeviceLayout &x) {
 static Results overContext(Operation *op, const DeviceLayout &x) {
   auto give = [&](bool fits, const DeviceLayout &result) { return fits ? one(result) : Results(); };
   return llvm::TypeSwitch<Operation *, Results>(op)
-      .Case([&](GatherRunsOp) { return x == kNone ? one(kNone) : give(x == kRows, kCopy); }) // data stays data
+      .Case([&](GatherRunsOp) { // data stays data
+        return x == kNone || x.kind == LayoutKind::data ? one(x) : give(x == kRows, kCopy);
+      })
       .Case([&](ScatterRunsOp) { return give(x == kPartial, kRows); })
       .Case([&](RunsToHeadsOp it) { return toHeads(it, x); })
       .Case([&](HeadsToRunsOp it) { return toRuns(it, x); })
@@ -181,6 +183,10 @@ Results inferLayouts(Operation *op, ArrayRef<DeviceLayout> operands, Axis axis, 
            : axis == Axis::tensor                    ? overTensor(op, x)
                                                      : overContext(op, x);
   }
+  if (auto sum = dyn_cast<SegmentSumOp>(op); sum && axis == Axis::context && sum.getZigzag() > 0)
+    return operands.front() == kCopy || operands.front().kind == LayoutKind::data
+               ? one(kRows) // of whole rows, for the own ones
+               : Results();
   if (axis == Axis::context && isa<RepeatHeadsOp, SumHeadsOp>(op))
     return copiesOfRows(op, operands.front());
   Results made = layoutsByFactors(op, operands, axis, /*hasOwnHead=*/false);

@@ -85,7 +85,7 @@ private:
   bool hasTerms(BlockArgument argument) const;
   LogicalResult write(Operation *op);
   LogicalResult writeLoss(Operation *op, Value z);
-  FailureOr<Value> statisticsOf(Operation *op, Value z, Value targets, int64_t first, int64_t vocab, APFloat softcap);
+  FailureOr<Value> statisticsOf(Operation *op, Value z, int64_t first, int64_t vocab, APFloat softcap);
   Value converted(Value value, const DeviceLayout &wanted, Location loc);
   void adaptAttributes(Operation *op, const LayoutChoice::Step &step, NamedAttrList &attributes) const;
   int64_t share(int64_t whole, const DeviceLayout &layout) const { return nn::localSize(whole, layout, devices); }
@@ -273,15 +273,16 @@ void PartSplitter::adaptAttributes(Operation *op, const LayoutChoice::Step &step
 }
 
 /// Statistics of a device's columns, those of all devices behind each other, and of them those of whole rows.
-FailureOr<Value> PartSplitter::statisticsOf(Operation *op, Value z, Value targets, int64_t first, int64_t vocab,
-                                            APFloat softcap) {
+FailureOr<Value> PartSplitter::statisticsOf(Operation *op, Value z, int64_t first, int64_t vocab, APFloat softcap) {
   Location loc = op->getLoc();
   SmallVector<NamedAttribute> attributes = {
       builder.getNamedAttr("first", builder.getI64IntegerAttr(first)),
       builder.getNamedAttr("vocab", builder.getI64IntegerAttr(vocab)),
       builder.getNamedAttr("softcap", builder.getFloatAttr(builder.getF64Type(), softcap)),
       builder.getNamedAttr("first_by", axes)};
-  FailureOr<Operation *> own = nn::createOp(builder, loc, "cross_entropy_stats", {z, targets}, attributes);
+  SmallVector<Value> operands(op->getOperands()); // behind z targets, and perhaps columns that are picked
+  operands.front() = z;
+  FailureOr<Operation *> own = nn::createOp(builder, loc, "cross_entropy_stats", operands, attributes);
   if (failed(own))
     return failure();
   Value all = builder.create<nn::AllGatherOp>(loc, (*own)->getResult(0), axes, /*dim=*/0, devices);
@@ -294,18 +295,28 @@ FailureOr<Value> PartSplitter::statisticsOf(Operation *op, Value z, Value target
 LogicalResult PartSplitter::writeLoss(Operation *op, Value z) {
   auto whole = dyn_cast<nn::CrossEntropyOp>(op);
   auto shard = dyn_cast<nn::CrossEntropyStatsOp>(op);
+  auto tokens = dyn_cast<nn::TokenStatsOp>(op);
   Value targets = op->getOperand(1);
-  int64_t vocab = whole ? cast<RankedTensorType>(whole.getZ().getType()).getShape().back() : shard.getVocab();
-  FailureOr<Value> result = statisticsOf(op, z, targets, shard ? shard.getFirst() : 0, vocab,
-                                         whole ? whole.getSoftcap() : shard.getSoftcap());
+  const DeviceLayout full = DeviceLayout::of(LayoutKind::full);
+  int64_t vocab = shard ? shard.getVocab() : cast<RankedTensorType>(op->getOperand(0).getType()).getShape().back();
+  FailureOr<Value> result = statisticsOf(op, z, shard ? shard.getFirst() : 0, vocab,
+                                         whole   ? whole.getSoftcap()
+                                         : shard ? shard.getSoftcap()
+                                                 : tokens.getSoftcap());
   if (failed(result))
     return failure();
+  if (tokens) {
+    auto rows = builder.create<nn::TokenRowsOp>(op->getLoc(), *result, targets, tokens.getIds());
+    for (auto [old, row] : llvm::zip(tokens->getResults(), rows->getResults()))
+      forms[old] = {{full, row}};
+    return success();
+  }
   if (whole)
     result = builder
                  .create<nn::CrossEntropyLossOp>(op->getLoc(), *result, targets, whole.getScaleAttr(),
                                                  whole.getCountedAttr(), whole.getAheadAttr(), whole.getZLossAttr())
                  .getLoss();
-  forms[op->getResult(0)] = {{DeviceLayout::of(LayoutKind::full), *result}};
+  forms[op->getResult(0)] = {{full, *result}};
   return success();
 }
 
@@ -315,7 +326,8 @@ LogicalResult PartSplitter::write(Operation *op) {
   SmallVector<Value> operands;
   for (auto [operand, layout] : llvm::zip(op->getOperands(), step.operands))
     operands.push_back(converted(operand, layout, op->getLoc()));
-  if (isa<nn::CrossEntropyOp, nn::CrossEntropyStatsOp>(op) && step.operands.front().kind == LayoutKind::shard)
+  if (isa<nn::CrossEntropyOp, nn::CrossEntropyStatsOp, nn::TokenStatsOp>(op) &&
+      step.operands.front().kind == LayoutKind::shard)
     return writeLoss(op, operands.front());
   NamedAttrList attributes(op->getAttrs());
   adaptAttributes(op, step, attributes);

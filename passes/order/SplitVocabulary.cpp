@@ -76,10 +76,7 @@ private:
     if (piece.getParts().size() != 1 || !core)
       return fail("runs at " + at.str() +
                   ", and nothing in it can be cut by the vocabulary: this needs a part with an " +
-                  "`embedding`, or with a `linear` without bias before `cross_entropy`");
-    if (auto losses = llvm::count_if(function.getOps(), llvm::IsaPred<nn::CrossEntropyOp>); losses > 1)
-      return fail("runs at " + at.str() + " and makes " + Twine(losses) +
-                  " losses; a part that is cut by the vocabulary makes one");
+                  "`embedding`, or with a `linear` without bias whose logits only losses read");
     CutPart part{piece, SmallVector<int64_t>(at.getRanks()), *core};
     llvm::sort(part.ranks);
     if (core->vocabulary() < static_cast<int64_t>(part.ranks.size()))

@@ -1,7 +1,7 @@
 // Finds what of a part of the model can be cut by the vocabulary, and writes one shard of it, and what is not cut.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "passes/order/VocabularyPart.h"
-#include "mlir/IR/IRMapping.h"
+#include "dialect/formula/Formula.h"
 
 using namespace mlir;
 using namespace pp;
@@ -26,18 +26,61 @@ std::optional<VocabularyPart> VocabularyPart::find(func::FuncOp function) {
   for (auto embedding : function.getOps<nn::EmbeddingOp>())
     if (isWeight(embedding.getTable()) && !readsPositions(embedding))
       return core.embedding = embedding, core.table = cast<BlockArgument>(embedding.getTable()), core;
-  for (auto loss : function.getOps<nn::CrossEntropyOp>()) {
-    auto linear = loss.getZ().getDefiningOp<nn::LinearOp>();
-    if (!linear || linear.getBias())
-      continue;
-    auto transpose = linear.getW().getDefiningOp<nn::TransposeOp>();
-    Value table = transpose ? transpose.getW() : linear.getW();
-    if (!isWeight(table))
-      continue;
-    core.linear = linear, core.loss = loss, core.table = cast<BlockArgument>(table), core.rows = bool(transpose);
-    return core;
-  }
+  for (auto linear : function.getOps<nn::LinearOp>())
+    if (core.readHead(linear))
+      return core;
   return std::nullopt;
+}
+
+/// A formula of each logit by itself.
+static bool isOfColumns(Operation *op, const DenseSet<Value> &logits) {
+  auto map = dyn_cast<nn::MapOp>(op);
+  if (!map || map.getHeads() > 1 || map.getTensors().empty() ||
+      !llvm::all_of(map.getTensors(), [&](Value tensor) { return logits.contains(tensor); }))
+    return false;
+  const nn::Formula formula = nn::formulaOf(map).formula;
+  return llvm::none_of(llvm::seq(formula.size()),
+                       [&](unsigned value) { return nn::isReduction(formula.at(value).op); });
+}
+
+/// Whether the logits of this linear lead to losses, and to nothing else but formulas of columns. Behind statistics all
+/// that follows is made of them and of data.
+bool VocabularyPart::readHead(nn::LinearOp logits) {
+  auto transpose = logits.getW().getDefiningOp<nn::TransposeOp>();
+  Value own = transpose ? transpose.getW() : logits.getW();
+  if (logits.getBias() || !isWeight(own))
+    return false;
+  DenseSet<Operation *> before;
+  SmallVector<Value> open = {logits.getX()};
+  while (!open.empty())
+    if (Operation *op = open.pop_back_val().getDefiningOp(); op && before.insert(op).second)
+      llvm::append_range(open, op->getOperands());
+  DenseSet<Value> cut = {logits.getY()}, made; // values with columns, and those that all shards make alike
+  for (BlockArgument argument : function.getArguments())
+    if (function.getArgAttr(argument.getArgNumber(), nn::kDataAttr))
+      made.insert(argument);
+  columns.clear(), statistics.clear(), tail.clear();
+  auto isMade = [&](Value value) { return made.contains(value); };
+  for (Operation &op : function.front().without_terminator()) {
+    if (before.contains(&op) || &op == logits || &op == transpose)
+      continue;
+    auto whole = dyn_cast<nn::CrossEntropyOp>(op);
+    const bool isStatistics = isa<nn::CrossEntropyOp, nn::TokenStatsOp>(op) && cut.contains(op.getOperand(0)) &&
+                              !(whole && whole.getFurther());
+    if (isStatistics && llvm::all_of(op.getOperands().drop_front(), isMade))
+      statistics.push_back(&op);
+    else if (isOfColumns(&op, cut))
+      columns.push_back(&op);
+    else if (llvm::all_of(op.getOperands(), isMade))
+      tail.push_back(&op);
+    else
+      return false;
+    (isOfColumns(&op, cut) ? cut : made).insert(op.getResults().begin(), op.getResults().end());
+  }
+  if (statistics.empty() || !llvm::all_of(function.front().getTerminator()->getOperands(), isMade))
+    return false;
+  linear = logits, table = cast<BlockArgument>(own), rows = bool(transpose);
+  return true;
 }
 
 nn::WeightAttr VocabularyPart::weight() {
@@ -69,7 +112,9 @@ static void end(OpBuilder &builder, func::FuncOp function, ValueRange results) {
 
 bool VocabularyPart::writeRest(OpBuilder &builder, StringRef name) {
   Operation *terminator = function.front().getTerminator();
-  DenseSet<Operation *> cut = {embedding, linear, loss, terminator};
+  DenseSet<Operation *> cut = {embedding, linear, terminator};
+  for (ArrayRef<Operation *> ops : {ArrayRef(columns), ArrayRef(statistics), ArrayRef(tail)})
+    cut.insert(ops.begin(), ops.end());
   if (linear)
     cut.insert(linear.getW().getDefiningOp());
   auto isValue = [&](BlockArgument argument) {
@@ -102,6 +147,20 @@ bool VocabularyPart::writeRest(OpBuilder &builder, StringRef name) {
   return true;
 }
 
+Value VocabularyPart::writeStatistics(OpBuilder &builder, Operation *whole, IRMapping &mapping, int64_t begins) const {
+  auto loss = dyn_cast<nn::CrossEntropyOp>(whole);
+  auto tokens = dyn_cast<nn::TokenStatsOp>(whole);
+  SmallVector<Value> operands =
+      llvm::map_to_vector(whole->getOperands(), [&](Value operand) { return mapping.lookup(operand); });
+  const int64_t vocab = cast<RankedTensorType>(whole->getOperand(0).getType()).getShape().back();
+  SmallVector<NamedAttribute> attributes = {
+      builder.getNamedAttr("first", builder.getI64IntegerAttr(begins)),
+      builder.getNamedAttr("vocab", builder.getI64IntegerAttr(vocab)),
+      builder.getNamedAttr("softcap", loss ? loss.getSoftcapAttr() : tokens.getSoftcapAttr())};
+  FailureOr<Operation *> made = nn::createOp(builder, whole->getLoc(), "cross_entropy_stats", operands, attributes);
+  return succeeded(made) ? (*made)->getResult(0) : Value();
+}
+
 void VocabularyPart::writeShard(OpBuilder &builder, StringRef name, int64_t k, int64_t shards) {
   int64_t vocab = vocabulary(), begins = firstOf(k, shards), count = firstOf(k + 1, shards) - begins;
   func::FuncOp made = begin(builder, name);
@@ -110,36 +169,64 @@ void VocabularyPart::writeShard(OpBuilder &builder, StringRef name, int64_t k, i
   SmallVector<int64_t> shape(whole.getShape());
   shape[rows ? 0 : 1] = count;
   auto declared = builder.getNamedAttr(nn::kWeightAttr, weight());
-  auto dataOf = [&](Value value) {
-    return addArgument(made, value.getType(), function.getArgAttrDict(cast<BlockArgument>(value).getArgNumber()));
+  auto dataOf = [&](BlockArgument value) {
+    return addArgument(made, value.getType(), function.getArgAttrDict(value.getArgNumber()));
   };
   if (embedding) {
-    Value tokens = dataOf(embedding.getTokens());
+    Value tokens = dataOf(cast<BlockArgument>(embedding.getTokens()));
     Value own = addArgument(made, whole.clone(shape), builder.getDictionaryAttr(declared));
     auto lookup =
         builder.create<nn::EmbeddingOp>(loc, embedding.getX().getType(), tokens, own, builder.getI64IntegerAttr(begins),
                                         builder.getI64IntegerAttr(vocab), embedding.getPadAttr(), nn::AxesAttr());
     return end(builder, made, lookup.getX());
   }
-  Value x = addArgument(made, linear.getX().getType()), targets = dataOf(loss.getTargets());
+  Value x = addArgument(made, linear.getX().getType());
+  IRMapping mapping;
+  auto isOfShards = [&](Operation *user) {
+    return llvm::is_contained(statistics, user) || llvm::is_contained(tail, user);
+  };
+  for (BlockArgument argument : function.getArguments())
+    if (function.getArgAttr(argument.getArgNumber(), nn::kDataAttr) && llvm::any_of(argument.getUsers(), isOfShards))
+      mapping.map(argument, dataOf(argument));
   Value own = addArgument(made, whole.clone(shape), builder.getDictionaryAttr(declared));
   SmallVector<int64_t> logits(cast<RankedTensorType>(linear.getY().getType()).getShape());
-  auto element = cast<RankedTensorType>(loss.getLoss().getType()).getElementType();
-  logits.back() = 3;
-  auto statsType = RankedTensorType::get(logits, element);
   logits.back() = count;
-  Value z = builder.create<nn::LinearOp>(loc, whole.clone(logits), x, own, Value(), rows);
-  auto mine = builder.create<nn::CrossEntropyStatsOp>(loc, statsType, z, targets, begins, vocab, loss.getSoftcap(),
-                                                      nn::AxesAttr());
-  SmallVector<Value> all;
-  auto stats = builder.getDictionaryAttr(builder.getNamedAttr(nn::kStatsAttr, builder.getUnitAttr()));
-  for (int64_t i = 0; i < shards; ++i) {
-    Value other = addArgument(made, statsType, stats);
-    all.push_back(i == k ? mine.getStats() : other);
+  mapping.map(linear.getY(), builder.create<nn::LinearOp>(loc, whole.clone(logits), x, own, Value(), rows).getY());
+  for (Operation *op : columns) {
+    SmallVector<Value> operands =
+        llvm::map_to_vector(op->getOperands(), [&](Value operand) { return mapping.lookup(operand); });
+    FailureOr<Operation *> copy = nn::createAgain(builder, op, operands, op->getAttrs());
+    if (succeeded(copy))
+      mapping.map(op->getResults(), (*copy)->getResults());
   }
-  Value merged = builder.create<nn::CrossEntropyMergeOp>(loc, statsType, all);
-  Value sum =
-      builder.create<nn::CrossEntropyLossOp>(loc, loss.getLoss().getType(), merged, targets, loss.getScaleAttr(),
-                                             loss.getCountedAttr(), loss.getAheadAttr(), loss.getZLossAttr());
-  end(builder, made, k + 1 == shards ? ValueRange(sum) : ValueRange());
+  SmallVector<Value> mine =
+      llvm::map_to_vector(statistics, [&](Operation *op) { return writeStatistics(builder, op, mapping, begins); });
+  std::vector<SmallVector<Value>> all(statistics.size()); // of each, those of all shards
+  auto stats = builder.getDictionaryAttr(builder.getNamedAttr(nn::kStatsAttr, builder.getUnitAttr()));
+  for (int64_t i = 0; i < shards; ++i)
+    for (auto [its, parts] : llvm::zip(mine, all)) {
+      Value other = addArgument(made, its.getType(), stats);
+      parts.push_back(i == k ? its : other);
+    }
+  for (auto [op, parts] : llvm::zip(statistics, all)) {
+    Value merged = builder.create<nn::CrossEntropyMergeOp>(loc, parts.front().getType(), parts);
+    Value targets = mapping.lookup(op->getOperand(1));
+    if (auto loss = dyn_cast<nn::CrossEntropyOp>(op)) {
+      Value sum =
+          builder.create<nn::CrossEntropyLossOp>(loc, loss.getLoss().getType(), merged, targets, loss.getScaleAttr(),
+                                                 loss.getCountedAttr(), loss.getAheadAttr(), loss.getZLossAttr());
+      mapping.map(loss.getLoss(), sum);
+      continue;
+    }
+    auto tokens = cast<nn::TokenStatsOp>(op);
+    auto ofRows = builder.create<nn::TokenRowsOp>(op->getLoc(), merged, targets, mapping.lookup(tokens.getIds()));
+    mapping.map(tokens->getResults(), ofRows->getResults());
+  }
+  for (Operation *op : tail)
+    builder.clone(*op, mapping);
+  SmallVector<Value> results;
+  if (k + 1 == shards)
+    for (Value result : function.front().getTerminator()->getOperands())
+      results.push_back(mapping.lookup(result));
+  end(builder, made, results);
 }

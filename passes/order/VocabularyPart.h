@@ -1,10 +1,11 @@
-// A part of the model that can be cut by the vocabulary: an embedding, or a linear and the cross-entropy of its logits.
+// A part of the model that can be cut by the vocabulary: an embedding, or a linear and the losses of its logits.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_PASSES_VOCABULARYPART_H
 #define PP_PASSES_VOCABULARYPART_H
 
 #include "dialect/nn/Nn.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/IRMapping.h"
 #include <optional>
 
 namespace pp {
@@ -14,7 +15,9 @@ struct VocabularyPart {
   mlir::func::FuncOp function;
   nn::EmbeddingOp embedding;
   nn::LinearOp linear;
-  nn::CrossEntropyOp loss;
+  llvm::SmallVector<mlir::Operation *> columns;    ///< elementwise formulas of logits, in order
+  llvm::SmallVector<mlir::Operation *> statistics; ///< of logits: cross-entropies, and what losses of tokens read
+  llvm::SmallVector<mlir::Operation *> tail;       ///< what is made of statistics and data, in order
   mlir::BlockArgument table;
   bool rows = true; ///< of the table, not columns
 
@@ -32,6 +35,10 @@ struct VocabularyPart {
   void writeShard(mlir::OpBuilder &builder, llvm::StringRef name, int64_t k, int64_t shards);
 
 private:
+  bool readHead(nn::LinearOp logits);
+  /// The own statistics of the columns z, as the shards hand them to each other.
+  mlir::Value writeStatistics(mlir::OpBuilder &builder, mlir::Operation *whole, mlir::IRMapping &mapping,
+                              int64_t begins) const;
   mlir::func::FuncOp begin(mlir::OpBuilder &builder, llvm::StringRef name);
 };
 

@@ -128,7 +128,7 @@ std::string checkLimits(const PreparedOp &op) {
     return "products of 8 bits run on CPUs only for now";
   if (op.kernel == Kernel::attention_merge)
     return tooMany(op.dims[4], "parts");
-  if (op.kernel == Kernel::cross_entropy_merge)
+  if (op.kernel == Kernel::cross_entropy_merge || op.kernel == Kernel::token_merge)
     return tooMany(op.dims[1], "parts");
   if (op.kernel != Kernel::attention && op.kernel != Kernel::attention_bwd)
     return "";

@@ -31,11 +31,11 @@ public:
   }
 
   Status upload(int64_t offset, const void *from, size_t bytes) override {
-    memcpy(arena + offset, from, bytes);
+    memcpy(const_cast<char *>(at(offset)), from, bytes);
     return {};
   }
   Status download(int64_t offset, void *to, size_t bytes) override {
-    memcpy(to, arena + offset, bytes);
+    memcpy(to, at(offset), bytes);
     return {};
   }
 

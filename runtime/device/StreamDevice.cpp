@@ -23,12 +23,12 @@ Status StreamDevice::allocate(const RankProgram &program, int64_t more) {
 }
 
 Status StreamDevice::upload(int64_t offset, const void *from, size_t bytes) {
-  PP_TRY(driver.copy(stream, place(arena + offset), from, bytes));
+  PP_TRY(driver.copy(stream, const_cast<char *>(at(offset)), from, bytes));
   return driver.finish();
 }
 
 Status StreamDevice::download(int64_t offset, void *to, size_t bytes) {
-  PP_TRY(driver.copy(stream, to, place(arena + offset), bytes));
+  PP_TRY(driver.copy(stream, to, at(offset), bytes));
   return driver.finish();
 }
 

@@ -98,7 +98,7 @@ Status Tokens::open(const std::string &data, int64_t vocab, uint64_t seed, bool 
   std::string path = tokenPath(data);
   if (random) {
     for (const ColumnSpec &spec : specs)
-      columns.push_back({spec.values(), spec.absent.value_or(0)});
+      columns.push_back({spec.values(), spec.absent.value_or(0), spec.isGiven});
     return {};
   }
   if (std::string index = path + ".idx"; !widthSaid(data) && access(index.c_str(), F_OK) == 0) {
@@ -187,7 +187,7 @@ Status Tokens::checkNames(const std::string &path, bool readsColumns) const {
 }
 
 Status Tokens::readColumn(const std::string &path, const ColumnSpec &spec) {
-  Column column = {spec.values(), spec.absent.value_or(0)};
+  Column column = {spec.values(), spec.absent.value_or(0), spec.isGiven};
   const auto *known = dataset && !spec.isMade ? &dataset->tensors() : nullptr;
   auto found = known ? known->find(spec.name) : std::map<std::string, FileTensor>::const_iterator();
   if (!known || found == known->end()) {
@@ -374,6 +374,8 @@ std::vector<std::string_view> Tokens::contents(bool withDocuments) const {
   for (const Column &column : columns)
     if (column.read)
       all.push_back(column.bytes);
+    else if (column.isGiven)
+      all.emplace_back(reinterpret_cast<const char *>(&column.absent), sizeof column.absent);
   return all;
 }
 

@@ -65,6 +65,7 @@ private:
   struct Column {
     int64_t values;
     double absent = 0;                          ///< the value of all tokens, where there is no `read`
+    bool isGiven = false;                       ///< by the command line: another value makes other data
     double (*read)(const void *, int64_t) = {}; ///< of an element
     std::string_view bytes = {};
   };

@@ -8,11 +8,13 @@
 //
 //   z --token_stats--> lse, mean under softmax(z), mean, picked columns --formula--> v --token_mean--> loss
 //   dz <--token_stats_bwd-- gradients of these                        <--formula-- dv <--token_mean_bwd--
+//   [z ....][z ....] --token_shard--> the same side by side --token_merge--> of all shards --token_rows--> each alone
 #ifndef PP_RUNTIME_KERNELS_CROSSENTROPY_H
 #define PP_RUNTIME_KERNELS_CROSSENTROPY_H
 
 #include "runtime/kernels/AttentionShape.h"
 #include <algorithm>
+#include <limits>
 
 namespace {
 using namespace pp;
@@ -36,6 +38,8 @@ template <bool Capped, class A> struct LogitCap {
   /// The derivative of the cap at the point where its value is `logit`.
   PP_INLINE A slope(A logit) const { return Capped ? A(1) - (logit * inverse) * (logit * inverse) : A(1); }
 };
+
+template <class A> constexpr A minusInfinity = -std::numeric_limits<A>::infinity();
 
 template <class E> PP_INLINE Acc<E> largestOf(const E *z, int64_t n) {
   Acc<E> largest = get(z, 0);
@@ -237,6 +241,30 @@ template <class E> pp_status_t cross_entropy_dz(const PreparedOp &op, void *cons
 
 //===-- Formulas of tokens --------------------------------------------------------------------------------------===//
 
+/// Of n capped logits: log(sum(e^z)), their mean under softmax(z), and their sum. Logits of minus infinity have no part
+/// in the mean; where all are, it is 0.
+template <class A> struct LogitSums {
+  A lse, meanOfPowers, all;
+  A largest, log; ///< lse is their sum
+};
+template <class E, bool Capped>
+PP_INLINE LogitSums<Acc<E>> sumsOfLogits(const E *z, int64_t n, LogitCap<Capped, Acc<E>> cap) {
+  using A = Acc<E>;
+  const A largest = cap(largestOf<E>(z, n));
+  if (largest == minusInfinity<A>)
+    return {largest, 0, largest, largest, 0};
+  A sum = 0, below = 0, all = 0;
+#pragma omp simd reduction(+ : sum, below, all)
+  for (int64_t i = 0; i < n; ++i) {
+    A logit = cap(get(z, i)), less = logit - largest, power = exponential(less);
+    sum += power;
+    below += less == minusInfinity<A> ? A(0) : power * less;
+    all += logit;
+  }
+  const A log = logarithm(sum);
+  return {largest + log, largest + below / sum, all, largest, log};
+}
+
 template <class E, bool Capped> pp_status_t tokenStatsOfRows(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   const int64_t n = op.dims[1], k = op.dims[2];
@@ -254,26 +282,17 @@ template <class E, bool Capped> pp_status_t tokenStatsOfRows(const PreparedOp &o
       memset(picks, 0, size_t(k) * sizeof(A));
       continue;
     }
-    const A largest = cap(largestOf<E>(z, n));
-    A sum = 0, below = 0, all = 0;
-#pragma omp simd reduction(+ : sum, below, all)
-    for (int64_t i = 0; i < n; ++i) {
-      A logit = cap(get(z, i)), less = logit - largest, power = exponential(less);
-      sum += power;
-      below += power * less;
-      all += logit;
-    }
-    const A log = logarithm(sum);
-    lse[t] = largest + log;
-    meanOfPowers[t] = largest + below / sum;
-    mean[t] = all / A(n);
+    const LogitSums<A> sums = sumsOfLogits<E>(z, n, cap);
+    lse[t] = sums.lse;
+    meanOfPowers[t] = sums.meanOfPowers;
+    mean[t] = sums.all / A(n);
     for (int64_t j = 0; j < k; ++j) {
       if (ids[j] >= n)
         return PP_INVALID;
       picks[j] = ids[j] < 0 ? A(0) : cap(get(z, ids[j]));
     }
     if (losses)
-      losses[t] = double(largest - picks[0]) + double(log);
+      losses[t] = double(sums.largest - picks[0]) + double(sums.log);
   }
   return PP_OK;
 }
@@ -283,10 +302,88 @@ template <class E> pp_status_t token_stats(const PreparedOp &op, void *const *ar
   return op.logitCap() > 0 ? tokenStatsOfRows<E, true>(op, arguments) : tokenStatsOfRows<E, false>(op, arguments);
 }
 
+template <class E, bool Capped> pp_status_t statsOfShard(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const int64_t n = op.dims[1], first = op.dims[2], vocabulary = op.dims[3], k = op.dims[4];
+  const int64_t here = std::min(n, vocabulary - first);
+  LogitCap<Capped, A> cap(op);
+  for (int64_t t = 0; t < op.dims[0]; ++t) {
+    const E *z = in<E>(arguments[0]) + t * n;
+    const int32_t target = in<int32_t>(arguments[1])[t], *ids = in<int32_t>(arguments[2]) + t * k;
+    A *stats = out<A>(arguments[3]) + t * (3 + k);
+    if (target >= vocabulary)
+      return PP_INVALID;
+    if (target < 0) {
+      memset(stats, 0, size_t(3 + k) * sizeof(A));
+      continue;
+    }
+    const LogitSums<A> sums = sumsOfLogits<E>(z, here, cap);
+    stats[0] = sums.lse, stats[1] = sums.meanOfPowers, stats[2] = sums.all / A(vocabulary);
+    for (int64_t j = 0; j < k; ++j) {
+      if (ids[j] >= vocabulary)
+        return PP_INVALID;
+      stats[3 + j] = ids[j] >= first && ids[j] < first + here ? cap(get(z, ids[j] - first)) : A(0);
+    }
+  }
+  return PP_OK;
+}
+
+/// dims T n first V k: columns [first, first + n) of V; those from V on are padding, which counts nowhere.
+template <class E> pp_status_t token_shard(const PreparedOp &op, void *const *arguments) {
+  return op.logitCap() > 0 ? statsOfShard<E, true>(op, arguments) : statsOfShard<E, false>(op, arguments);
+}
+
+/// dims T parts width. The result may lie on the first part.
+template <class E> pp_status_t token_merge(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const int64_t width = op.dims[2];
+  for (int64_t row = 0; row < width * op.dims[0]; row += width) {
+    A largest = inList<A>(arguments[0], 0)[row], sum = 0, mean = 0;
+    for (int64_t i = 1; i < op.dims[1]; ++i)
+      largest = std::max(largest, inList<A>(arguments[0], i)[row]);
+    auto shareOf = [&](int64_t i, A of) { // nothing of a part all of whose logits are minus infinity
+      const A lse = inList<A>(arguments[0], i)[row];
+      return lse == minusInfinity<A> ? A(0) : exponential(lse - of);
+    };
+    for (int64_t i = 0; i < op.dims[1]; ++i)
+      sum += shareOf(i, largest);
+    const A lse = largest == minusInfinity<A> ? largest : largest + logarithm(sum);
+    for (int64_t i = 0; i < op.dims[1]; ++i)
+      mean += shareOf(i, lse) * inList<A>(arguments[0], i)[row + 1];
+    A *stats = out<A>(arguments[1]) + row;
+    for (int64_t j = 2; j < width; ++j) {
+      A all = 0;
+      for (int64_t i = 0; i < op.dims[1]; ++i)
+        all += inList<A>(arguments[0], i)[row + j];
+      stats[j] = all;
+    }
+    stats[0] = lse, stats[1] = mean;
+  }
+  return PP_OK;
+}
+
+/// dims T k.
+template <class E> pp_status_t token_rows(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const int64_t k = op.dims[1];
+  double *losses = out<double>(arguments[6]);
+  for (int64_t t = 0; t < op.dims[0]; ++t) {
+    const A *stats = in<A>(arguments[0]) + t * (3 + k);
+    const bool has = in<int32_t>(arguments[1])[t] >= 0;
+    for (int64_t i = 0; i < 3; ++i)
+      out<A>(arguments[2 + i])[t] = has ? stats[i] : A(0);
+    for (int64_t j = 0; j < k; ++j)
+      out<A>(arguments[5])[t * k + j] = has ? stats[3 + j] : A(0);
+    if (losses && has)
+      losses[t] = double(stats[0]) - double(stats[3]);
+  }
+  return PP_OK;
+}
+
 /// A column that was picked twice has both gradients; each is rounded once, with what it has as any column.
 template <class E, bool Capped> pp_status_t slopesOfTokens(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
-  const int64_t n = op.dims[1], k = op.dims[2];
+  const int64_t n = op.dims[1], k = op.dims[2], first = op.dims[3], here = std::min(n, op.dims[4] - first);
   LogitCap<Capped, A> cap(op);
   A picked[mostPicks];
   for (int64_t t = 0; t < op.dims[0]; ++t) {
@@ -294,48 +391,58 @@ template <class E, bool Capped> pp_status_t slopesOfTokens(const PreparedOp &op,
     const int32_t target = in<int32_t>(arguments[1])[t], *ids = in<int32_t>(arguments[2]) + t * k;
     const A lse = in<A>(arguments[3])[t], slope = in<A>(arguments[6])[t];
     const A power = in<A>(arguments[5])[t] + slope * (A(1) - in<A>(arguments[4])[t]),
-            every = in<A>(arguments[7])[t] / A(n), *dpicks = in<A>(arguments[8]) + t * k;
+            every = in<A>(arguments[7])[t] / A(op.dims[4]), *dpicks = in<A>(arguments[8]) + t * k;
     E *dz = out<E>(arguments[9]) + t * n;
     if (target < 0) {
       memset(dz, 0, size_t(n) * sizeof(E));
       continue;
     }
     auto slopeOf = [&](A logit, A more) __attribute__((always_inline)) {
-      A its = exponential(logit - lse) * (power + slope * logit) + every + more;
+      A its = logit == minusInfinity<A> ? A(0) : exponential(logit - lse) * (power + slope * logit);
+      its += every + more;
       return Capped ? its * cap.slope(logit) : its;
     };
+    auto isHere = [&](int64_t id) { return id >= first && id < first + here; };
     for (int64_t j = 0; j < k; ++j)
-      picked[j] = ids[j] < 0 ? A(0) : cap(get(z, ids[j]));
+      picked[j] = isHere(ids[j]) ? cap(get(z, ids[j] - first)) : A(0);
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i)
+    for (int64_t i = 0; i < here; ++i)
       put(dz, i, slopeOf(cap(get(z, i)), A(0)));
+    memset(dz + here, 0, size_t(n - here) * sizeof(E));
     for (int64_t j = 0; j < k; ++j) {
       A more = 0;
       for (int64_t i = 0; i < k; ++i)
         more += ids[i] == ids[j] ? dpicks[i] : A(0);
-      if (ids[j] >= 0)
-        put(dz, ids[j], slopeOf(picked[j], more));
+      if (isHere(ids[j]))
+        put(dz, ids[j] - first, slopeOf(picked[j], more));
     }
   }
   return PP_OK;
 }
 
-/// dims T V k; dz may lie on z.
+/// dims T n k first V; dz may lie on z.
 template <class E> pp_status_t token_stats_bwd(const PreparedOp &op, void *const *arguments) {
   return op.logitCap() > 0 ? slopesOfTokens<E, true>(op, arguments) : slopesOfTokens<E, false>(op, arguments);
 }
 
 /// Calls `use(begin, end)` for the tokens of each segment: side by side in a row, with one start.
 template <class Use> void forSegments(const PreparedOp &op, const int32_t *starts, Use use) {
-  for (int64_t begin = 0, end = 1; begin < op.dims[0]; begin = end++) {
-    const int64_t row = begin - begin % op.dims[1] + op.dims[1];
+  const int64_t whole = op.dims[3], tokens = op.dims[0] / op.dims[1] * whole;
+  for (int64_t begin = 0, end = 1; begin < tokens; begin = end++) {
+    const int64_t row = begin - begin % whole + whole;
     while (end < row && starts[end] == starts[begin])
       ++end;
     use(begin, end);
   }
 }
 
-/// dims T S.
+/// Where a token of the whole rows lies among the own ones; -1: it is another device's.
+inline int64_t ownPlace(const PreparedOp &op, int64_t t) {
+  const int64_t whole = op.dims[3], own = op.rowAt(t % whole, op.dims[1], op.dims[2]);
+  return own < 0 ? own : t / whole * op.dims[1] + own;
+}
+
+/// dims T S first whole.
 template <class E> pp_status_t segment_sum(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   const A *v = in<A>(arguments[0]);
@@ -347,19 +454,20 @@ template <class E> pp_status_t segment_sum(const PreparedOp &op, void *const *ar
       if (targets[t] >= 0)
         sum += double(v[t]), ++count;
     for (int64_t t = begin; t < end; ++t)
-      y[t] = targets[t] < 0 ? A(0) : A(op.has(Mean) ? sum / count : sum);
+      if (const int64_t own = ownPlace(op, t); own >= 0)
+        y[own] = targets[t] < 0 ? A(0) : A(op.has(Mean) ? sum / count : sum);
   });
   return PP_OK;
 }
 
-/// Calls `use(t)` for the tokens that count: those with a target, or the first of these of each segment.
+/// Calls `use(t)` for the own tokens that count: those with a target, or the first of these of each segment.
 template <class Use> void forCounted(const PreparedOp &op, const int32_t *targets, const int32_t *starts, Use use) {
   if (starts)
     return forSegments(op, starts, [&](int64_t begin, int64_t end) {
       while (begin < end && targets[begin] < 0)
         ++begin;
-      if (begin < end)
-        use(begin);
+      if (const int64_t own = begin < end ? ownPlace(op, begin) : -1; own >= 0)
+        use(own);
     });
   for (int64_t t = 0; t < op.dims[0]; ++t)
     if (targets[t] >= 0)
@@ -381,14 +489,14 @@ void meanOfTokens(const PreparedOp &op, const void *v, const void *targets, cons
   out<A>(loss)[0] = A(lossFactor(op, scalars) * sum);
 }
 
-/// dims T S.
+/// dims T S first whole.
 template <class E> pp_status_t token_mean(const PreparedOp &op, void *const *arguments) {
   meanOfTokens<Acc<E>>(op, arguments[0], arguments[1], arguments[2], *in<OptimizerScalars>(arguments[4]),
                        in<float>(arguments[5]), arguments[3]);
   return PP_OK;
 }
 
-/// dims T S; dv may lie on v.
+/// dims T S first whole; dv may lie on v.
 template <class E> pp_status_t token_mean_bwd(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   const OptimizerScalars &scalars = *in<OptimizerScalars>(arguments[5]);

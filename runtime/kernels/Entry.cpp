@@ -48,6 +48,7 @@ size_t listLength(const PreparedOp &op) {
   case Kernel::attention_merge:
     return size_t(2 * op.dims[4]);
   case Kernel::cross_entropy_merge:
+  case Kernel::token_merge:
     return size_t(op.dims[1]);
   case Kernel::adamw_all:
     return size_t(5 * op.chunkCount);
@@ -109,8 +110,10 @@ int32_t run(pp_rank_t *rank, int32_t number, Kernel kernel, const char *name, Po
 template <class... Pointers>
 int32_t runLoss(pp_rank_t *rank, int32_t number, Kernel kernel, const char *name, const void *from,
                 const int32_t *targets, Pointers... pointers) {
-  const float *weights = rank->find(rank->targetWeights, targets);
-  if (!weights && !rank->targetWeights.empty())
+  const PreparedOp *op = find(rank, number);
+  const bool isOfRuns = op && op->has(Zigzag); // a mean over documents, which have no weights; gathered targets
+  const float *weights = isOfRuns ? nullptr : rank->find(rank->targetWeights, targets);
+  if (!weights && !isOfRuns && !rank->targetWeights.empty())
     return rank->fail(PP_INTERNAL, "op " + std::to_string(number) + " `" + name + "` has targets without weights");
   return run(rank, number, kernel, name, from, targets, pointers..., weights);
 }

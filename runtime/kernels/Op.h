@@ -72,6 +72,13 @@ struct PreparedOp {
   int64_t positionOf(int64_t t, int64_t rows, int64_t first) const {
     return has(Zigzag) && t >= rows / 2 ? second + t - rows / 2 : first + t;
   }
+  /// The row of a sequence at this position, among those that are here; -1: it is none of them. The other way round.
+  int64_t rowAt(int64_t position, int64_t rows, int64_t first) const {
+    const int64_t run = has(Zigzag) ? rows / 2 : rows;
+    return position >= first && position < first + run                           ? position - first
+           : has(Zigzag) && position >= second && position < second + rows - run ? position - second + run
+                                                                                 : -1;
+  }
   /// Elements from a row of an attention's q to the next row, and the same for k and v.
   int64_t queryStride() const { return (has(Packed) ? dims[2] + 2 * dims[3] : dims[2]) * dims[4]; }
   int64_t keyStride() const { return has(Packed) ? queryStride() : dims[3] * dims[4]; }
@@ -87,7 +94,7 @@ struct PreparedOp {
   /// The cap of the logits of a loss; 0: none.
   double logitCap() const {
     return params[kernel != Kernel::cross_entropy_stats && kernel != Kernel::token_stats &&
-                  kernel != Kernel::token_stats_bwd];
+                  kernel != Kernel::token_shard && kernel != Kernel::token_stats_bwd];
   }
 };
 

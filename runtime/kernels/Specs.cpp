@@ -84,6 +84,14 @@ bool hasTargets(Kernel kernel) {
          kernel == Kernel::cross_entropy_dz || kernel == Kernel::token_mean || kernel == Kernel::token_mean_bwd;
 }
 
+/// Of a shard; those from `vocabulary` on are padding.
+std::string checkColumns(int64_t first, int64_t width, int64_t vocabulary) {
+  return first >= vocabulary || width > vocabulary
+             ? "columns " + std::to_string(first) + " to " + std::to_string(first + width - 1) +
+                   " do not fit a vocabulary of " + std::to_string(vocabulary)
+             : "";
+}
+
 /// What a kernel asks of its dims beyond their number; empty when they are fine.
 std::string checkDims(const PreparedOp &op) {
   const int64_t *d = op.dims;
@@ -150,17 +158,23 @@ std::string checkDims(const PreparedOp &op) {
                                        : "";
   case Kernel::cross_entropy_stats:
   case Kernel::cross_entropy_dz:
-    return d[2] >= d[3] || d[1] > d[3] ? "columns " + std::to_string(d[2]) + " to " + std::to_string(d[2] + d[1] - 1) +
-                                             " do not fit a vocabulary of " + std::to_string(d[3])
-                                       : "";
+    return checkColumns(d[2], d[1], d[3]);
   case Kernel::token_stats:
   case Kernel::token_stats_bwd:
-    return d[2] > mostPicks
-               ? std::to_string(d[2]) + " columns to pick of each row; expected at most " + std::to_string(mostPicks)
-               : "";
+  case Kernel::token_shard:
+    if (const int64_t picks = op.kernel == Kernel::token_shard ? d[4] : d[2]; picks > mostPicks)
+      return std::to_string(picks) + " columns to pick of each row; expected at most " + std::to_string(mostPicks);
+    return op.kernel == Kernel::token_shard       ? checkColumns(d[2], d[1], d[3])
+           : op.kernel == Kernel::token_stats_bwd ? checkColumns(d[3], d[1], d[4])
+                                                  : "";
+  case Kernel::token_merge:
+    return d[2] < 4 ? std::to_string(d[2]) + " statistics of each row; expected 3 and what is picked" : "";
   case Kernel::segment_sum:
   case Kernel::token_mean:
   case Kernel::token_mean_bwd:
+    if (op.positionOf(d[1] - 1, d[1], d[2]) >= d[3])
+      return "places " + std::to_string(d[2]) + " to " + std::to_string(op.positionOf(d[1] - 1, d[1], d[2])) +
+             " do not fit rows of " + std::to_string(d[3]);
     return d[0] % d[1] ? std::to_string(d[0]) + " tokens are no rows of " + std::to_string(d[1]) : "";
   case Kernel::sum_heads:
     return d[4] + d[1] > d[3] ? "columns " + std::to_string(d[4]) + " to " + std::to_string(d[4] + d[1] - 1) +
@@ -183,7 +197,8 @@ bool takesTensors(Kernel kernel) { return kernel == Kernel::adamw_all || kernel 
 /// Losses whose logits may have a cap.
 bool takesCap(Kernel kernel) {
   return kernel == Kernel::cross_entropy || kernel == Kernel::cross_entropy_stats ||
-         kernel == Kernel::cross_entropy_dz || kernel == Kernel::token_stats || kernel == Kernel::token_stats_bwd;
+         kernel == Kernel::cross_entropy_dz || kernel == Kernel::token_stats || kernel == Kernel::token_shard ||
+         kernel == Kernel::token_stats_bwd;
 }
 
 /// A pair of numbers that are both there or both left out.

@@ -77,6 +77,7 @@ template <class E> struct LossArrays {
   Acc<E> *stats;
   const float *weights; ///< of each row; null: all are 1
   double *losses;       ///< of each row
+  double *told;         ///< these without their weights, of rows that have a target; null: nobody asks
   int64_t n, first, vocabulary;
   int64_t exist; ///< columns of the vocabulary; the others are padding
   LossFactor factor;
@@ -90,6 +91,8 @@ template <class E> struct LossArrays {
 
   PP_DEVICE void writeLoss(int64_t row, int64_t rows, double loss, double lse) const {
     losses[row] = weight(row) * loss;
+    if (told && targets[row] >= 0)
+      told[row] = loss;
     if (zLoss > 0)
       losses[rows + row] = weight(row) * (lse * lse);
   }
@@ -178,6 +181,7 @@ template <class E> pp_status_t cross_entropy(const PreparedOp &op, void *const *
   takeScalars(op, arguments[4]);
   LossArrays<E> a = arraysOf<E>(op, arguments[0], arguments[1]);
   a.dz = out<E>(arguments[2]);
+  a.told = out<double>(arguments[5]);
   a.weights = in<float>(arguments[6]);
   a.vocabulary = a.n;
   constexpr int W = packOf<E>;
@@ -248,11 +252,15 @@ template <class E> struct RowLoss {
   const int32_t *targets;
   const float *weights;     ///< of each row; null: all are 1
   double *losses, *squares; ///< squares: of lse; null where they are not wanted
+  double *told;             ///< losses without weights, of rows with a target; null: nobody asks
   template <int W> PP_DEVICE void at(int64_t t) const {
     const Acc<E> *row = stats + 3 * t;
     const double lse = double(row[0]) + double(logarithm(row[1]));
     const double weight = targets[t] < 0 ? 0 : weights ? double(weights[t]) : 1;
-    losses[t] = targets[t] < 0 ? 0 : weight * (double(row[0] - row[2]) + double(logarithm(row[1])));
+    const double mine = double(row[0] - row[2]) + double(logarithm(row[1]));
+    losses[t] = targets[t] < 0 ? 0 : weight * mine;
+    if (told && targets[t] >= 0)
+      told[t] = mine;
     if (squares)
       squares[t] = targets[t] < 0 ? 0 : weight * (lse * lse);
   }
@@ -262,9 +270,10 @@ template <class E> pp_status_t cross_entropy_loss(const PreparedOp &op, void *co
   takeScalars(op, arguments[3]);
   double *losses = reinterpret_cast<double *>(op.scratch);
   double *squares = op.zLoss() > 0 ? losses + op.dims[0] : nullptr;
-  if (pp_status_t status = map(
-          op, RowLoss<E>{in<Acc<E>>(arguments[0]), in<int32_t>(arguments[1]), in<float>(arguments[5]), losses, squares},
-          op.dims[0], false))
+  if (pp_status_t status = map(op,
+                               RowLoss<E>{in<Acc<E>>(arguments[0]), in<int32_t>(arguments[1]), in<float>(arguments[5]),
+                                          losses, squares, out<double>(arguments[4])},
+                               op.dims[0], false))
     return status;
   return sumLosses<E>(op, losses, arguments[2]);
 }

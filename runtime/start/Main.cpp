@@ -92,6 +92,8 @@ int mainOf(int argc, char **argv) {
   if (status.ok() && emitted.program().target != linkedTarget())
     status = invalid("this program was compiled for `", emitted.program().target, "` and linked with the runtime of `",
                      linkedTarget(), "`; compile it with --target=", linkedTarget());
+  if (status.ok())
+    status = giveColumns(options, emitted.program(), emitted.columns());
   bool speaks = options.inProcess || speaksBeforeMpi();
   if (!status.ok())
     return sayBeforeMpi(status, speaks);

@@ -19,8 +19,6 @@ Status Trainer::openEvaluation() {
   if (!options.logprobsColumn.empty() && !inputs.isDataset())
     return invalid("`--logprobs-column` writes the dataset again, and `--data ", options.data,
                    "` is no .safetensors file");
-  if (!options.logprobs.empty() && whole.target != "cpu")
-    return invalid("`--logprobs` needs a program for the CPU; this one is for `", whole.target, "`");
   for (const auto &[name, data] : options.evals) {
     PP_TRY(checkForward("eval"));
     if (data == "random")
@@ -99,6 +97,14 @@ Status Trainer::evaluate(int64_t step, std::vector<EvalSummary> &summaries) {
   return {};
 }
 
+int64_t Trainer::lossBytes() const {
+  int64_t bytes = 0;
+  for (const InputSpec &its : options.logprobs.empty() ? std::vector<InputSpec>() : program->forward->inputs)
+    if (its.kind == InputSpec::Kind::Targets && its.ahead == 0)
+      bytes += whole.batch * its.length * int64_t(sizeof(double));
+  return bytes;
+}
+
 /// Every rank keeps the losses of the tokens whose cross-entropy it computes. Ranks with shards of one vocabulary all
 /// have the same losses: so the sum over ranks is divided by how many have one.
 Status Trainer::writeLogprobs() {
@@ -107,33 +113,34 @@ Status Trainer::writeLogprobs() {
   if (state.shuffle)
     PP_TRY(data.shuffle(state.seed));
   const int64_t steps = data.readOnce(), perStep = whole.sequencesPerStep() * whole.sequence;
-  std::vector<std::vector<double>> mine; // of each input of targets
+  std::vector<double> mine(size_t(lossBytes()) / sizeof(double)); // of all inputs of targets
+  auto *next = reinterpret_cast<double *>(const_cast<char *>(device.at(lossesAt())));
   for (const InputSpec &its : program->forward->inputs)
     if (its.kind == InputSpec::Kind::Targets && its.ahead == 0) {
-      const auto *begin = reinterpret_cast<const int32_t *>(device.base() + its.offset);
-      mine.emplace_back(size_t(whole.batch * its.length));
-      rank.tokenLosses.push_back({begin, begin + mine.back().size(), mine.back().data()});
+      const auto *begin = reinterpret_cast<const int32_t *>(device.at(its.offset));
+      rank.tokenLosses.push_back({begin, begin + whole.batch * its.length, next});
+      next += whole.batch * its.length;
     }
+  device.callByCall(true);                      // a graph that evaluation made writes no losses
   std::vector<double> all(size_t(2 * perStep)); // losses, then how many ranks have one
   std::vector<float> logprobs;
   for (int64_t number = 1; number <= steps; ++number) {
-    for (std::vector<double> &losses : mine)
-      std::fill(losses.begin(), losses.end(), NAN);
+    std::fill(mine.begin(), mine.end(), NAN);
+    PP_TRY(device.upload(lossesAt(), mine.data(), size_t(lossBytes())));
     StepSummary summary;
     PP_TRY(runForward(lastStep, data, number, summary));
+    PP_TRY(device.download(lossesAt(), mine.data(), size_t(lossBytes())));
     std::fill(all.begin(), all.end(), 0.0);
-    auto losses = mine.begin();
+    auto loss = mine.begin();
     for (const InputSpec &its : program->forward->inputs)
-      if (its.kind == InputSpec::Kind::Targets && its.ahead == 0) {
-        for (size_t i = 0; i < losses->size(); ++i) {
-          const int64_t row = data.firstRow(its.microbatch) + int64_t(i) / its.length;
-          const auto place = size_t(row * whole.sequence + data.positionOf(its, int64_t(i) % its.length));
-          const bool has = !std::isnan((*losses)[i]);
-          all[place] = has ? (*losses)[i] : 0;
+      if (its.kind == InputSpec::Kind::Targets && its.ahead == 0)
+        for (int64_t i = 0; i < whole.batch * its.length; ++i, ++loss) {
+          const int64_t row = data.firstRow(its.microbatch) + i / its.length;
+          const auto place = size_t(row * whole.sequence + data.positionOf(its, i % its.length));
+          const bool has = !std::isnan(*loss);
+          all[place] = has ? *loss : 0;
           all[place + size_t(perStep)] = has;
         }
-        ++losses;
-      }
     PP_TRY(transport.sum(all));
     if (data.counted() > 0 && std::all_of(all.begin() + perStep, all.end(), [](double ranks) { return ranks == 0; }))
       return invalid(
@@ -143,6 +150,7 @@ Status Trainer::writeLogprobs() {
       logprobs.push_back(float(-all[i] / std::max(all[i + size_t(perStep)], 1.0)));
   }
   rank.tokenLosses.clear();
+  device.callByCall(false);
   if (!speaks())
     return {};
   const int64_t rows = data.rowsPerEpoch();

@@ -111,7 +111,7 @@ Status Trainer::makeReady() {
   PP_TRY(openData());
   PP_TRY(openEvaluation());
   PP_TRY(openWeights());
-  PP_TRY(device.allocate(*program, weightBytes()));
+  PP_TRY(device.allocate(*program, lossesAt() + lossBytes() - program->arenaBytes));
   if (speaks())
     PP_TRY(checkOutputs());
   PP_TRY(checkCopies());

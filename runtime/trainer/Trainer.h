@@ -79,6 +79,9 @@ private:
   Status checkForward(const char *option);
   Status writeLogprobs();
   [[nodiscard]] int64_t weightBytes() const;
+  /// Bytes for the losses of all targets of a step of `--logprobs`, and where they begin, beside the arena.
+  [[nodiscard]] int64_t lossBytes() const;
+  [[nodiscard]] int64_t lossesAt() const { return program->arenaBytes + (weightBytes() + 7) / 8 * 8; }
   void placeWeights();
   Status fill(StepInputs &from);
   void seekResults();

@@ -94,8 +94,8 @@ def weights_of():
     return {name: (shape, [draw.gauss(0, 0.4) for _ in range(shape[0] * shape[1])]) for name, shape in SHAPES.items()}
 
 
-def expected(weights, data, packing, absent=()):
-    """The loss, and the gradients of all weights."""
+def expected(weights, data, packing, absent={}):
+    """The loss, and the gradients of all weights. `absent`: of columns that the data do not have, the value."""
     Number.made.clear()
     flat = {name: [Number(value) for value in values] for name, (_, values) in weights.items()}
     columns = {name: list(zip(*matrix_of(values, SHAPES[name]))) for name, values in flat.items()}
@@ -105,9 +105,8 @@ def expected(weights, data, packing, absent=()):
         for token, target in row:
             if target is None:
                 continue
-            adv, = data.columns["adv"][1][target]
-            old, = (0.5,) if "old" in absent else data.columns["old"][1][target]
-            wide = data.columns["wide"][1][target]
+            of = lambda name, width: ([absent[name]] * width if name in absent else data.columns[name][1][target])
+            (adv,), (old,), wide = of("adv", 1), of("old", 1), of("wide", HIDDEN)
             x = table[token]
             for layer in range(LAYERS):
                 inner = [each.silu() for each in linear(columns[f"layers.{layer}.up"], x)]
@@ -235,6 +234,37 @@ def judge_refusals(lab, program, data, path, tally):
     tally.check(math.isfinite(harness.read_log(lab.at("log"))[0]["loss"]), "random data have the default, or 0")
 
 
+def judge_given(lab, program, data, path, tally):
+    """`--columns` says what files lack: in place of a default, and where there is none."""
+    bad, log = lab.at("bad.safetensors"), lab.at("log")
+    loss = lambda *options: lab.run(program, *options, "--log", log) and harness.read_log(log)[0]["loss"]
+    given = loss(data.write(bad, old=None, wide=None), "--columns", "old=-0.25,wide=0.375")
+    right = expected(lab.weights, data, "whole", {"old": -0.25, "wide": 0.375})[0]
+    tally.check(abs(given - right) < 1e-11 * right, f"--columns of two that a file lacks: {given} is {right}")
+    own = loss(path)
+    tally.check(loss(path, "--columns=old=7") == own, "--columns changes nothing where a file has the column")
+    for value, sentence in (
+            ("odl=1", "`--columns odl=1`: the model reads no column `odl`; it reads `adv`, `old` and `wide`"),
+            ("old=1,unread=1", "`--columns unread=1`: the model reads no column `unread`; it reads `adv`, `old` and"),
+            ("old=much", "`--columns` expects a number for column `old`, got `much`"),
+            ("old=inf", "`--columns` expects a number for column `old`, got `inf`"),
+            ("old=", "`--columns` expects a number for column `old`, got ``"),
+            ("old", "`--columns` expects NAME=VALUE with commas between them, got `old`"),
+            ("old=1,old=2", "`--columns old=1,old=2` has column `old` twice")):
+        error = lab.run(program, path, "--columns", value, expect=1).stderr
+        tally.check(sentence in error, f"--columns {value} is refused" + ("" if sentence in error else f": {error}"))
+    plain = harness.compile_train(lab.compiler, lab.at("plain"), SIZES | dict(schedule="single", hidden=8), lab.train)
+    error = harness.call([plain, "--in-process", "--data", "random", "--steps", "1", "--columns", "old=1"],
+                         expect=1).stderr
+    tally.check("`--columns old=1`: the model reads no column `old` and no other one" in error,
+                "--columns of a model without columns is refused")
+    lab.run(program, bad, "--columns", "old=1,wide=1", "--save", lab.at("given"))
+    resume = [program, "--in-process", "--data", bad, "--steps", "2", "--resume", lab.at("given"), "--columns"]
+    tally.check("the data was" in harness.call([*resume, "old=2,wide=1"], expect=1).stderr,
+                "resume with another value of --columns")
+    harness.call([*resume, "old=1,wide=1"])
+
+
 def judge_resume(lab, program, data, path, tally):
     """A checkpoint knows the columns that its run has read, and no others."""
     lab.run(program, path, "--save", lab.at("saved"))
@@ -271,11 +301,11 @@ def main():
     path = data.write(lab.at("data.safetensors"))
     cases = {packing: (path, packing, expected(lab.weights, data, packing)) for packing in ("whole", "split", "stream")}
     lacks = data.write(lab.at("lacks.safetensors"), old=None)
-    cases["with a default"] = (lacks, "whole", expected(lab.weights, data, "whole", absent=("old",)))
+    cases["with a default"] = (lacks, "whole", expected(lab.weights, data, "whole", {"old": 0.5}))
     for layout in QUICK if quick else QUICK + ALL:
         judge(lab, tally, layout, cases)
     program = lab.compiled("one", dict(schedule="1f1b", ranks=2))
-    for check in (judge_evaluation, judge_batches, judge_refusals, judge_resume):
+    for check in (judge_evaluation, judge_batches, judge_refusals, judge_given, judge_resume):
         check(lab, program, data, path, tally)
     if not quick:
         judge_bf16(lab, data, path, tally)

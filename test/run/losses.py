@@ -2,10 +2,12 @@
 """Judges losses that a model's text computes of its tokens: loss and gradients of several layouts against torch."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: losses.py PP_COMPILE FOLDER
+# usage: losses.py PP_COMPILE FOLDER [--every 1] [--random 3] [--seed 1]
 # Each loss is that of a small model, which is trained for a step in f64. Loss and gradients must be those of torch to
 # 1e-11 of the largest gradient of a tensor, with documents and without, under schedules that split, recompute and
-# interleave, and on two devices. Without torch layouts are compared with one rank alone, and the script ends with 77.
+# interleave, and on two devices. Where the vocabulary is cut, in two and three shards and unevenly, they are also those
+# of whole logits to 1e-12. `--every 1`: each loss in every such cut, and over `context`. `--random`: so many losses are
+# drawn, of all that tokens have. Without torch layouts are compared with one rank alone, and the script ends with 77.
 import array, math, os, random, sys
 import harness
 from formulas import LAYOUTS, SIZES, TOLERANCE, distance
@@ -158,6 +160,17 @@ REPORTS = {
     "sums": {"each": lambda its: (its.sums(its.lp()) ** 2).mean()},
     "each": {"plain": lambda its: its.lp()}}
 
+# Layouts in which a rank or a device has columns of the logits: 257 of them are cut in 128 and 129, in 85, 86 and 86,
+# or in 129 and 128 with one of padding; 264 in 132 and 132, each of them in two.
+ODD = {"vocab": 257}
+CUT = (dict(schedule="1f1b_vocabulary", ranks=2), dict(schedule="1f1b_vocabulary", ranks=3),
+       dict(schedule="zb_h1", ranks=2) | {"mesh.tensor": 2})
+TWICE = dict(schedule="1f1b_vocabulary", ranks=2) | {"mesh.tensor": 2}
+CONTEXT = (dict(schedule="1f1b", ranks=2) | {"mesh.context": 2}, dict(schedule="single") | {"mesh.context": 4},
+           dict(schedule="zb_h1", ranks=2) | {"mesh.context": 2, "mesh.tensor": 2},
+           dict(schedule="1f1b_vocabulary", ranks=2) | {"mesh.context": 2})
+CUT_TOLERANCE = 1e-12
+
 PAIR = {"data.documents": "true", "data.group": 2, "sequence": 16}
 OVER_GROUPS = (
     ("pairs", PAIR, "return mean(dpo(logprob(z, targets), ref, member, 0.4))",
@@ -179,12 +192,70 @@ TOTALS = MODEL.format(name="totals", text="let lp = logprob(z, targets)\n    rep
                                           "    report weighed = mean(lp, weight = w)\n    return mean(-lp)")
 
 
-def write_models(folder):
+class Drawn:
+    """A random loss: its text is that of the model, and of Python, which computes it with torch."""
+
+    def __init__(self, draw, number):
+        self.name, self.draw = f"drawn{number}", draw
+        self.cap = draw.choice([0, 0, 3])
+        self.value = f"(0.1 * lp + {self.formula(3)})"
+        self.bonus = draw.choice(["", " - 0.2 * mean(en)", " + 0.1 * mean(abs(mz) * w, weight = w)"])
+        over = draw.choice([None, None, "sum(v, over = document) * 0.1", "mean(v, over = document)"])
+        self.over = over
+        cap = f", softcap = {self.cap}" if self.cap else ""
+        capped = f"softcap = {self.cap}" if self.cap else ""
+        of = lambda name: f"{name}(z{', ' + capped if capped else ''})"
+        lets = dict(lp=f"logprob(z, targets{cap})", en=of("entropy"), ls=of("logsumexp"), mz=of("mean"),
+                    near=f"sum(exp(lq) * logprob(z, ids{cap}))", v=self.value)
+        self.text = "\n    ".join([f"let {name} = {value}" for name, value in lets.items()] +
+                                  ["report own = mean(v)", f"return mean({over or 'v'}){self.bonus}"])
+
+    def formula(self, depth):
+        draw = self.draw
+        if depth == 0 or draw.random() < 0.15:
+            return draw.choice(["lp", "lp", "en", "ls", "mz", "near", "old", "adv", f"(lp + {draw.uniform(0, 2):.2f})"])
+        kind, below = draw.randrange(4), lambda: self.formula(depth - 1)
+        if kind == 0:
+            return f"{draw.choice(['tanh', 'sigmoid', 'square', 'abs', 'expm1'])}(0.3 * {below()})"
+        if kind == 1:
+            return f"{draw.choice(['min', 'max'])}({below()}, {below()})"
+        if kind == 2:
+            return f"where({below()} < {below()}, {below()}, {below()})"
+        return f"({below()} {draw.choice('+-*')} 0.2 * {below()})"
+
+    def values(self, its):
+        its = its.capped(self.cap) if self.cap else its
+        lp = its.lp()
+        row = lambda x: x if torch.is_tensor(x) else torch.full_like(lp, x)
+        names = {name: getattr(torch, name) for name in ("tanh", "sigmoid", "square", "abs", "expm1")}
+        names = {name: (lambda f: lambda x: f(row(x)))(f) for name, f in names.items()}
+        names |= dict(min=lambda x, y: torch.minimum(row(x), row(y)), max=lambda x, y: torch.maximum(row(x), row(y)),
+                      where=lambda c, x, y: torch.where(row(c).bool(), row(x), row(y)),
+                      lp=lp, en=its.entropy(), ls=its.lse(), mz=its.z.mean(-1))
+        if {"ids", "lq"} <= set(its.columns):
+            names["near"] = (its.lq.exp() * its.lp(its.ids)).sum(-1)
+        return row(eval(self.value, names | its.columns))
+
+    def of(self, its):
+        v = self.values(its)
+        made = its.capped(self.cap) if self.cap else its
+        loss = (its.mean(v) if not self.over else 0.1 * its.sums(v).mean() if "sum(" in self.over else
+                its.means(v).mean())
+        if "en)" in self.bonus:
+            loss = loss - 0.2 * its.mean(made.entropy())
+        if "mz" in self.bonus:
+            share = its.weights * its.w
+            loss = loss + 0.1 * (share * made.z.mean(-1).abs() * its.w).sum() / share.sum()
+        return loss
+
+
+def write_models(folder, drawn=()):
     path = os.path.join(folder, "losses.pipe")
     with open(path, "w") as file:
         file.write('import "std/losses.pipe"\n')
         file.writelines(MODEL.format(name=name, text=text) for name, text, _ in CASES + OVER_DOCUMENTS)
         file.writelines(MODEL.format(name=name, text=text) for name, _, text, _ in OVER_GROUPS)
+        file.writelines(MODEL.format(name=its.name, text=its.text) for its in drawn)
         file.write(SHARES + TOTALS)
     return harness.add_models(folder, path)
 
@@ -279,8 +350,9 @@ def reference(weights, batches, of, documents=None, group=1, reports={}):
     return {name: (list(value.shape), value.grad.flatten().tolist()) for name, value in its.items()}, loss.item(), told
 
 
-def judge(run, tally, name, of, data, more, layouts, documents=None):
-    first = None
+def judge(run, tally, name, of, data, more, layouts, documents=None, whole=None):
+    """`whole`: how far gradients and loss may be from those of the first layout."""
+    first = own = None
     for layout in layouts:
         program = run.compile(name, layout | more)
         if not first:
@@ -297,11 +369,41 @@ def judge(run, tally, name, of, data, more, layouts, documents=None):
                      (grads, loss, {report: run.logged[report] for report in reports}))
         where, error = distance(grads, first[0])
         said = " ".join(f"{key} {value}" for key, value in (layout | more).items())
+        own = own or (grads, loss)
+        if whole and (distance(grads, own[0])[1] > whole or abs(loss - own[1]) > whole * abs(own[1])):
+            tally.check(False, f"{name:9} {layout}: from whole logits {distance(grads, own[0])}, {loss - own[1]:.1e}")
         far = max((abs(run.logged[report] - value) / max(abs(value), 1e-3) for report, value in first[2].items()),
                   default=0)
         tally.check(error <= TOLERANCE and abs(loss - first[1]) <= TOLERANCE * abs(first[1]) and far <= TOLERANCE,
                     f"{name:9} {said:60} loss {loss:.6f} gradients {error:.1e} {where}" +
                     (f" reports {far:.1e}" if first[2] else ""))
+
+
+def judge_cuts(run, tally, text, data, drawn, every):
+    """Shards of the vocabulary, and of sequences: every loss in one layout of each, or in all."""
+    documents = {"data.documents": "true"}
+    has_columns = ("policy", "distil", "weighted", "both", "ratios")
+    cases = [(name, of, data + (".columns" if name in has_columns else "") + ".safetensors" if more else text, more,
+              None)
+             for more, its in (({}, CASES), (documents, OVER_DOCUMENTS)) for name, _, of in its]
+    cases = [(name, of, data + ".columns.safetensors", documents, None) if name in has_columns else
+             (name, of, path, more, groups) for name, of, path, more, groups in cases]
+    for name, more, _, of in OVER_GROUPS:
+        group, sequence, rows = more["data.group"], more["sequence"], SIZES["microbatches"] * SIZES["microbatch"]
+        folder = os.path.join(run.folder, name + ".data")
+        os.makedirs(folder, exist_ok=True)
+        path = write_data(folder, most=sequence // group, count=group)[1] + ".columns.safetensors"
+        begins = list(harness.read_safetensors(path)["documents"][1])
+        cases.append((name, of, path, more, pack_groups(begins, group, sequence, rows)))
+    cases += [(its.name, its.of, data + ".columns.safetensors", documents, None) for its in drawn]
+    for number, (name, of, path, more, groups) in enumerate(cases):
+        cuts, contexts = (CUT, CONTEXT) if every else ((CUT[number % 3],), (CONTEXT[number % 4],) if more else ())
+        vocab = {"vocab": 258} if name == "softened" else ODD  # a formula of logits has no padding
+        judge(run, tally, name, of, path, more | vocab, (LAYOUTS[0], *cuts), groups, CUT_TOLERANCE)
+        if every or number % 4 == 0:
+            judge(run, tally, name, of, path, more | {"vocab": 264}, (LAYOUTS[0], TWICE), groups, CUT_TOLERANCE)
+        if contexts:
+            judge(run, tally, name, of, path, more, (LAYOUTS[0], *contexts), groups, CUT_TOLERANCE)
 
 
 def judge_groups(run, tally, folder):
@@ -420,14 +522,21 @@ def judge_logprobs(run, tally, text):
                        (["documents", "--logprobs", path], "expects the name of a column, got `documents`")):
         done = harness.call([*plain, *more], expect=None)
         tally.check(done.returncode == 1 and said in done.stderr, f"plain     --logprobs-column: {said}")
+    for value in ("1.5", str(VOCAB), "-1"):
+        done = harness.call([run.compile("distil", LAYOUTS[0]), *common, "--columns", f"ids={value}"], expect=None)
+        tally.check(done.returncode == 1 and f"`--columns ids={value}`: the column has tokens of the vocabulary, 0 to "
+                    f"{VOCAB - 1}" in done.stderr, f"distil    --columns ids={value} is refused")
     done = harness.call([run.compile("distil", LAYOUTS[0]), *common], expect=None)
     tally.check(done.returncode == 1 and "the model computes no log-probabilities of its targets" in done.stderr,
                 "distil    --logprobs is refused")
 
 
 def main():
-    its = harness.draws()
-    tally, run = harness.Tally(), Run(its, write_models(its.folder))
+    its = harness.draws(every=0, random=3, seed=1)
+    draw = random.Random(its.seed)
+    drawn = [Drawn(draw, number) for number in range(its.random)]
+    tally, run = harness.Tally(), Run(its, write_models(its.folder, drawn))
+    REPORTS.update({each.name: {"own": each.values} for each in drawn})
     text, documents = write_data(its.folder)
     for number, (name, _, of) in enumerate(CASES):
         # Each loss under two of the layouts beside one rank, and one of them with documents.
@@ -441,6 +550,7 @@ def main():
         layouts = (LAYOUTS[0], LAYOUTS[1 + number], LAYOUTS[5 + number % 2])
         data = documents + (".columns.safetensors" if name == "ratios" else ".safetensors")
         judge(run, tally, name, of, data, {"data.documents": "true"}, layouts)
+    judge_cuts(run, tally, text, documents, drawn, its.every)
     judge_groups(run, tally, its.folder)
     judge_column_of_logprobs(run, tally)
     judge_evaluations(run, tally)

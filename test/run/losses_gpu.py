@@ -6,8 +6,8 @@
 # The programs are those for `cuda` to the last call. Models, data and what torch computes are those of losses.py. In
 # f64 losses, reports and gradients of three steps (one call by call, one captured as a graph, one that launches it)
 # are those of one rank on the CPU to 1e-12, and those of the first step are torch's to 1e-11. In f32 and bf16 the
-# mean distance from the gradients of f64 is at most 3 times that of the CPU's program. `--every 1`: all losses, in
-# all layouts. Without torch the script ends with 77.
+# mean distance from the gradients of f64 is at most 3 times that of the CPU's program. `--logprobs` writes what it
+# writes on the CPU. `--every 1`: all losses, in all layouts. Without torch the script ends with 77.
 import os, random, sys
 import harness, losses
 from formulas import LAYOUTS, SIZES, distance
@@ -15,7 +15,8 @@ from formulas_gpu import ON_CPU, TOLERANCE, mean_error
 from losses import CASES, OVER_DOCUMENTS, OVER_GROUPS, REPORTS, torch
 
 DOCUMENTS = {"data.documents": "true"}
-WHOLE = [each for each in LAYOUTS if "slices" not in each and "mesh.context" not in each]  # of documents
+WHOLE = [each for each in LAYOUTS if "slices" not in each]  # of documents
+SHARDS = [dict(schedule="1f1b_vocabulary", ranks=2), dict(schedule="single") | {"mesh.tensor": 2, "mesh.context": 2}]
 QUICK = ("capped", "policy", "distil", "both", "sums", "each", "pairs")
 
 
@@ -74,6 +75,16 @@ class Run:
                 said += f", from torch's {error:.1e} {drift:.1e}"
             tally.check(right, said)
 
+    def judge_logprobs(self, tally, layout):
+        """Those of a step of `--eval`, whose graph is there before."""
+        path, written = os.path.join(self.folder, "logprobs"), []
+        for where in (LAYOUTS[0], False), (layout, True):
+            self.call(*where, "--steps", "1", "--lr", "0", "--load", self.base, "--eval", self.data, "--eval-first",
+                      "--logprobs", path)
+            written.append(list(harness.read_safetensors(path)["logprobs"][1]))
+        tally.check(any(written[0]) and harness.apart(*written) < 1e-6, f"{self.name:8} --logprobs of "
+                    f"{len(written[0])} places, apart {harness.apart(*written):.1e}")
+
     def judge_rounding(self, tally, precision):
         errors = [mean_error(self.steps(LAYOUTS[0] | dict(precision=precision), on_gpu, 1, "--load", self.base)[0],
                              self.wanted) for on_gpu in (False, True)]
@@ -98,10 +109,14 @@ def main():
         has_columns = "data.group" in more or name in ("policy", "distil", "weighted", "both", "ratios")
         layouts = WHOLE if more else LAYOUTS
         if not its.every:
-            layouts = (layouts[0], layouts[1 + number % (len(layouts) - 1)])
+            layouts = (layouts[0], layouts[1 + number % (len(layouts) - 1)], SHARDS[number % 2])
+        else:
+            layouts = [*layouts, *SHARDS]
         path = columns if has_columns else data + ".safetensors" if more else text
         run = Run(its.compiler, its.folder, train, name, path, DOCUMENTS | more if has_columns else more)
         run.judge(tally, layouts, of, documents)
+        if name != "distil":
+            run.judge_logprobs(tally, layouts[-1])
         for precision in ("f32", "bf16") if its.every or name in ("policy", "distil") else ():
             run.judge_rounding(tally, precision)
     return tally.close() or (0 if torch else 77)

@@ -535,8 +535,8 @@ TEST_F(RuntimeColumns, APlaceHasTheValuesOfItsTarget) {
   ASSERT_TRUE(status.ok()) << status.message(); // the token that counts nowhere may have ids of any kind
   inputs.begin(1);
   OptimizerScalars scalars;
-  inputs.setDivisors({{"token_mean_bwd", Type::F32, {4, 4}, {1, 0, divisorOfColumn}, {"counted"}},
-                      {"token_mean", Type::F32, {4, 4}, {1, 0, divisorOfDocuments}, {"counted"}}},
+  inputs.setDivisors({{"token_mean_bwd", Type::F32, {4, 4, 0, 4}, {1, 0, divisorOfColumn}, {"counted"}},
+                      {"token_mean", Type::F32, {4, 4, 0, 4}, {1, 0, divisorOfDocuments}, {"counted"}}},
                      0, scalars);
   EXPECT_EQ(scalars.divisors[divisorOfColumn], 11 + 2 * 13 + 15 + 16);
   EXPECT_EQ(scalars.divisors[divisorOfDocuments], 2);
@@ -592,7 +592,7 @@ TEST_F(RuntimeColumns, DocumentsOfAGroupStayTogether) {
   ASSERT_TRUE(inputs.open(dataset(ids()), "", 1, {}, /*check=*/true).ok());
   inputs.begin(1);
   OptimizerScalars scalars;
-  inputs.setDivisors({{"token_mean", Type::F32, {8, 8}, {1, 0, divisorOfGroups}, {"counted"}}}, 0, scalars);
+  inputs.setDivisors({{"token_mean", Type::F32, {8, 8, 0, 8}, {1, 0, divisorOfGroups}, {"counted"}}}, 0, scalars);
   EXPECT_EQ(scalars.divisors[divisorOfGroups], 2); // a row is the group, and the step has it twice
   RankProgram rank;
   rank.arenaBytes = 256;
