@@ -144,15 +144,15 @@ template <class A> struct Wide {
 /// dims b s h k d e.
 struct ScanShape {
   int64_t batch, s, heads, keys, share, d, e;
-  int64_t wd, we, sd, se; ///< widths and strides of rows of k and of v in scratch
-  bool delta;
+  int64_t wd, we, sd, se;    ///< widths and strides of rows of k and of v in scratch
+  bool delta, byChannel;     ///< a decay for each column of k
   const int32_t *starts;     ///< [b, s]; null: a row is one document
   int64_t position;          ///< of a slice's first row, as starts count
   bool hasBefore, hasBehind; ///< a state comes in; what is behind the last row matters
   ScanShape(const PreparedOp &op, const void *starts, const void *before = nullptr, const void *behind = nullptr)
       : batch(op.dims[0]), s(op.dims[1]), heads(op.dims[2]), keys(op.dims[3]), share(heads / keys), d(op.dims[4]),
         e(op.dims[5]), wd(lineOfScan(d)), we(lineOfScan(e)), sd(strideOfScan(d)), se(strideOfScan(e)),
-        delta(op.has(Delta)), starts(op.has(Documents) ? in<int32_t>(starts) : nullptr),
+        delta(op.has(Delta)), byChannel(op.params[1] > 0), starts(op.has(Documents) ? in<int32_t>(starts) : nullptr),
         position(int64_t(op.params[0])), hasBefore(before), hasBehind(behind) {}
   bool sameDocument(int64_t b, int64_t t, int64_t other) const {
     return !starts || starts[b * s + t] == starts[b * s + other];
@@ -608,19 +608,26 @@ template <class E> struct Scan {
 
 /// Runs the tasks of a scan, rows times heads of keys, each wholly in one thread with scratch of its own.
 template <class E, class Task>
-pp_status_t runScan(const PreparedOp &op, void *const *arguments, const ScanShape &n, bool backward, Task task) {
-  const int64_t bytes = Scan<E>::Places::bytes(n, backward);
+pp_status_t runScan(const PreparedOp &op, void *const *arguments, const ScanShape &n, int64_t bytes, Task task) {
 #pragma omp parallel for num_threads(op.threads) schedule(static)
   for (int64_t i = 0; i < n.batch * n.keys; ++i)
     task(arguments, n, i, op.scratch + omp_get_thread_num() * bytes);
   return PP_OK;
 }
 
+template <class E> struct ChannelScan; // runtime/kernels/ChannelScan.h
+
 template <class E> pp_status_t scan(const PreparedOp &op, void *const *arguments) {
-  return runScan<E>(op, arguments, ScanShape(op, arguments[5], arguments[6], arguments[8]), false, Scan<E>::forward);
+  const ScanShape shape(op, arguments[5], arguments[6], arguments[8]);
+  return shape.byChannel
+             ? runScan<E>(op, arguments, shape, ChannelScan<E>::Places::bytes(shape, false), ChannelScan<E>::forward)
+             : runScan<E>(op, arguments, shape, Scan<E>::Places::bytes(shape, false), Scan<E>::forward);
 }
 template <class E> pp_status_t scan_bwd(const PreparedOp &op, void *const *arguments) {
-  return runScan<E>(op, arguments, ScanShape(op, arguments[6], arguments[7], arguments[8]), true, Scan<E>::backward);
+  const ScanShape shape(op, arguments[6], arguments[7], arguments[8]);
+  return shape.byChannel
+             ? runScan<E>(op, arguments, shape, ChannelScan<E>::Places::bytes(shape, true), ChannelScan<E>::backward)
+             : runScan<E>(op, arguments, shape, Scan<E>::Places::bytes(shape, true), Scan<E>::backward);
 }
 
 //===-- Causal convolutions, a column at a time ------------------------------------------------------------------===//
