@@ -92,8 +92,8 @@ template <class A> A sumOfRow(const A *p, int64_t n) {
   return sum;
 }
 
-/// The choices of the first n experts that have a row: a section takes them until it is full, first choices of all tokens first. The others
-/// have place -1. Returns how many there are in all.
+/// The choices of the first n experts that have a row: a section takes them until it is full, first choices of all
+/// tokens first. The others have place -1. Returns how many there are in all.
 inline int64_t acceptChoices(const int32_t *sel, int32_t *places, int32_t *counts, int64_t tokens, int64_t k, int64_t n,
                              int64_t each, int64_t room) {
   int64_t all = 0;

@@ -5,7 +5,6 @@
 
 #include "runtime/kernels/BlockedBackward.h"
 #include "runtime/kernels/BlockedForward.h"
-#include "runtime/kernels/ChannelScan.h"
 #include "runtime/kernels/CrossEntropy.h"
 #include "runtime/kernels/DoubleGemm.h"
 #include "runtime/kernels/Elementwise.h"

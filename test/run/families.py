@@ -524,13 +524,15 @@ def summary(gradients):
 
 def has_head_bias(variant):
     fields = VARIANTS[variant]
-    return fields["model_type"] in ("gptj", "phi") or "lm_head_bias" in fields or (fields["model_type"] == "ernie4_5_moe" and "use_bias" in fields)
+    kind = fields["model_type"]
+    return kind in ("gptj", "phi") or "lm_head_bias" in fields or (kind == "ernie4_5_moe" and "use_bias" in fields)
 
 
 def is_scan(variant):
     kind = VARIANTS[variant]["model_type"]
     return kind == "minimax" or kind.startswith(("qwen3_next", "qwen3_5", "mamba2", "bamba", "granitemoehybrid",
-                                                 "falcon_h1", "lfm2", "zamba2", "olmo_hybrid", "nemotron_h", "kimi_linear"))
+                                                 "falcon_h1", "lfm2", "zamba2", "olmo_hybrid", "nemotron_h",
+                                                 "kimi_linear"))
 
 
 class Judge:

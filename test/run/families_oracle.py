@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: families_oracle.py [VARIANT..] > Inputs/families.json
-# Made with transformers 5.23.0, the last six with 5.24.0, and torch 2.15.0. transformers computes norms, softmax, rotary tables, logits and losses
-# in f32 whatever the type of the weights is; so here every mention of f32 becomes one of f64 before models are built.
+# Made with transformers 5.23.0, the last six with 5.24.0, and torch 2.15.0. transformers computes norms, softmax,
+# rotary tables, logits and losses in f32 whatever the type of the weights is; so here every mention of f32 becomes one
+# of f64 before models are built.
 import json, math, sys
 import torch
 

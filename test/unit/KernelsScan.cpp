@@ -1,6 +1,6 @@
 // Scans and causal convolutions against their definitions a token at a time in f64; documents, slices, threads.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/kernels/ChannelScan.h"
+#include "runtime/kernels/Scan.h"
 #include "runtime/kernels/Specs.h"
 #include "test/unit/Kernels.h"
 #include <cstdlib>

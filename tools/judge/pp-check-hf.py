@@ -429,7 +429,7 @@ def compare(options, program, copy, place):
     rows = differences(pairs, FLOOR * max(value.abs().max().item() for _, _, value in pairs))
     print("\n".join(gradients_table(rows, options.all)))
     if reference.model.config.model_type in DRAWN:
-        print("evaluation: routers of this family draw experts at random in training, which nothing can be compared with")
+        print("evaluation: in training routers of this family draw experts at random, so nothing could be compared")
     if choices:
         print(f"not compared: {', '.join(choices)}; torch has no gradient of it")
     worst, which = rows[0]
