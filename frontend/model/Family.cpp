@@ -232,8 +232,6 @@ private:
   LogicalResult readField(const Family::Field &field) {
     StringRef name = field.name.text;
     known.push_back(name);
-    if (StringRef object = config.objectOf(name); !object.empty())
-      known.push_back(object);
     std::optional<Value> absent, null;
     if (failed(evaluateIfThere(field.absent, absent)) || failed(evaluateIfThere(field.null, null)))
       return failure();
@@ -344,15 +342,16 @@ private:
     return text.size() > 60 ? text.substr(0, 57) + ".." : text;
   }
 
-  /// Of an object whose fields the family reads it must read all.
-  LogicalResult checkObject(const Name &key) {
+  /// Whether the field is an object whose fields the family reads.
+  bool isReadInside(const Name &key) const {
     const json::Value *value = config.get(key.text);
-    const std::string prefix = (key.text + "_").str();
-    auto isPart = [&](StringRef name) { return name.starts_with(prefix); };
-    if (!value || !value->getAsObject() || none_of(known, isPart))
-      return success();
-    for (const auto &[name, its] : *value->getAsObject())
-      if (!is_contained(known, prefix + StringRef(name).str()))
+    auto isPart = [&](StringRef name) { return name.consume_front(key.text) && name.starts_with("_"); };
+    return value && value->getAsObject() && any_of(known, isPart);
+  }
+  /// Of such an object the family must read all.
+  LogicalResult checkObject(const Name &key) {
+    for (const auto &[name, its] : *config.get(key.text)->getAsObject())
+      if (!is_contained(known, (key.text + "_" + StringRef(name)).str()))
         return source.error(key.at) << "`" << key.text << "` has `" << StringRef(name)
                                     << "`, which is no field that family `" << family->name.text << "` knows";
     return success();
@@ -371,11 +370,10 @@ private:
         consumeError(glob.takeError());
         return isMatch;
       };
-      if (is_contained(known, key.text) || any_of(notes, matches)) {
-        if (failed(checkObject(key)))
-          return failure();
+      if (isReadInside(key) && failed(checkObject(key)))
+        return failure();
+      if (is_contained(known, key.text) || any_of(notes, matches) || isReadInside(key))
         continue;
-      }
       return source.error(key.at) << "`" << key.text << "` is no field that family `" << family->name.text << "` knows"
                                   << didYouMean(key.text, known)
                                   << "; if it cannot change what is trained, say --config-note=" << key.text;
