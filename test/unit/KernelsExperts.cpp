@@ -57,8 +57,8 @@ const RouterCase routers[] = {
     {12, 6, 5, false, false, 1, 0, 0.05, 6, 1, 1, false, false, 0, 0, 4},
     // Two choices, each with a softmax of the logits near its own: of all, of some, of equal ones.
     {12, 6, 2, false, false, 1, 0, 0, 6, 1, 1, false, false, 0, 0, 0, 10},
-    {12, 8, 2, false, false, 1.5, 0, 0, 12, 1, 1, false, false, 0, 0, 0, 0.3},
-    {60, 40, 2, false, false, 1, 0, 0, 20, 1, 1, false, false, 0, 0, 0, 0.2},
+    {12, 8, 2, false, false, 1.5, 0, 0, 12, 1, 1, false, false, 0, 0, 0, 0.5155},
+    {60, 40, 2, false, false, 1, 0, 0, 20, 1, 1, false, false, 0, 0, 0, 0.5155},
     {12, 2, 2, false, false, 1, 0, 0, 12, 1, 1, false, false, 0, 0, 0, 0},
 };
 
@@ -357,6 +357,9 @@ void checkRouteBackward(Type type, const RouterCase &its, int kind) {
   op.rank.optimizer.lossScale = lossScale;
   op.rank.optimizer.perToken = perToken;
   Values logits = rounded(type, random(its.tokens * its.experts, 3)), bias(its.experts, 0.1);
+  for (double &logit :
+       logits) // far from the bounds of a mixer, which have no gradient, so that no difference meets one
+    logit = its.jitter > 0 ? std::round(logit * 4) / 4 : logit;
   Routed made = routed(its, logits, bias, nullptr, rowsOf(its, kind));
   Values dw = rounded(type, random(made.w.size(), 4));
   auto whole = [&](const Values &at) {
@@ -387,7 +390,7 @@ TEST(KernelsExperts, RouteBackward) {
 TEST(KernelsExperts, SharedBalance) {
   for (Type type : {Type::F32, Type::F64})
     for (const RouterCase &its : routers) {
-      if (its.group % 2)
+      if (its.group % 2 || its.mixes()) // which have no balance
         continue;
       const int64_t half = its.group / 2, n = its.experts, k = its.top, groups = its.tokens / its.group;
       const double tolerance = type == Type::F64 ? 1e-14 : 1e-6, balance = 0.7, z = 0.2;
