@@ -133,7 +133,7 @@ WIDTHS = {"hidden_size", "n_embd", "intermediate_size", "n_inner", "ffn_dim", "n
           "num_heads", "num_key_value_heads", "num_kv_heads", "moe_intermediate_size",
           "shared_expert_intermediate_size", "shared_intermediate_size", "word_embed_proj_dim", "dim_model_base",
           "q_lora_rank", "kv_lora_rank", "intermediate_size_mlp", "moe_shared_expert_intermediate_size",
-          "mamba_n_heads", "mamba_d_ssm",
+          "mamba_n_heads", "mamba_d_ssm", "ffn_hidden_size", "expert_ffn_hidden_size", "linear_num_heads",
           "linear_num_key_heads", "linear_num_value_heads"}
 
 
@@ -340,7 +340,7 @@ def families(s):
         "arcee": ("arcee", like_llama()),
         "apertus": ("apertus", like_llama(**LLAMA3)),
         "helium": ("helium", like_llama(head_dim=s.hidden // s.heads)),
-        "longcat_flash": ("longcat_flash", like_llama(**longcat)),
+        "longcat_flash": ("longcat_flash", like_llama(["intermediate_size", "num_hidden_layers"], **longcat)),
         "afmoe": ("afmoe", like_llama(**wide, **small, **mixed, **window, num_dense_layers=1)),
         "persimmon": ("persimmon", like_llama(["num_key_value_heads"])),
         "recurrent_gemma": ("recurrent_gemma", like_llama()),
