@@ -95,6 +95,8 @@ Stored storedAs(const std::string &name, const TensorSpec &tensor) {
     return Stored::Transposed;
   if (name == "row" && count == 1)
     return Stored::Row;
+  if (name == "column" && count == 1)
+    return Stored::Column;
   if (name == "alternate" && count > 0 && tensor.shape.back() % 2 == 0)
     return Stored::Alternate;
   throw Unfit(text("`", tensor.name, "` with ", tensor.shape.size(), " dimensions is stored as `", name, "`"));

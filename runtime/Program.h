@@ -202,7 +202,7 @@ std::string_view jointName(const MessageSpec &message);
 
 /// How a checkpoint has an array: [out, in] or [experts, out, in] for our [in, out]; [1, n] for our [n]; or with the
 /// columns of our two halves in turn.
-enum class Stored : uint8_t { Plain, Transposed, Row, Alternate };
+enum class Stored : uint8_t { Plain, Transposed, Row, Alternate, Column };
 
 /// A named array in the arena: a weight, a part of the optimizer's state, or a gradient.
 struct TensorSpec {

@@ -186,7 +186,7 @@ Attribute WeightAttr::parse(AsmParser &parser, Type) {
   if (hasDeviation && parser.parseFloat(deviation))
     return {};
   Stored stored = Stored::plain;
-  for (Stored other : {Stored::transposed, Stored::row, Stored::alternate})
+  for (Stored other : {Stored::transposed, Stored::row, Stored::alternate, Stored::column})
     if (succeeded(parser.parseOptionalKeyword(stringifyStored(other))))
       stored = other;
   bool shared = succeeded(parser.parseOptionalKeyword("shared"));

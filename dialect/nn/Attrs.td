@@ -39,7 +39,7 @@ def Nn_Init : I32EnumAttr<"Init", "how a weight begins", [
 
 def Nn_Stored : I32EnumAttr<"Stored", "how checkpoints store a weight", [
   I32EnumAttrCase<"plain", 0>, I32EnumAttrCase<"transposed", 1>, I32EnumAttrCase<"row", 2>,
-  I32EnumAttrCase<"alternate", 3>]> {
+  I32EnumAttrCase<"alternate", 3>, I32EnumAttrCase<"column", 4>]> {
   let cppNamespace = "::pp::nn";
 }
 

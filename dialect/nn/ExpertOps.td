@@ -22,7 +22,7 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
                   "balance = 0.0, over = \"sequence\", z = 0.0, score = \"softmax\", groups = 1, top_groups = 1, "
                   "rate = 0.0, capacity = 0.0, group_by = \"pair\", least = 0.0, added = 0.0, router_bias = .., "
                   "gate_up_bias = .., down_bias = .., on_input = false, activation = \"silu\", limit = 0.0, "
-                  "alpha = 1.0, plus = 0.0)";
+                  "alpha = 1.0, plus = 0.0, identity = 0, jitter = 0.01)";
   let formula = "y = sum over the top experts e, those of largest p, of w_e (swiglu(x w_gate_e, x w_up_e)) w_down_e, "
                 "p = softmax(x wr), w = scale p or, with renormalise, scale p / (sum of the chosen p)";
   let note = "a mixture of experts; wr is [in, experts], the others [experts, in, out]; w_gate and w_up may be one, "
@@ -36,8 +36,12 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
              "devices with experts of their own take f times the mean of choices at most, and drop the rest; "
              "`router_bias` [experts] is added to x wr, `down_bias` [experts, in] to what w_e multiplies, and "
              "`gate_up_bias` [experts, 2 out] to x times the one weight for gate and up; with `on_input` w_e "
-             "multiplies x, not the output of the expert; `activation` to `plus`: of the gated unit, as `glu` has "
-             "them; with `activation` \"relu2\" experts have no gate, relu(x w_up_e)^2 w_down_e, and no w_gate";
+             "multiplies x, not the output of the expert; with `identity` so many experts behind the others have no "
+             "weights, and give x itself; with `score` \"sparsemixer\" each token has two choices, the largest logit "
+             "and the next one, and w is the softmax at the choice over the logits r, without what is chosen before, "
+             "that are no farther from its logit m than (m - r) / max(|r|, m) = 2 `jitter`; `activation` to `plus`: of "
+             "the gated unit, as `glu` has them; with `activation` \"relu2\" experts have no gate, "
+             "relu(x w_up_e)^2 w_down_e, and no w_gate";
   let description = [{
     p is the softmax of the logits, or with `score = "sigmoid"` the sigmoid of each, whose lse is 0. `sel` are the `top`
     experts of largest p, of equal ones the lower first; `w` are their p, divided by their sum with `renormalise`, times
@@ -53,6 +57,14 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
     `places` is -1. What it chose is never computed again: if a tie were broken in another way, the function would be
     another one.
 
+    With `identity` the last so many of the experts give a token itself: a choice of one has no row, so its place is -1
+    too, and `counts` are those of the others. `identity_weights` gives what such choices weigh.
+
+    With `score = "sparsemixer"` each token has two choices, those of the two largest logits, and w of a choice is its
+    part of the softmax of the logits, without that of the choice before, whose distance (m - r) / max(|r|, m) from the
+    choice's logit m is at most 2 `jitter`. p are the logits then, and lse is 0. This is how SparseMixer (Liu et al.
+    2023) routes where nothing is drawn at random.
+
     `rows` [b, l] is negative where a row holds no token. Such a row chooses nothing and counts nowhere: `sel` and
     `places` are -1, and w, p and lse are 0. The room that `capacity` gives is that of the tokens which are there.
   }];
@@ -62,7 +74,7 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
                        DefaultValuedStrAttr<StrAttr, "softmax">:$score, Nn_Once:$groups, Nn_Once:$top_groups,
                        OptionalAttr<Nn_AxesAttr>:$shared, OptionalAttr<Nn_SectionsAttr>:$sections,
                        Nn_Number:$capacity, DefaultValuedStrAttr<StrAttr, "pair">:$group_by, Nn_Number:$least,
-                       Nn_Number:$added);
+                       Nn_Number:$added, Nn_Offset:$identity, DefaultValuedAttr<F64Attr, "0.01">:$jitter);
   let results = (outs Nn_Tensor:$w, Nn_Integers:$sel, Nn_Tensor:$p, Nn_Tensor:$lse, Nn_Integers:$places,
                       Nn_Integers:$counts);
   let assemblyFormat = "$logits (`bias` $bias^)? (`rows` $rows^)? attr-dict `:` functional-type(operands, results)";
@@ -107,11 +119,13 @@ def RouteBwdOp : Nn_KernelOp<"route_bwd", ["params", "flags", "pointers"], [
     share times `balance` experts / top is added to the gradient of p, and 2 `z` lse p to the gradient of the logits.
     Both are divided by the tokens of the update, and multiplied by the run's loss scale. With `sigmoid` the balance is
     that of p divided by its sum. If devices share a group, `often` are the `choice_counts` of all of them, and the
-    run's report of the balance has this device's share. A row that chose nothing has no gradient.
+    run's report of the balance has this device's share. A row that chose nothing has no gradient. With `sparsemixer` p
+    are logits, and a weight's gradient goes to those of its softmax, which `jitter` bounds; the bound has none.
   }];
   let arguments = (ins Nn_Tensor:$dw, Nn_Tensor:$w, Nn_Integers:$sel, Nn_Tensor:$p, Optional<Nn_Tensor>:$lse,
                        Optional<Nn_Tensor>:$often, Nn_Flag:$renormalise, Nn_One:$scale, Nn_Number:$balance,
-                       I64Attr:$group, Nn_Number:$z, Nn_Flag:$sigmoid, Nn_Number:$least, Nn_Number:$added);
+                       I64Attr:$group, Nn_Number:$z, Nn_Flag:$sigmoid, Nn_Number:$least, Nn_Number:$added,
+                       Nn_Flag:$sparsemixer, Nn_Number:$jitter);
   let results = (outs Nn_Tensor:$dlogits);
   let assemblyFormat = "$dw `,` $w `,` $sel `,` $p (`lse` $lse^)? (`often` $often^)? attr-dict `:` "
                        "functional-type(operands, results)";
@@ -128,6 +142,31 @@ def ExpertLoadOp : Nn_AccOp<"expert_load", ["flags", "elementType"], [
   let arguments = (ins Nn_Integers:$counts, Optional<Nn_Tensor>:$acc, I64Attr:$top, TypeAttr:$sum);
   let results = (outs Nn_Tensor:$load);
   let assemblyFormat = "$counts (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def ChoiceLoadOp : Nn_AccOp<"choice_load", ["flags", "elementType"], [
+  Nn_WeightGradient,
+  Nn_Factors<"#sel: b s k!, acc: n! -> load=acc: n! ; ranked">]> {
+  let summary = "what `expert_load` makes, of the choices themselves: of all `experts`, with those that have no rows";
+  let arguments = (ins Nn_Integers:$sel, Optional<Nn_Tensor>:$acc, I64Attr:$experts, TypeAttr:$sum);
+  let results = (outs Nn_Tensor:$load);
+  let assemblyFormat = "$sel (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def IdentityWeightsOp : Nn_ForwardOp<"identity_weights", [], [
+  Nn_Factors<"w: b s k!, #sel: b s k! -> u: b s ; linear ranked">]> {
+  let summary = "the sum of a token's weights of choices that have no expert's weights, of numbers `experts` and more";
+  let arguments = (ins Nn_Tensor:$w, Nn_Integers:$sel, I64Attr:$experts);
+  let results = (outs Nn_Tensor:$u);
+  let assemblyFormat = "$w `,` $sel attr-dict `:` functional-type(operands, results)";
+}
+
+def IdentityWeightsBwdOp : Nn_KernelOp<"identity_weights_bwd", [], [
+  Nn_Factors<"du: b s, #sel: b s k! -> dw: b s k! ; linear ranked">]> {
+  let summary = "gradient of the weights that an identity_weights reads; of other choices 0";
+  let arguments = (ins Nn_Tensor:$du, Nn_Integers:$sel, I64Attr:$experts);
+  let results = (outs Nn_Tensor:$dw);
+  let assemblyFormat = "$du `,` $sel attr-dict `:` functional-type(operands, results)";
 }
 
 //===-- Rows of experts -----------------------------------------------------------------------------------------===//

@@ -91,12 +91,30 @@ Flags RouterDwOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}
 
 //===-- Choices -------------------------------------------------------------------------------------------------===//
 
+/// A sparsemixer chooses two experts by their logits alone, and has no loss of its own.
+template <typename Adaptor> static LogicalResult checkMixer(std::optional<Location> loc, Adaptor a) {
+  if (a.getScore() != "sparsemixer")
+    return success();
+  if (a.getTop() != 2)
+    return emitOptionalError(loc, "`score = \"sparsemixer\"` has 2 choices of each token; `top` is ", a.getTop());
+  if (a.getBias() || a.getGroups() != 1 || a.getRenormalise() || a.getIdentity() != 0)
+    return emitOptionalError(loc,
+                             "`score = \"sparsemixer\"` is without a bias, `groups`, `renormalise` and `identity`");
+  if (!a.getBalance().isZero() || !a.getZ().isZero())
+    return emitOptionalError(loc, "`balance` and `z` are losses of routers with another `score` than \"sparsemixer\"");
+  if (double jitter = a.getJitter().convertToDouble(); !(jitter >= 0 && std::isfinite(jitter)))
+    return emitOptionalError(loc, "`jitter` must be at least 0, got ", jitter);
+  return success();
+}
+
 /// Sigmoids, a bias of each expert, and groups of experts, of which each has at least the number that its value needs.
 template <typename Adaptor> static LogicalResult checkScores(std::optional<Location> loc, Adaptor a, int64_t experts) {
   auto groups = static_cast<int64_t>(a.getGroups()), best = static_cast<int64_t>(a.getTopGroups());
   auto top = static_cast<int64_t>(a.getTop());
-  if (a.getScore() != "softmax" && a.getScore() != "sigmoid")
-    return emitOptionalError(loc, "`score` is \"softmax\" or \"sigmoid\", got \"", a.getScore(), "\"");
+  if (a.getScore() != "softmax" && a.getScore() != "sigmoid" && a.getScore() != "sparsemixer")
+    return emitOptionalError(loc, "`score` is \"softmax\", \"sigmoid\" or \"sparsemixer\", got \"", a.getScore(), "\"");
+  if (failed(checkMixer(loc, a)))
+    return failure();
   if (a.getScore() == "sigmoid" && !a.getZ().isZero())
     return emitOptionalError(loc, "`z` is a loss of routers with `score = \"softmax\"`, got ",
                              a.getZ().convertToDouble(), " with \"sigmoid\"");
@@ -148,6 +166,11 @@ INFER(RouteOp) {
   if (failed(checkScores(loc, a, experts)))
     return failure();
   int64_t sections = a.getSections() ? a.getSections()->getDevices() : 1;
+  auto identity = static_cast<int64_t>(a.getIdentity());
+  if (identity < 0 || identity >= experts)
+    return emitOptionalError(loc, "`identity` must be less than the ", experts, " experts of the router, got ",
+                             identity);
+  experts -= identity; // with weights
   if (experts % sections != 0)
     return emitOptionalError(loc, "`experts` has ", experts, " experts; ", sections, " sections do not divide them");
   double capacity = a.getCapacity().convertToDouble();
@@ -158,6 +181,9 @@ INFER(RouteOp) {
                              capacity);
   if (capacity != 0 && a.getBias())
     return emitOptionalError(loc, "`capacity` with a bias is not built yet: what is dropped would not be counted");
+  if (capacity != 0 && identity != 0)
+    return emitOptionalError(loc,
+                             "`capacity` with `identity` is not built yet: it is counted in choices of all experts");
   types.push_back(inSums(a.getLogits(), {batch, length, top}));
   types.push_back(integers(a.getLogits(), {batch, length, top}));
   types.push_back(logits);
@@ -186,17 +212,23 @@ SmallVector<double> RouteOp::params() {
   double capacity = getSections() ? getCapacity().convertToDouble() : 0; // one device has room for all
   SmallVector<double> params = {getScale().convertToDouble(), reported, getZ().convertToDouble(), capacity};
   double least = getLeast().convertToDouble(), added = getAdded().convertToDouble();
-  if (getGroups() != 1 || least != 0 || added != 0)
+  const bool mixes = getScore() == "sparsemixer", more = getIdentity() != 0 || mixes;
+  if (getGroups() != 1 || least != 0 || added != 0 || more)
     params.append({static_cast<double>(getGroups()), static_cast<double>(getTopGroups())});
-  if (least != 0 || added != 0)
+  if (least != 0 || added != 0 || more)
     params.push_back(least);
-  if (added != 0)
+  if (added != 0 || more)
     params.push_back(added);
+  if (more)
+    params.push_back(static_cast<double>(getIdentity()));
+  if (mixes)
+    params.push_back(getJitter().convertToDouble());
   return params;
 }
 Flags RouteOp::flags() {
   return flagsOf({{"renormalise", getRenormalise()},
                   {"sigmoid", getScore() == "sigmoid"},
+                  {"sparsemixer", getScore() == "sparsemixer"},
                   {"largest", getGroups() != 1 && getGroupBy() == "largest"}});
 }
 Type RouteOp::elementType() { return tensorOf(getBias() ? getBias() : getLogits()).getElementType(); }
@@ -220,10 +252,15 @@ LogicalResult RouteOp::differentiate(Gradients &gradients) {
   }
   auto backward = gradients.builder.create<RouteBwdOp>(
       getLoc(), dw, getW(), getSel(), getP(), getZ().isZero() ? Value() : getLse(), often, getRenormalise(), getScale(),
-      getBalance(), group, getZ(), getScore() == "sigmoid", getLeast(), getAdded());
-  if (Value bias = getBias())
-    gradients.set(bias, gradients.builder.create<ExpertLoadOp>(getLoc(), getCounts(), gradients.get(bias), getTop(),
-                                                               tensorOf(getLogits()).getElementType()));
+      getBalance(), group, getZ(), getScore() == "sigmoid", getLeast(), getAdded(), getScore() == "sparsemixer",
+      getScore() == "sparsemixer" ? getJitter() : llvm::APFloat(0.0));
+  Type sums = tensorOf(getLogits()).getElementType();
+  if (Value bias = getBias(); bias && getIdentity() == 0)
+    gradients.set(bias,
+                  gradients.builder.create<ExpertLoadOp>(getLoc(), getCounts(), gradients.get(bias), getTop(), sums));
+  else if (bias)
+    gradients.set(bias, gradients.builder.create<ChoiceLoadOp>(getLoc(), getSel(), gradients.get(bias),
+                                                               widthOf(getLogits()), sums));
   gradients.add(getLoc(), getLogits(), backward.getDlogits());
   return success();
 }
@@ -263,6 +300,21 @@ Dims ChoiceCountsOp::dims() {
 double ChoiceCountsOp::flops() { return elementsOf(getSel()); }
 Type ChoiceCountsOp::elementType() { return getSum(); }
 
+INFER(ChoiceLoadOp) {
+  Check check{"choice_load", loc};
+  if (failed(check.operands(a, 1, 2)) || failed(checkPlaces(check, a.getSel())))
+    return failure();
+  if (a.getExperts() < 1)
+    return emitOptionalError(loc, "`choice_load` expects at least 1 expert, got ", a.getExperts());
+  types.push_back(RankedTensorType::get({static_cast<int64_t>(a.getExperts())}, a.getSum()));
+  return check.into(a.getAcc(), types[0]);
+}
+
+Dims ChoiceLoadOp::dims() { return {rowsOf(getSel()), static_cast<int64_t>(getExperts()), widthOf(getSel())}; }
+double ChoiceLoadOp::flops() { return elementsOf(getSel()) + 3.0 * static_cast<double>(getExperts()); }
+Flags ChoiceLoadOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
+Type ChoiceLoadOp::elementType() { return getSum(); }
+
 INFER(RouteBwdOp) {
   Check check{"route_bwd", loc};
   if (failed(check.operands(a, 4, 6)) || failed(check.same("dw", a.getDw(), "w", a.getW())) ||
@@ -282,17 +334,56 @@ INFER(RouteBwdOp) {
 Dims RouteBwdOp::dims() { return {rowsOf(getP()), widthOf(getP()), widthOf(getW()), static_cast<int64_t>(getGroup())}; }
 SmallVector<double> RouteBwdOp::params() {
   SmallVector<double> params = {getScale().convertToDouble(), getBalance().convertToDouble(), getZ().convertToDouble()};
-  if (!getLeast().isZero() || !getAdded().isZero())
+  if (!getLeast().isZero() || !getAdded().isZero() || getSparsemixer())
     params.push_back(getLeast().convertToDouble());
-  if (!getAdded().isZero())
+  if (!getAdded().isZero() || getSparsemixer())
     params.push_back(getAdded().convertToDouble());
+  if (getSparsemixer())
+    params.push_back(getJitter().convertToDouble());
   return params;
 }
-Flags RouteBwdOp::flags() { return flagsOf({{"renormalise", getRenormalise()}, {"sigmoid", getSigmoid()}}); }
+Flags RouteBwdOp::flags() {
+  return flagsOf({{"renormalise", getRenormalise()}, {"sigmoid", getSigmoid()}, {"sparsemixer", getSparsemixer()}});
+}
 SmallVector<Value> RouteBwdOp::pointers() {
   return {getDw(), getW(), getSel(), getP(), getLse(), getOften(), getDlogits()};
 }
 double RouteBwdOp::flops() { return 8.0 * elementsOf(getP()); }
+
+//===-- Experts that give a token itself ------------------------------------------------------------------------===//
+
+INFER(IdentityWeightsOp) {
+  Check check{"identity_weights", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(checkPlaces(check, a.getSel())) ||
+      failed(check.type("w", a.getW(), tensorOf(a.getSel()).clone(tensorOf(a.getW()).getElementType()))))
+    return failure();
+  auto w = tensorOf(a.getW());
+  types.push_back(w.clone(w.getShape().drop_back()));
+  return success();
+}
+
+Dims IdentityWeightsOp::dims() { return {rowsOf(getW()), widthOf(getW()), static_cast<int64_t>(getExperts())}; }
+double IdentityWeightsOp::flops() { return elementsOf(getW()); }
+
+LogicalResult IdentityWeightsOp::differentiate(Gradients &gradients) {
+  if (Value du = gradients.get(getU()))
+    gradients.add(getLoc(), getW(),
+                  gradients.builder.create<IdentityWeightsBwdOp>(getLoc(), du, getSel(), getExperts()));
+  return success();
+}
+
+INFER(IdentityWeightsBwdOp) {
+  Check check{"identity_weights_bwd", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(checkPlaces(check, a.getSel())) ||
+      failed(check.rank("du", a.getDu(), 2)) ||
+      failed(check.equal("du's elements", elementsOf(a.getDu()), "sel's rows", rowsOf(a.getSel()))))
+    return failure();
+  types.push_back(RankedTensorType::get(tensorOf(a.getSel()).getShape(), tensorOf(a.getDu()).getElementType()));
+  return success();
+}
+
+Dims IdentityWeightsBwdOp::dims() { return {rowsOf(getSel()), widthOf(getSel()), static_cast<int64_t>(getExperts())}; }
+double IdentityWeightsBwdOp::flops() { return 0; }
 
 //===-- Rows ----------------------------------------------------------------------------------------------------===//
 

@@ -9,6 +9,9 @@ defvar Nn_SharedScanFactors = "q: b s! d!, k: b s! d!, v: b s! (h e!), decay: b 
 defvar Nn_ScanCall = " | d(o) q k v decay beta starts state d(state_out) -> d(q) d(k) d(v) d(decay) d(beta) d(state)";
 defvar Nn_ScanFactors = "q: b s! (g d!), k: b s! (g d!), v: b s! (g r! e!), decay: b s! (g r!), beta: b s! (g r!), "
                         "#starts: b s!, state: b (g r!) d! e! -> o: b s! (g r! e!), state_out: b (g r!) d! e!";
+defvar Nn_ChannelScanFactors = "q: b s! (g d!), k: b s! (g d!), v: b s! (g r! e!), decay: b s! (g r! d!), "
+                               "beta: b s! (g r!), #starts: b s!, state: b (g r!) d! e! "
+                               "-> o: b s! (g r! e!), state_out: b (g r!) d! e!";
 
 def ConvOp : Nn_KernelOp<"conv", ["params", "flags", "pointers"], [
   AttrSizedOperandSegments, DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>,
@@ -61,27 +64,31 @@ def ConvDwOp : Nn_AccOp<"conv_dw", ["params", "flags", "pointers"], [
 
 def ScanOp : Nn_ForwardOp<"scan", ["params", "flags", "pointers"], [
   AttrSizedOperandSegments,
-  Nn_Factors<Nn_ScanFactors, [Nn_When<"getShared()", Nn_SharedScanFactors>]>]> {
+  Nn_Factors<Nn_ScanFactors, [
+    Nn_When<"getShared()", Nn_SharedScanFactors>, Nn_When<"getChannels()", Nn_ChannelScanFactors>]>]> {
   let summary = "a linear scan along the sequence: each head's state is a matrix that decays, and gets a product k u^T";
-  let signature = "scan(q, k, v, decay, beta, heads = .., key_heads = heads, delta = false)";
+  let signature = "scan(q, k, v, decay, beta, heads = .., key_heads = heads, delta = false, "
+                  "channels = false)";
   let formula = "S_t = exp(decay_t) S_(t-1) + k_t u_t^T, o_t = S_t^T q_t, u = beta v";
   let note = "of each head of v; q and k have key_heads heads, each read by heads / key_heads heads of v; decay, which "
              "is at most 0, and beta are formulas with a number for each head of a token, as of_heads(x, heads) makes "
              "them, and stay in the type of sums; with `delta` the rule of gated DeltaNet: u_t = beta_t (v_t - "
-             "exp(decay_t) S_(t-1)^T k_t); S is 0 before the sequence, and before each document";
+             "exp(decay_t) S_(t-1)^T k_t); with `channels` decay has a number for each column of k in each head of v, "
+             "and exp(decay_t) multiplies the rows of S; S is 0 before the sequence, and before each document";
   let description = [{
     `decay` and `beta` are [batch, length, heads] in the type of sums. `key_heads` heads of q and k, of one width, are
     read by heads / key_heads heads of v each; 0: as many as heads. Without `delta` and with beta = dt, q = C and k = B
     it is the state-space duality of Mamba 2 (Dao and Gu 2024); with `delta` it is the gated delta rule (Yang et al.
     2024). `starts` says where in the sequence the document of each token begins. `shared`: the model has one head of q
-    and k, which the heads of all devices read.
+    and k, which the heads of all devices read. With `channels` `decay` is [batch, length, heads x width of k]: each row
+    of a state has a decay of its own, as Kimi Linear has it (Kimi Team 2025).
 
     Of a slice, whose first row stands at `offset`, `state` is S before it, [batch, heads, width of k, width of v] in
     the type of sums; absent, it is 0. Where it `carries` the second result is S behind it, for the next slice.
   }];
   let arguments = (ins Nn_Tensor:$q, Nn_Tensor:$k, Nn_Tensor:$v, Nn_Tensor:$decay, Nn_Tensor:$beta,
                        Optional<Nn_Integers>:$starts, Optional<Nn_Tensor>:$state, I64Attr:$heads, Nn_Offset:$key_heads,
-                       Nn_Flag:$delta, Nn_Flag:$shared, Nn_Offset:$offset, Nn_Flag:$carries);
+                       Nn_Flag:$delta, Nn_Flag:$shared, Nn_Offset:$offset, Nn_Flag:$carries, Nn_Flag:$channels);
   let results = (outs Nn_Tensor:$o, Optional<Nn_Tensor>:$state_out);
   let assemblyFormat = [{
     $q `,` $k `,` $v `,` $decay `,` $beta (`from` $starts^)? (`behind` $state^)? attr-dict `:`
@@ -92,7 +99,8 @@ def ScanOp : Nn_ForwardOp<"scan", ["params", "flags", "pointers"], [
 def ScanBwdOp : Nn_KernelOp<"scan_bwd", ["params", "flags", "pointers"], [
   AttrSizedOperandSegments,
   Nn_Factors<!strconcat(Nn_ScanFactors, Nn_ScanCall), [
-    Nn_When<"getShared()", !strconcat(Nn_SharedScanFactors, Nn_ScanCall)>]>]> {
+    Nn_When<"getShared()", !strconcat(Nn_SharedScanFactors, Nn_ScanCall)>,
+    Nn_When<"getChannels()", !strconcat(Nn_ChannelScanFactors, Nn_ScanCall)>]>]> {
   let summary = "gradients of all that a scan reads; it makes the states inside a slice again";
   let description = [{
     Of a slice `dstate_out` is the gradient of the state behind it; absent, it is 0. With a `state` before it, the last
@@ -100,7 +108,8 @@ def ScanBwdOp : Nn_KernelOp<"scan_bwd", ["params", "flags", "pointers"], [
   }];
   let arguments = (ins Nn_Tensor:$dout, Nn_Tensor:$q, Nn_Tensor:$k, Nn_Tensor:$v, Nn_Tensor:$decay, Nn_Tensor:$beta,
                        Optional<Nn_Integers>:$starts, Optional<Nn_Tensor>:$state, Optional<Nn_Tensor>:$dstate_out,
-                       I64Attr:$heads, Nn_Offset:$key_heads, Nn_Flag:$delta, Nn_Flag:$shared, Nn_Offset:$offset);
+                       I64Attr:$heads, Nn_Offset:$key_heads, Nn_Flag:$delta, Nn_Flag:$shared, Nn_Offset:$offset,
+                       Nn_Flag:$channels);
   let results = (outs Nn_Tensor:$dq, Nn_Tensor:$dk, Nn_Tensor:$dv, Nn_Tensor:$ddecay, Nn_Tensor:$dbeta,
                       Optional<Nn_Tensor>:$dstate);
   let assemblyFormat = [{

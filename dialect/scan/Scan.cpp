@@ -145,8 +145,11 @@ template <typename Adaptor> static LogicalResult checkScan(Check check, Adaptor 
   if (tensorOf(a.getV()).getShape().take_front(2) != rows)
     return emitOptionalError(check.loc, "`", check.op, "` expects q and v with the same rows, got ", a.getQ().getType(),
                              " and ", a.getV().getType());
+  if (a.getShared() && a.getChannels())
+    return emitOptionalError(check.loc, "`", check.op, "` expects `shared` or `channels`, got both");
   RankedTensorType numbers = inSums(a.getQ(), {rows[0], rows[1], heads});
-  return success(succeeded(check.type("decay", a.getDecay(), numbers)) &&
+  const int64_t decays = a.getChannels() ? heads * (widthOf(a.getQ()) / keys) : heads;
+  return success(succeeded(check.type("decay", a.getDecay(), inSums(a.getQ(), {rows[0], rows[1], decays}))) &&
                  succeeded(check.type("beta", a.getBeta(), numbers)));
 }
 
@@ -155,6 +158,11 @@ template <typename Op> static RankedTensorType statesOf(Op op) {
   auto heads = static_cast<int64_t>(op.getHeads());
   return inSums(op.getQ(), {tensorOf(op.getQ()).getDimSize(0), heads, widthOf(op.getQ()) / keyHeadsOf(op),
                             widthOf(op.getV()) / heads});
+}
+
+/// As `placeOf`, and behind it whether each column of k has a decay of its own.
+template <typename Op> static SmallVector<double> scanParams(Op op) {
+  return op.getChannels() ? SmallVector<double>{static_cast<double>(op.getOffset()), 1} : placeOf(op);
 }
 
 template <typename Op> static Dims scanDims(Op op) {
@@ -187,7 +195,7 @@ INFER(ScanOp) {
 
 Dims ScanOp::dims() { return scanDims(*this); }
 Flags ScanOp::flags() { return scanFlags(*this); }
-SmallVector<double> ScanOp::params() { return placeOf(*this); }
+SmallVector<double> ScanOp::params() { return scanParams(*this); }
 SmallVector<Value> ScanOp::pointers() {
   return {getQ(), getK(), getV(), getDecay(), getBeta(), getStarts(), getState(), getO(), getStateOut()};
 }
@@ -199,7 +207,7 @@ LogicalResult ScanOp::differentiate(Gradients &gradients) {
     return success();
   auto backward = gradients.builder.create<ScanBwdOp>(getLoc(), dout, getQ(), getK(), getV(), getDecay(), getBeta(),
                                                       getStarts(), getState(), later, getHeads(), getKeyHeads(),
-                                                      getDelta(), getShared(), getOffset());
+                                                      getDelta(), getShared(), getOffset(), getChannels());
   for (auto [gradient, value] : llvm::zip_first(backward.getResults().take_front(5), getOperands()))
     gradients.add(getLoc(), value, gradient); // `starts` has none
   if (getState())
@@ -222,7 +230,7 @@ INFER(ScanBwdOp) {
 
 Dims ScanBwdOp::dims() { return scanDims(*this); }
 Flags ScanBwdOp::flags() { return scanFlags(*this); }
-SmallVector<double> ScanBwdOp::params() { return placeOf(*this); }
+SmallVector<double> ScanBwdOp::params() { return scanParams(*this); }
 SmallVector<Value> ScanBwdOp::pointers() {
   return {getDout(),      getQ(),  getK(),  getV(),  getDecay(),  getBeta(),  getStarts(), getState(),
           getDstateOut(), getDq(), getDk(), getDv(), getDdecay(), getDbeta(), getDstate()};

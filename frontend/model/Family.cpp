@@ -342,6 +342,21 @@ private:
     return text.size() > 60 ? text.substr(0, 57) + ".." : text;
   }
 
+  /// Whether the field is an object whose fields the family reads.
+  bool isReadInside(const Name &key) const {
+    const json::Value *value = config.get(key.text);
+    auto isPart = [&](StringRef name) { return name.consume_front(key.text) && name.starts_with("_"); };
+    return value && value->getAsObject() && any_of(known, isPart);
+  }
+  /// Of such an object the family must read all.
+  LogicalResult checkObject(const Name &key) {
+    for (const auto &[name, its] : *config.get(key.text)->getAsObject())
+      if (!is_contained(known, (key.text + "_" + StringRef(name)).str()))
+        return source.error(key.at) << "`" << key.text << "` has `" << StringRef(name)
+                                    << "`, which is no field that family `" << family->name.text << "` knows";
+    return success();
+  }
+
   LogicalResult checkAllKnown() {
     SmallVector<Name> notes;
     for (const Family *one : rules)
@@ -355,7 +370,9 @@ private:
         consumeError(glob.takeError());
         return isMatch;
       };
-      if (is_contained(known, key.text) || any_of(notes, matches))
+      if (isReadInside(key) && failed(checkObject(key)))
+        return failure();
+      if (is_contained(known, key.text) || any_of(notes, matches) || isReadInside(key))
         continue;
       return source.error(key.at) << "`" << key.text << "` is no field that family `" << family->name.text << "` knows"
                                   << didYouMean(key.text, known)

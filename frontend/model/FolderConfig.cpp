@@ -40,6 +40,23 @@ LogicalResult FolderConfig::enter(StringRef name) {
   return success();
 }
 
+StringRef FolderConfig::objectOf(StringRef name) const {
+  for (const Name &key : keys) {
+    StringRef rest = name;
+    const json::Object *inner = rest.consume_front(key.text) && rest.consume_front("_") && !fields.get(name)
+                                    ? fields.getObject(key.text)
+                                    : nullptr;
+    if (inner && inner->get(rest))
+      return key.text;
+  }
+  return "";
+}
+
+const json::Value *FolderConfig::get(StringRef name) const {
+  StringRef object = objectOf(name);
+  return object.empty() ? fields.get(name) : fields.getObject(object)->get(name.drop_front(object.size() + 1));
+}
+
 SMLoc FolderConfig::at(StringRef name) const {
   auto found = find_if(keys, [&](const Name &key) { return key.text == name; });
   return found == keys.end() ? begin : found->at;

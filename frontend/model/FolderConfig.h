@@ -19,7 +19,10 @@ public:
   /// From now on the fields are those of the object `name`; an error if it is none.
   mlir::LogicalResult enter(llvm::StringRef name);
   void set(llvm::StringRef name, llvm::json::Value value) { fields[name] = std::move(value); }
-  const llvm::json::Value *get(llvm::StringRef name) const { return fields.get(name); }
+  /// A field; that of an object in a field, too, by both names with `_` between them. Null: there is none.
+  const llvm::json::Value *get(llvm::StringRef name) const;
+  /// The field, an object, in which `get` finds this one; empty if it is a field of the file itself, or there is none.
+  llvm::StringRef objectOf(llvm::StringRef name) const;
   /// The place of the field, or the begin of the file if it has no such field.
   llvm::SMLoc at(llvm::StringRef name) const;
 

@@ -1117,9 +1117,17 @@ private:
       ModelFormulas::FormedOr relu = formulas.tensor(expr, its);
       return failed(relu) ? FailureOr<mlir::Value>() : formulas.write(expr, formulas.squaredRelu(*relu));
     };
+    auto addWeighted = [&](mlir::Value y, mlir::Value u, mlir::Value x) -> FailureOr<mlir::Value> {
+      ModelFormulas::FormedOr left = formulas.tensor(expr, y), right = formulas.tensor(expr, x);
+      if (failed(left) || failed(right) ||
+          failed(right = formulas.product(expr, formulas.ofTokens(expr->text, u), *right)) ||
+          failed(left = formulas.sum(expr, *left, *right)))
+        return failure();
+      return formulas.write(expr, *left);
+    };
     FailureOr<mlir::Value> y =
         createExperts(operands, biases, shape.documents || hasCapacity ? added[2] : mlir::Value(), given, make, squared,
-                      [&](const Twine &why) { return evaluator.fail(expr->at, why); });
+                      addWeighted, [&](const Twine &why) { return evaluator.fail(expr->at, why); });
     return failed(y) ? FailureOr<Tensors>() : Tensors{*y};
   }
 

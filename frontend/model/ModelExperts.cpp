@@ -25,8 +25,9 @@ mlir::Value *ExpertBiases::find(StringRef name) {
 }
 
 /// Checks the shapes for h columns of x and n experts of width f: wr [h, n], w_gate and w_up [n, h, f], or one weight
-/// [n, h, 2 f], and w_down [n, f, h]; biases [n], [n, 2 f] and [n, h]. Experts without a gate have w_up alone.
-static LogicalResult checkShapes(mlir::ValueRange operands, const ExpertBiases &biases, bool gated,
+/// [n, h, 2 f], and w_down [n, f, h]; biases [n], [n, 2 f] and [n, h]. Experts without a gate have w_up alone. The last
+/// `identity` of the router's experts have no weights.
+static LogicalResult checkShapes(mlir::ValueRange operands, const ExpertBiases &biases, bool gated, int64_t identity,
                                  function_ref<LogicalResult(const Twine &)> fail) {
   const bool four = isPacked(operands), packed = four && gated;
   static constexpr StringRef each[] = {"x", "wr", "w_gate", "w_up", "w_down"},
@@ -43,7 +44,11 @@ static LogicalResult checkShapes(mlir::ValueRange operands, const ExpertBiases &
   int64_t h = shapeOf(0).back(), n = shapeOf(1).back(), columns = shapeOf(2).back(), f = packed ? columns / 2 : columns;
   if (packed && columns % 2 != 0)
     return fail("`experts` expects an even number of columns of w_gate and w_up, got " + Twine(columns));
-  SmallVector<SmallVector<int64_t>> expected = {{}, {h, n}, {n, h, columns}, {n, h, columns}, {n, f, h}};
+  const int64_t all = n;
+  if (identity >= n)
+    return fail("`identity` must be less than the " + Twine(n) + " experts of the router, got " + Twine(identity));
+  n -= identity;
+  SmallVector<SmallVector<int64_t>> expected = {{}, {h, all}, {n, h, columns}, {n, h, columns}, {n, f, h}};
   if (four)
     expected.erase(expected.begin() + 3);
   for (size_t i = 1; i < expected.size(); ++i)
@@ -58,7 +63,7 @@ static LogicalResult checkShapes(mlir::ValueRange operands, const ExpertBiases &
                ? success()
                : fail("`experts` expects " + name + " as " + shapeText(wanted) + ", got " + shapeText(shape));
   };
-  return success(succeeded(check(biases.router, "router_bias", {n})) &&
+  return success(succeeded(check(biases.router, "router_bias", {all})) &&
                  succeeded(check(biases.gateUp, "gate_up_bias", {n, columns})) &&
                  succeeded(check(biases.down, "down_bias", {n, h})));
 }
@@ -98,7 +103,7 @@ static SmallVector<mlir::NamedAttribute> take(SmallVectorImpl<mlir::NamedAttribu
 
 FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, const ExpertBiases &biases, mlir::Value rows,
                                          ArrayRef<mlir::NamedAttribute> options, CreateOp create,
-                                         function_ref<FailureOr<mlir::Value>(mlir::Value)> squared,
+                                         function_ref<FailureOr<mlir::Value>(mlir::Value)> squared, AddWeighted added,
                                          function_ref<LogicalResult(const Twine &)> fail) {
   SmallVector<mlir::NamedAttribute> routed(options);
   const auto gates = take(routed, {"activation", "limit", "alpha", "plus"}), onInput = take(routed, {"on_input"});
@@ -106,7 +111,9 @@ FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, const Expert
     return option.getName() == "activation" && cast<mlir::StringAttr>(option.getValue()).getValue() == "relu2";
   };
   const bool gated = none_of(gates, isUngated), packed = gated && isPacked(operands);
-  if (failed(checkShapes(operands, biases, gated, fail)))
+  auto *itsIdentity = find_if(routed, [](mlir::NamedAttribute option) { return option.getName() == "identity"; });
+  const int64_t identity = itsIdentity == routed.end() ? 0 : cast<mlir::IntegerAttr>(itsIdentity->getValue()).getInt();
+  if (failed(checkShapes(operands, biases, gated, identity, fail)))
     return failure();
   if (!gated && gates.size() > 1)
     return fail("`experts` of the activation \"relu2\" has no gate, so it has no `limit`, `alpha` or `plus`");
@@ -161,5 +168,11 @@ FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, const Expert
                   : biases.down ? scaled(product(unit, down, biases.down)) // w (a Wd + b)
                                 : product(scaled(unit), down, {});
   y = made("combine", {y, places});
+  if (identity > 0 && !fails) {
+    const int64_t held = cast<RankedTensorType>(operands[2].getType()).getDimSize(0);
+    mlir::Value u = made("identity_weights", {weights, route.getSel()},
+                         builder.getNamedAttr("experts", builder.getI64IntegerAttr(held)));
+    return fails ? FailureOr<mlir::Value>(failure()) : added(y, u, x);
+  }
   return fails ? FailureOr<mlir::Value>(failure()) : FailureOr<mlir::Value>(y);
 }

@@ -40,6 +40,7 @@ public:
   FormedOr difference(const Expr *expr, Formed left, Formed right) { return combine(expr, Element::sub, left, right); }
   FormedOr product(const Expr *expr, Formed left, Formed right) { return combine(expr, Element::mul, left, right); }
   Formed squaredRelu(Formed x);
+  FormedOr sum(const Expr *expr, Formed left, Formed right) { return combine(expr, Element::add, left, right); }
   /// Whether it is one number for each token.
   bool isOfTokens(Formed value) const { return axesOf(value) == nn::Along::rows && !isCondition(value); }
   /// Writes one number for each token as a tensor [b, s].

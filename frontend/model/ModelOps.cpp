@@ -61,6 +61,7 @@ static constexpr OpAttribute kAttributes[] = {{"embedding", "pad", OpAttribute::
                                               {"scan", "heads", OpAttribute::Count, true},
                                               {"scan", "key_heads", OpAttribute::Count, false},
                                               {"scan", "delta", OpAttribute::Flag, false},
+                                              {"scan", "channels", OpAttribute::Flag, false},
                                               {"gelu", "exact", OpAttribute::Flag, false},
                                               {"positions", "offset", OpAttribute::Natural, false},
                                               {"split", "parts", OpAttribute::Runs, true},
@@ -96,7 +97,9 @@ static constexpr OpAttribute kAttributes[] = {{"embedding", "pad", OpAttribute::
                                               {"experts", "activation", OpAttribute::Text, false},
                                               {"experts", "limit", OpAttribute::Limit, false},
                                               {"experts", "alpha", OpAttribute::Number, false},
-                                              {"experts", "plus", OpAttribute::Factor, false}};
+                                              {"experts", "plus", OpAttribute::Factor, false},
+                                              {"experts", "identity", OpAttribute::Natural, false},
+                                              {"experts", "jitter", OpAttribute::Limit, false}};
 
 const ModelOp *pp::findModelOp(StringRef name) {
   const ModelOp *op = find_if(kOps, [&](const ModelOp &one) { return one.name == name; });

@@ -187,11 +187,12 @@ std::string ModelWeights::numbered(std::string name) const {
 LogicalResult ModelWeights::checkStored(const WeightDeclaration &weight, nn::Stored stored, SMLoc at, bool ofExperts) {
   size_t count = weight.dimensions.size();
   if ((stored == nn::Stored::transposed && !ofExperts && count != 2 && count != 3) ||
-      (stored == nn::Stored::row && count != 1))
-    return evaluator.fail(at, "`" + weight.name.text + "` has " + Twine(count) +
-                                  (count == 1 ? " dimension; " : " dimensions; ") +
-                                  (stored == nn::Stored::row ? "one that is stored as a row has 1"
-                                                             : "a transposed weight has 2, or 3 with one of experts"));
+      ((stored == nn::Stored::row || stored == nn::Stored::column) && count != 1))
+    return evaluator.fail(
+        at, "`" + weight.name.text + "` has " + Twine(count) + (count == 1 ? " dimension; " : " dimensions; ") +
+                (stored == nn::Stored::row      ? "one that is stored as a row has 1"
+                 : stored == nn::Stored::column ? "one that is stored as a column has 1"
+                                                : "a transposed weight has 2, or 3 with one of experts"));
   FailureOr<mlir::RankedTensorType> type = typeOf(weight);
   if (succeeded(type) && stored == nn::Stored::alternate && type->getShape().back() % 2 != 0)
     return evaluator.fail(at, "`" + weight.name.text + "` has " + Twine(type->getShape().back()) +
@@ -213,11 +214,12 @@ FailureOr<nn::WeightAttr> ModelWeights::attributeOf(const ModelWeight &weight) {
                    .Case("transpose", nn::Stored::transposed)
                    .Case("row", nn::Stored::row)
                    .Case("alternate", nn::Stored::alternate)
+                   .Case("column", nn::Stored::column)
                    .Default(nn::Stored::plain);
     const Expr *text = stored == nn::Stored::plain ? as : as->operands[0];
     if (text->kind != Expr::String)
       return evaluator.fail(as->at, "expected the name in checkpoints after `as`, \"..\", or transpose(\"..\"), "
-                                    "row(\"..\") or alternate(\"..\"), got `" +
+                                    "row(\"..\"), column(\"..\") or alternate(\"..\"), got `" +
                                         as->text + "`");
     bool ofExperts = text->name.contains("{e}");
     if (failed(checkStored(declared, stored, as->at, ofExperts)))

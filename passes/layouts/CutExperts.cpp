@@ -82,7 +82,8 @@ LogicalResult ExpertCutter::write(Operation &op) {
   NamedAttrList attributes(op.getAttrs());
   if (auto route = dyn_cast<nn::RouteOp>(op)) {
     auto logits = cast<RankedTensorType>(route.getLogits().getType());
-    int64_t experts = logits.getShape().back(), top = static_cast<int64_t>(route.getTop());
+    int64_t experts = logits.getShape().back() - static_cast<int64_t>(route.getIdentity()),
+            top = static_cast<int64_t>(route.getTop());
     if (experts % devices != 0)
       return refuseClause(&op, "mesh.expert",
                           "`experts` in part `" + part.getName() + "` has " + Twine(experts) +

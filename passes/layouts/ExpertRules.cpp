@@ -90,6 +90,10 @@ Results inferExpertLayouts(Operation *op, ArrayRef<DeviceLayout> operands) {
       .Case<DispatchOp, PlaceWeightsOp>([&](auto it) {
         return given.all(!isForeign(operands.front()) && given.at(it.getPlaces()) == kOfTokens, kOfTokens);
       })
+      .Case<IdentityWeightsOp, IdentityWeightsBwdOp>([&](auto it) { // what a token weighs itself stays with it
+        return given.all(!isForeign(operands.front()) && given.at(it.getSel()) == kOfTokens,
+                         isa<IdentityWeightsOp>(op) ? kNone : kOfTokens);
+      })
       .Case<CombineOp, TakeWeightsOp>([&](auto it) {
         bool fits = given.at(it.getRows()) == kOfTokens && given.at(it.getPlaces()) == kOfTokens;
         return given.all(fits, isa<CombineOp>(op) ? kNone : kOfTokens);

@@ -14,9 +14,14 @@ using nlohmann::json;
 namespace {
 constexpr const char *kOriginal = "original_max_position_embeddings", *kPositions = "max_position_embeddings";
 
-/// The field; null where there is none.
+/// The field, or that of an object in a field, by both names with `_` between them; null where there is none.
 json get(const json &object, const std::string &name) {
-  return object.is_object() && object.contains(name) ? object.at(name) : json();
+  if (!object.is_object() || object.contains(name))
+    return object.is_object() ? object.at(name) : json();
+  for (const auto &[key, inner] : object.items())
+    if (inner.is_object() && name.starts_with(key + "_") && inner.contains(name.substr(key.size() + 1)))
+      return inner.at(name.substr(key.size() + 1));
+  return json();
 }
 
 json firstOf(std::initializer_list<json> all) {

@@ -92,16 +92,16 @@ template <class A> A sumOfRow(const A *p, int64_t n) {
   return sum;
 }
 
-/// The choices that have a row: a section takes them until it is full, first choices of all tokens first. The others
-/// have place -1. Returns how many there are in all.
-inline int64_t acceptChoices(const int32_t *sel, int32_t *places, int32_t *counts, int64_t tokens, int64_t k,
+/// The choices of the first n experts that have a row: a section takes them until it is full, first choices of all
+/// tokens first. The others have place -1. Returns how many there are in all.
+inline int64_t acceptChoices(const int32_t *sel, int32_t *places, int32_t *counts, int64_t tokens, int64_t k, int64_t n,
                              int64_t each, int64_t room) {
   int64_t all = 0;
   const bool fitsAll = room >= tokens * (k < each ? k : each);
   for (int64_t j = 0; j < k; ++j)
     for (int64_t i = j; i < tokens * k; i += k) {
       places[i] = -1;
-      if (sel[i] < 0)
+      if (sel[i] < 0 || sel[i] >= n)
         continue;
       int64_t section = sel[i] / each, taken = 0;
       for (int64_t e = section * each; e < (section + 1) * each && !fitsAll; ++e)
@@ -121,7 +121,7 @@ inline int64_t planRows(const int32_t *sel, int32_t *places, int32_t *counts, in
                         int64_t sections, int64_t room, int64_t limit) {
   const int64_t each = n / sections, choices = tokens * k;
   memset(counts, 0, size_t(n) * sizeof(int32_t));
-  const int64_t all = acceptChoices(sel, places, counts, tokens, k, each, limit);
+  const int64_t all = acceptChoices(sel, places, counts, tokens, k, n, each, limit);
   int32_t begin = 0;
   for (int64_t e = 0; e < n; ++e) {
     if (e % each == 0)
@@ -149,9 +149,11 @@ template <class A> struct RouterReport {
   const PreparedOp &op;
   double *often, *mass;          ///< of the group so far, by expert
   int64_t tokens = 0, inAll = 0; ///< of the group so far, and of all
+  int64_t held, wanted = 0;      ///< experts with rows, and how often they were chosen
 
   RouterReport(const PreparedOp &op, void *sums)
-      : sums(*out<RouterSums>(sums)), op(op), often(reinterpret_cast<double *>(op.scratch)), mass(often + op.dims[1]) {}
+      : sums(*out<RouterSums>(sums)), op(op), often(reinterpret_cast<double *>(op.scratch)), mass(often + op.dims[1]),
+        held(op.dims[1] - int64_t(op.params[8])) {}
 
   void begin(int64_t t) {
     if (t % op.dims[3] == 0) {
@@ -164,8 +166,10 @@ template <class A> struct RouterReport {
     const double whole = op.has(Sigmoid) ? double(sumOfRow(p, n)) : 1;
     for (int64_t i = 0; i < n; ++i)
       mass[i] += double(p[i]) / whole;
-    for (int64_t j = 0; j < k; ++j)
+    for (int64_t j = 0; j < k; ++j) {
       often[sel[j]] += 1;
+      wanted += sel[j] < held;
+    }
     sums.z += op.params[2] * double(lse) * double(lse);
     ++tokens;
     ++inAll;
@@ -182,14 +186,34 @@ template <class A> struct RouterReport {
     if (inAll == 0)
       return;
     sums.rows += rows;
-    sums.dropped += inAll * op.dims[2] - rows;
-    sums.experts += op.dims[1];
-    for (int64_t e = 0; e < op.dims[1]; ++e) {
+    sums.dropped += wanted - rows;
+    sums.experts += held;
+    for (int64_t e = 0; e < held; ++e) {
       sums.fewest = counts[e] < sums.fewest ? counts[e] : sums.fewest;
       sums.most = counts[e] > sums.most ? counts[e] : sums.most;
     }
   }
 };
+
+/// Whether a logit is near enough to the largest one, m, to be in its softmax.
+template <class A> bool isNear(A r, A m, A jitter) {
+  const A size = r < 0 ? -r : r;
+  return !((m - r) / (size > m ? size : m) > 2 * jitter);
+}
+
+/// Calls `each` with an expert and its part in the softmax of a choice of a sparsemixer, the j-th.
+template <class A, class Each>
+void mixChoice(const A *r, int64_t n, const int32_t *sel, int64_t j, A jitter, Each each) {
+  const A m = r[sel[j]];
+  A sum = 0;
+  auto isIn = [&](int64_t i) { return !(j == 1 && i == sel[0]) && isNear(r[i], m, jitter); };
+  for (int64_t i = 0; i < n; ++i)
+    if (isIn(i))
+      sum += exponential(r[i] - m);
+  for (int64_t i = 0; i < n; ++i)
+    if (isIn(i))
+      each(i, exponential(r[i] - m) / sum);
+}
 
 /// Chooses nothing for row t, which holds no token.
 template <class A> void leaveOut(int64_t t, int64_t n, int64_t k, A *w, int32_t *sel, A *p, A *lse) {
@@ -217,7 +241,10 @@ template <class E> pp_status_t route(const PreparedOp &op, void *const *argument
       leaveOut(t, n, k, w, sel, p, lse);
       continue;
     }
-    if (op.has(Sigmoid)) {
+    if (op.has(Sparsemixer)) {
+      lse[t] = 0;
+      memcpy(p + t * n, logits + t * n, size_t(n) * sizeof(A));
+    } else if (op.has(Sigmoid)) {
       lse[t] = 0;
       for (int64_t i = t * n; i < (t + 1) * n; ++i)
         p[i] = sigmoid(logits[i]);
@@ -230,10 +257,15 @@ template <class E> pp_status_t route(const PreparedOp &op, void *const *argument
       factor /= atLeast(sumOfChosen(p + t * n, sel + t * k, k), A(op.params[6])) + A(op.params[7]);
     for (int64_t j = 0; j < k; ++j)
       w[t * k + j] = factor * p[t * n + sel[t * k + j]];
+    for (int64_t j = 0; j < k && op.has(Sparsemixer); ++j)
+      mixChoice(p + t * n, n, sel + t * k, j, A(op.params[9]), [&](int64_t i, A part) {
+        if (i == sel[t * k + j])
+          w[t * k + j] = A(op.params[0]) * part;
+      });
     report.add(p + t * n, sel + t * k, lse[t]);
   }
   const int64_t limit = roomOf(op, report.inAll);
-  report.addRows(counts, planRows(sel, places, counts, tokens, k, n, op.dims[4], op.dims[5], limit));
+  report.addRows(counts, planRows(sel, places, counts, tokens, k, report.held, op.dims[4], op.dims[5], limit));
   return PP_OK;
 }
 
@@ -283,6 +315,43 @@ template <class A> void countChoices(const int32_t *sel, A *often, int64_t choic
   for (int64_t i = 0; i < choices; ++i)
     if (sel[i] >= 0)
       often[sel[i]] += A(1);
+}
+
+template <class E> pp_status_t choice_load(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const int64_t n = op.dims[1], k = op.dims[2], all = op.dims[0] * k;
+  const int32_t *sel = in<int32_t>(arguments[0]);
+  int64_t shared = n, choices = 0;
+  while (n % shared || k % shared)
+    --shared;
+  for (int64_t i = 0; i < all; ++i)
+    choices += sel[i] >= 0;
+  A *load = out<A>(arguments[1]);
+  for (int64_t e = 0; e < n; ++e) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < all; ++i)
+      count += sel[i] == e;
+    const A its = A((n * count - choices) / shared);
+    load[e] = op.has(Accumulate) ? load[e] + its : its;
+  }
+  return PP_OK;
+}
+
+template <class E> pp_status_t identity_weights(const PreparedOp &op, void *const *arguments) {
+  const int64_t k = op.dims[1];
+  for (int64_t t = 0; t < op.dims[0]; ++t) {
+    Acc<E> sum = 0;
+    for (int64_t i = t * k; i < (t + 1) * k; ++i)
+      sum += in<int32_t>(arguments[1])[i] >= op.dims[2] ? Acc<E>(get(in<E>(arguments[0]), i)) : Acc<E>(0);
+    put(out<E>(arguments[2]), t, sum);
+  }
+  return PP_OK;
+}
+template <class E> pp_status_t identity_weights_bwd(const PreparedOp &op, void *const *arguments) {
+  const int64_t k = op.dims[1];
+  for (int64_t i = 0; i < op.dims[0] * k; ++i)
+    out<E>(arguments[2])[i] = in<int32_t>(arguments[1])[i] >= op.dims[2] ? in<E>(arguments[0])[i / k] : E(0);
+  return PP_OK;
 }
 
 template <class E> pp_status_t choice_counts(const PreparedOp &op, void *const *arguments) {
@@ -336,6 +405,15 @@ template <class E> pp_status_t route_bwd(const PreparedOp &op, void *const *argu
       balance = A(balanceOf(op, often) * perToken);
     if (*chosen < 0) {
       memset(dp, 0, size_t(n) * sizeof(A));
+      continue;
+    }
+    if (op.has(Sparsemixer)) {
+      memset(dp, 0, size_t(n) * sizeof(A));
+      for (int64_t j = 0; j < k; ++j) {
+        const A slope = dw[t * k + j] * w[t * k + j];
+        mixChoice(row, n, chosen, j, A(op.params[5]),
+                  [&](int64_t i, A part) { dp[i] += slope * (A(i == chosen[j]) - part); });
+      }
       continue;
     }
     for (int64_t i = 0; i < n; ++i)

@@ -89,11 +89,13 @@ constexpr int64_t scanScratch(const SizedCall &call) {
   const int64_t d = lineOfScan(call.dims[4]), e = lineOfScan(call.dims[5]);
   const int64_t wideD = strideOfScan(call.dims[4]), wideE = strideOfScan(call.dims[5]);
   const int64_t both = rows * (2 * wideD + d + 3 * wideE + 5 * rows), state = d * wideE;
+  const bool byChannel = call.params.size() > 1 && call.params[1] > 0;
+  const int64_t scaled = byChannel ? rows * wideD * (call.is("scan") ? 10 : 12) : 0; // by decays of columns
   if (call.is("scan"))
-    return call.bytesOfSum() * (both + share * state);
+    return call.bytesOfSum() * (both + share * state + scaled);
   const int64_t borders = (s - 1) / rows + 2; // with that in front of a slice, and that behind the chunk at hand
   return call.bytesOfSum() * (both + state + rows * (3 * wideD + wideE + e + 2 * rows) + borders * e * wideD + s * e +
-                              (share > 1 ? 2 * s * d : 0));
+                              scaled + (share > 1 ? 2 * s * d : 0));
 }
 
 /// Bytes of scratch with one thread; calls of a rank run one behind the other and share it. Products take what the

@@ -46,7 +46,7 @@ struct PreparedOp {
   Type type;
   uint32_t flags = 0;
   int64_t dims[6] = {};
-  double params[8] = {};                      ///< of embedding_dw the token whose row takes no gradient, or -1
+  double params[10] = {};                     ///< of embedding_dw the token whose row takes no gradient, or -1
   const std::vector<double> *turns = nullptr; ///< rope: all of its params
   Body body = nullptr;
   Gemm *gemm = nullptr;            ///< linear, linear_dx, linear_dw but of f64; a pair that one kernel serves

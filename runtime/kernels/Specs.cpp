@@ -125,12 +125,17 @@ std::string checkDims(const PreparedOp &op) {
   case Kernel::route_bwd:
     if (d[2] > d[1])
       return std::to_string(d[2]) + " choices of " + std::to_string(d[1]) + " experts";
+    if (op.has(Sparsemixer) && (d[2] != 2 || d[1] < 2))
+      return std::to_string(d[2]) + " choices of a sparsemixer, which has 2";
+    if (op.kernel == Kernel::route && !(op.params[8] >= 0 && op.params[8] < double(d[1])))
+      return std::to_string(int64_t(op.params[8])) + " of " + std::to_string(d[1]) + " experts without rows";
     if (op.kernel == Kernel::route && !areGroups(d[1], d[2], op.params[4], op.params[5], op.has(Largest) ? 1 : 2))
       return "choices among " + std::to_string(int64_t(op.params[5])) + " of " + std::to_string(int64_t(op.params[4])) +
              " groups of " + std::to_string(d[1]) + " experts";
-    if (op.kernel == Kernel::route && d[1] % d[4])
-      return std::to_string(d[1]) + " experts are not cut in " + std::to_string(d[4]) + " sections";
-    if (op.kernel == Kernel::route && d[5] > d[0] * std::min(d[2], d[1] / d[4]))
+    if (const int64_t held = d[1] - int64_t(op.params[8]); op.kernel == Kernel::route && held % d[4])
+      return std::to_string(held) + " experts are not cut in " + std::to_string(d[4]) + " sections";
+    if (op.kernel == Kernel::route &&
+        d[5] > d[0] * (d[4] == 1 ? d[2] : std::min(d[2], (d[1] - int64_t(op.params[8])) / d[4])))
       return std::to_string(d[5]) + " rows of a section are more than can come";
     return d[0] % d[3] ? "groups of " + std::to_string(d[3]) + " do not divide " + std::to_string(d[0]) + " tokens"
                        : "";
@@ -278,9 +283,10 @@ std::string pp::readSpec(const OpSpec &given, PreparedOp &op, std::vector<Chunk>
             : *kernel == Kernel::embedding_dw ? " or 1"
             : takesCap(*kernel)               ? ", or a cap behind"
             : isUpdate(*kernel)               ? ", or two of a group behind"
-            : *kernel == Kernel::route        ? ", or two of groups behind, a least sum, and what is added"
-            : isAttention(*kernel)            ? " to 3, or 6 or 7 with the flag `dropout`"
-                                              : "") +
+            : *kernel == Kernel::route
+                ? ", or two of groups behind, a least sum, what is added, experts without rows, and a jitter"
+            : isAttention(*kernel) ? " to 3, or 6 or 7 with the flag `dropout`"
+                                   : "") +
            ", got " + std::to_string(spec.params.size());
   for (size_t i = 0; i < spec.dims.size(); ++i)
     if (spec.dims[i] < (facts.dims.isMarked(i) ? 0 : 1))

@@ -71,7 +71,7 @@ template <class A> struct RouteReport {
   const A *lse;
   const int32_t *sel, *counts;
   double balance, z;
-  int64_t shareCount, tokens, n, k;
+  int64_t shareCount, tokens, n, k; ///< n of the experts that have rows
 };
 
 /// The smallest, or the largest, of the block's values; `shared` has one for each warp.
@@ -97,9 +97,11 @@ template <class A> __global__ void __launch_bounds__(256) reportKernel(RouteRepo
     sums[1] += double(its.lse[t]) * double(its.lse[t]);
   blockSum(sums, shared);
   int32_t fewest = INT32_MAX, most = 0;
-  double rows[2] = {0, 0};
+  double rows[3] = {0, 0, 0}; // that are there, tokens, and choices that want one
   for (int64_t t = threadIdx.x; its.counts && t < its.tokens; t += blockDim.x)
     rows[1] += its.sel[t * its.k] >= 0;
+  for (int64_t i = threadIdx.x; its.counts && i < its.tokens * its.k; i += blockDim.x)
+    rows[2] += its.sel[i] >= 0 && its.sel[i] < its.n;
   for (int64_t e = threadIdx.x; its.counts && e < its.n; e += blockDim.x) {
     rows[0] += its.counts[e];
     fewest = its.counts[e] < fewest ? its.counts[e] : fewest;
@@ -115,7 +117,7 @@ template <class A> __global__ void __launch_bounds__(256) reportKernel(RouteRepo
   if (!its.counts || rows[1] == 0) // no token is there
     return;
   its.sums->rows += int64_t(rows[0]);
-  its.sums->dropped += int64_t(rows[1]) * its.k - int64_t(rows[0]);
+  its.sums->dropped += int64_t(rows[2]) - int64_t(rows[0]);
   its.sums->experts += its.n;
   its.sums->fewest = fewest < its.sums->fewest ? fewest : its.sums->fewest;
   its.sums->most = most > its.sums->most ? most : its.sums->most;
@@ -123,7 +125,7 @@ template <class A> __global__ void __launch_bounds__(256) reportKernel(RouteRepo
 
 template <class A> pp_status_t launchReport(const PreparedOp &op, const RouteReport<A> &its) {
   return launch(op, reportKernel<A>, {1}, its.shareCount > 32 || its.tokens > 32 ? 256 : 32,
-                2 * blockSumEntries * sizeof(double), its);
+                3 * blockSumEntries * sizeof(double), its);
 }
 
 // --- Choices ---
@@ -138,9 +140,9 @@ template <class E> struct Router {
   A *scores; ///< what experts are chosen by; p itself where that is all
   A *values; ///< of each token's groups of experts
   double *wholes;
-  int64_t tokens, n, k, groups, best;
-  A scale, least, added;
-  bool renormalises, sigmoids, byLargest;
+  int64_t tokens, n, k, groups, best, held; ///< held: experts that have rows
+  A scale, least, added, jitter;
+  bool renormalises, sigmoids, byLargest, mixes;
 };
 
 /// What is no number loses against every number.
@@ -234,6 +236,38 @@ template <class E> PP_DEVICE Acc<E> choose(const Router<E> &its, const Acc<E> *s
   return sum;
 }
 
+/// Whether a logit is near enough to the largest one, m, to be in its softmax.
+template <class A> PP_DEVICE bool isNear(A r, A m, A jitter) {
+  return !((m - r) / larger(r < 0 ? -r : r, m) > 2 * jitter);
+}
+
+/// Whether expert i is in the softmax of a choice of a sparsemixer, the j-th, and the sum of that softmax.
+template <class A> PP_DEVICE bool isMixed(const A *r, const int32_t *sel, int64_t i, int j, A jitter) {
+  return !(j == 1 && i == sel[0]) && isNear(r[i], r[sel[j]], jitter);
+}
+template <class A> PP_DEVICE A sumOfMixed(const A *r, int64_t n, const int32_t *sel, int j, A jitter) {
+  A sum = 0;
+  for (int64_t i = laneNumber(); i < n; i += 32)
+    if (isMixed(r, sel, i, j, jitter))
+      sum += exponential(r[i] - r[sel[j]]);
+  return warpSum(sum);
+}
+
+/// The two choices of the warp's token by a sparsemixer.
+template <class E> PP_DEVICE void mix(const Router<E> &its, int64_t t) {
+  using A = Acc<E>;
+  A *p = its.p + t * its.n;
+  for (int64_t i = laneNumber(); i < its.n; i += 32)
+    p[i] = its.logits[t * its.n + i];
+  if (laneNumber() == 0)
+    its.lse[t] = 0;
+  waitWarp();
+  choose(its, p, t);
+  for (int j = 0; j < 2; ++j)
+    if (A sum = sumOfMixed(p, its.n, its.sel + t * 2, j, its.jitter); laneNumber() == 0)
+      its.w[t * 2 + j] = its.scale * (A(1) / sum);
+}
+
 /// Chooses nothing for the warp's row, which holds no token.
 template <class E> PP_DEVICE void leaveOut(const Router<E> &its, int64_t t) {
   for (int64_t i = laneNumber(); i < its.n; i += 32)
@@ -254,6 +288,8 @@ template <class E> __global__ void __launch_bounds__(128) routeKernel(Router<E> 
     return;
   if (its.rows && its.rows[t] < 0)
     return leaveOut(its, t);
+  if (its.mixes)
+    return mix(its, t);
   const A whole = fillProbabilities(its, t);
   if (its.wholes && laneNumber() == 0)
     its.wholes[t] = double(whole);
@@ -262,8 +298,11 @@ template <class E> __global__ void __launch_bounds__(128) routeKernel(Router<E> 
     fillScores(its, t);
   const A sum = choose(its, its.scores + t * its.n, t),
           factor = its.renormalises ? its.scale / (larger(sum, its.least) + its.added) : its.scale;
-  for (int64_t j = t * its.k + laneNumber(); j < (t + 1) * its.k; j += 32)
+  for (int64_t j = t * its.k + laneNumber(); j < (t + 1) * its.k; j += 32) {
     its.w[j] = factor * its.p[t * its.n + its.sel[j]];
+    if (its.sel[j] >= its.held)
+      its.places[j] = -1;
+  }
 }
 
 /// Where rows go: those of `each` experts are a section, which has room for `room` rows.
@@ -347,7 +386,8 @@ template <class A> struct RouteScratch {
 /// dims T n k g s r. Chooses, orders the rows, and reports.
 template <class E> pp_status_t route(const PreparedOp &op, void *const *a) {
   using A = Acc<E>;
-  const int64_t tokens = op.dims[0], n = op.dims[1], k = op.dims[2], group = op.dims[3], each = n / op.dims[4];
+  const int64_t tokens = op.dims[0], n = op.dims[1], k = op.dims[2], group = op.dims[3],
+                held = n - int64_t(op.params[8]), each = held / op.dims[4];
   const int64_t groups = int64_t(op.params[4]), shareCount = RouteScratch<A>::shareCount(op);
   RouteScratch<A> scratch(op);
   A *p = out<A>(a[5]), *lse = out<A>(a[6]);
@@ -369,12 +409,15 @@ template <class E> pp_status_t route(const PreparedOp &op, void *const *a) {
                             k,
                             groups,
                             int64_t(op.params[5]),
+                            held,
                             A(op.params[0]),
                             A(op.params[6]),
                             A(op.params[7]),
+                            A(op.params[9]),
                             op.has(Renormalise),
                             op.has(Sigmoid),
-                            op.has(Largest)};
+                            op.has(Largest),
+                            op.has(Sparsemixer)};
   if (pp_status_t status = launchWarps(op, routeKernel<E>, tokens, router))
     return status;
   const RowOrder order = {sel,        places,       counts,
@@ -384,7 +427,7 @@ template <class E> pp_status_t route(const PreparedOp &op, void *const *a) {
     if (pp_status_t status =
             launch(op, acceptKernel, {op.dims[4]}, orderThreads, 2 * orderThreads * sizeof(int32_t), order))
       return status;
-  if (pp_status_t status = launch(op, orderKernel, {n}, orderThreads, 2 * orderThreads * sizeof(int32_t), order))
+  if (pp_status_t status = launch(op, orderKernel, {held}, orderThreads, 2 * orderThreads * sizeof(int32_t), order))
     return status;
   const bool hasBalance = op.params[1] != 0, hasZ = op.params[2] != 0;
   const Shares<A> shares = {sel, p, wholes, scratch.shares, n, k, group, shareCount};
@@ -394,7 +437,7 @@ template <class E> pp_status_t route(const PreparedOp &op, void *const *a) {
   return report(op, a[9], [&](RouterSums *sums) {
     const double balance = op.params[1] * double(n) / double(k);
     return launchReport(op, RouteReport<A>{sums, hasBalance ? scratch.shares : nullptr, hasZ ? lse : nullptr, sel,
-                                           counts, balance, op.params[2], shareCount, tokens, n, k});
+                                           counts, balance, op.params[2], shareCount, tokens, held, k});
   });
 }
 
@@ -437,9 +480,9 @@ template <class A> struct RouteSlopes {
   double *shares; ///< of each token, of a balance that devices share; null: none
   const OptimizerScalars *scalars;
   int64_t tokens, n, k, group;
-  A scale, least, added;
+  A scale, least, added, jitter;
   double balance, z;
-  bool renormalises, sigmoids;
+  bool renormalises, sigmoids, mixes;
 };
 
 /// Adds to dp what the weights of the warp's token give.
@@ -462,6 +505,20 @@ template <class A> PP_DEVICE void addChosen(const RouteSlopes<A> &its, int64_t t
   waitWarp();
 }
 
+/// The gradient of the logits of the warp's token from its two choices by a sparsemixer.
+template <class A> PP_DEVICE void mixBack(const RouteSlopes<A> &its, int64_t t) {
+  const A *r = its.p + t * its.n;
+  const int32_t *sel = its.sel + t * 2;
+  A *dr = its.dlogits + t * its.n;
+  for (int j = 0; j < 2; ++j) {
+    const A sum = sumOfMixed(r, its.n, sel, j, its.jitter), slope = its.dw[t * 2 + j] * its.w[t * 2 + j];
+    for (int64_t i = laneNumber(); i < its.n; i += 32) {
+      const A part = isMixed(r, sel, i, j, its.jitter) ? exponential(r[i] - r[sel[j]]) / sum : A(0);
+      dr[i] = (j == 0 ? A(0) : dr[i]) + slope * (A(i == sel[j]) - part);
+    }
+  }
+}
+
 /// The gradient of the warp's row, which holds no token.
 template <class A> PP_DEVICE void leaveOut(const RouteSlopes<A> &its, int64_t t) {
   for (int64_t i = laneNumber(); i < its.n; i += 32)
@@ -476,6 +533,8 @@ template <class A> __global__ void __launch_bounds__(128) routeBackwardKernel(Ro
     return;
   if (its.sel[t * its.k] < 0)
     return leaveOut(its, t);
+  if (its.mixes)
+    return mixBack(its, t);
   const A *p = its.p + t * n, *often = its.often ? its.often + quotient(t, its.group) * n : nullptr;
   A *dp = its.dlogits + t * n, choices = 0; // of the group: k of each token
   for (int64_t i = laneNumber(); often && i < n; i += 32)
@@ -535,10 +594,12 @@ template <class E> pp_status_t route_bwd(const PreparedOp &op, void *const *a) {
                                  A(op.params[0]),
                                  A(op.params[3]),
                                  A(op.params[4]),
+                                 A(op.params[5]),
                                  op.params[1] * double(op.dims[1]),
                                  op.params[2],
                                  op.has(Renormalise),
-                                 op.has(Sigmoid)};
+                                 op.has(Sigmoid),
+                                 op.has(Sparsemixer)};
   if (pp_status_t status = launchWarps(op, routeBackwardKernel<A>, op.dims[0], slopes); status || !shares)
     return status;
   return report(op, a[8], [&](RouterSums *sums) {
@@ -574,6 +635,69 @@ template <class E> pp_status_t expert_load(const PreparedOp &op, void *const *a)
     --shared;
   return launch(op, expertLoadKernel<A>, {1}, 256, blockSumEntries * sizeof(double),
                 ExpertLoad<A>{in<int32_t>(a[0]), out<A>(a[1]), n, shared, op.has(Accumulate)});
+}
+
+template <class A> struct ChoiceLoad {
+  const int32_t *sel;
+  A *load;
+  int64_t n, choices, shared;
+  bool adds;
+};
+
+/// A warp has an expert, and reads all choices.
+template <class A> __global__ void __launch_bounds__(128) choiceLoadKernel(ChoiceLoad<A> its) {
+  const int64_t e = warpNumber();
+  if (e >= its.n)
+    return;
+  int32_t own = 0, all = 0;
+  for (int64_t i = laneNumber(); i < its.choices; i += 32)
+    own += its.sel[i] == e, all += its.sel[i] >= 0;
+  own = warpSum(own), all = warpSum(all);
+  const auto more = A((its.n * int64_t(own) - int64_t(all)) / its.shared);
+  if (laneNumber() == 0)
+    its.load[e] = its.adds ? its.load[e] + more : more;
+}
+/// dims T n k.
+template <class E> pp_status_t choice_load(const PreparedOp &op, void *const *a) {
+  using A = Acc<E>;
+  int64_t n = op.dims[1], shared = n;
+  while (n % shared || op.dims[2] % shared)
+    --shared;
+  return launchWarps(
+      op, choiceLoadKernel<A>, n,
+      ChoiceLoad<A>{in<int32_t>(a[0]), out<A>(a[1]), n, op.dims[0] * op.dims[2], shared, op.has(Accumulate)});
+}
+
+/// The sum of the weights of a token's choices of experts without rows.
+template <class E> struct IdentityWeights {
+  using Element = E;
+  const E *w;
+  const int32_t *sel;
+  E *u;
+  int64_t k, n;
+  template <int W> PP_DEVICE void at(int64_t t) const {
+    Acc<E> sum = 0;
+    for (int64_t i = t * k; i < (t + 1) * k; ++i)
+      sum += sel[i] >= n ? Acc<E>(widen(w[i])) : Acc<E>(0);
+    narrow(u[t], sum);
+  }
+};
+template <class E> struct IdentityWeightsBackward {
+  using Element = E;
+  const E *du;
+  const int32_t *sel;
+  E *dw;
+  int64_t k, n;
+  template <int W> PP_DEVICE void at(int64_t i) const { dw[i] = sel[i] >= n ? du[quotient(i, k)] : E(0); }
+};
+/// dims T k n.
+template <class E> pp_status_t identity_weights(const PreparedOp &op, void *const *a) {
+  return map(op, IdentityWeights<E>{in<E>(a[0]), in<int32_t>(a[1]), out<E>(a[2]), op.dims[1], op.dims[2]}, op.dims[0],
+             false);
+}
+template <class E> pp_status_t identity_weights_bwd(const PreparedOp &op, void *const *a) {
+  return map(op, IdentityWeightsBackward<E>{in<E>(a[0]), in<int32_t>(a[1]), out<E>(a[2]), op.dims[1], op.dims[2]},
+             op.dims[0] * op.dims[1], false);
 }
 
 // --- Rows of experts ---
@@ -728,6 +852,9 @@ PP_BODIES(route)
 PP_BODIES(choice_counts)
 PP_BODIES(route_bwd)
 PP_BODIES(expert_load)
+PP_BODIES(choice_load)
+PP_BODIES(identity_weights)
+PP_BODIES(identity_weights_bwd)
 PP_BODIES(dispatch)
 PP_BODIES(combine)
 PP_BODIES(place_weights)

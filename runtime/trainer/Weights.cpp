@@ -358,6 +358,8 @@ std::vector<int64_t> fileShape(const TensorSpec &tensor) {
     std::swap(shape[shape.size() - 2], shape.back());
   if (tensor.stored == Stored::Row)
     shape.insert(shape.begin(), 1);
+  if (tensor.stored == Stored::Column)
+    shape = {1, 1, shape[0], 1};
   return shape;
 }
 

@@ -81,7 +81,7 @@ func.func @f(%x: tensor<2x4x6xf32>) {
 // -----
 
 func.func @f(%x: tensor<2x4x6xf32>) {
-  // expected-error@+2 {{`score` is "softmax" or "sigmoid", got "relu"}}
+  // expected-error@+2 {{`score` is "softmax", "sigmoid" or "sparsemixer", got "relu"}}
   // expected-error@+1 {{failed to infer returned types}}
   %y:6 = nn.route %x {top = 3, score = "relu"}
       : (tensor<2x4x6xf32>) -> (tensor<2x4x3xf32>, tensor<2x4x3xi32>, tensor<2x4x6xf32>, tensor<2x4xf32>, tensor<2x4x3xi32>, tensor<6xi32>)
@@ -448,5 +448,64 @@ func.func @f(%w: tensor<2x4x2xf32>, %s: tensor<2x4x2xi32>, %p: tensor<2x4x6xf32>
   // expected-error@+1 {{failed to infer returned types}}
   %y = nn.route_bwd %w, %w, %s, %p often %c {group = 2}
       : (tensor<2x4x2xf32>, tensor<2x4x2xf32>, tensor<2x4x2xi32>, tensor<2x4x6xf32>, tensor<2x6xf32>) -> tensor<2x4x6xf32>
+  return
+}
+
+// -----
+
+func.func @three_choices(%x: tensor<2x4x6xf32>) {
+  // expected-error@+2 {{`score = "sparsemixer"` has 2 choices of each token; `top` is 3}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y:6 = nn.route %x {top = 3, score = "sparsemixer"} : (tensor<2x4x6xf32>)
+      -> (tensor<2x4x3xf32>, tensor<2x4x3xi32>, tensor<2x4x6xf32>, tensor<2x4xf32>, tensor<2x4x3xi32>, tensor<6xi32>)
+  return
+}
+
+// -----
+
+func.func @mixer_with_a_balance(%x: tensor<2x4x6xf32>) {
+  // expected-error@+2 {{`balance` and `z` are losses of routers with another `score` than "sparsemixer"}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y:6 = nn.route %x {top = 2, score = "sparsemixer", balance = 0.1} : (tensor<2x4x6xf32>)
+      -> (tensor<2x4x2xf32>, tensor<2x4x2xi32>, tensor<2x4x6xf32>, tensor<2x4xf32>, tensor<2x4x2xi32>, tensor<6xi32>)
+  return
+}
+
+// -----
+
+func.func @mixer_with_sums(%x: tensor<2x4x6xf32>) {
+  // expected-error@+2 {{`score = "sparsemixer"` is without a bias, `groups`, `renormalise` and `identity`}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y:6 = nn.route %x {top = 2, score = "sparsemixer", renormalise = true} : (tensor<2x4x6xf32>)
+      -> (tensor<2x4x2xf32>, tensor<2x4x2xi32>, tensor<2x4x6xf32>, tensor<2x4xf32>, tensor<2x4x2xi32>, tensor<6xi32>)
+  return
+}
+
+// -----
+
+func.func @nothing_but_identities(%x: tensor<2x4x6xf32>) {
+  // expected-error@+2 {{`identity` must be less than the 6 experts of the router, got 6}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y:6 = nn.route %x {top = 2, identity = 6} : (tensor<2x4x6xf32>)
+      -> (tensor<2x4x2xf32>, tensor<2x4x2xi32>, tensor<2x4x6xf32>, tensor<2x4xf32>, tensor<2x4x2xi32>, tensor<0xi32>)
+  return
+}
+
+// -----
+
+func.func @identities_with_a_capacity(%x: tensor<2x4x6xf32>) {
+  // expected-error@+2 {{`capacity` with `identity` is not built yet: it is counted in choices of all experts}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y:6 = nn.route %x {top = 2, identity = 2, capacity = 1.5} : (tensor<2x4x6xf32>)
+      -> (tensor<2x4x2xf32>, tensor<2x4x2xi32>, tensor<2x4x6xf32>, tensor<2x4xf32>, tensor<2x4x2xi32>, tensor<4xi32>)
+  return
+}
+
+// -----
+
+func.func @identities_of_no_choices(%w: tensor<2x4x3xf32>, %s: tensor<2x4x2xi32>) {
+  // expected-error@+2 {{`identity_weights` expects w as 'tensor<2x4x2xf32>', got 'tensor<2x4x3xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %u = nn.identity_weights %w, %s {experts = 4} : (tensor<2x4x3xf32>, tensor<2x4x2xi32>) -> tensor<2x4xf32>
   return
 }

@@ -11,9 +11,11 @@
 // CHECK-SAME: #nn.weight<"bias" as "b.{l}" zero steer 1.000000e-03>
 // CHECK-SAME: #nn.weight<"row" as "r" zero row>
 // CHECK-SAME: #nn.weight<"turns" as "t" zero alternate shared>
+// CHECK-SAME: #nn.weight<"heads" as "h" one column>
 func.func private @part(%bias: tensor<6xf32> {nn.weight = #nn.weight<"bias" as "b.{l}" zero steer 0.001>},
     %row: tensor<6xf32> {nn.weight = #nn.weight<"row" as "r" zero row>},
-    %turns: tensor<6xf32> {nn.weight = #nn.weight<"turns" as "t" zero alternate shared>})
+    %turns: tensor<6xf32> {nn.weight = #nn.weight<"turns" as "t" zero alternate shared>},
+    %heads: tensor<6xf32> {nn.weight = #nn.weight<"heads" as "h" one column>})
     attributes {nn.per_layer, nn.part = "part"} {
   return
 }
@@ -72,6 +74,22 @@ func.func @experts(%x: !x, %wr: tensor<8x6xbf16>, %bias: tensor<6xbf16>, %w: ten
   %load = nn.expert_load %counts {top = 3, sum = f32} : (tensor<6xi32>) -> tensor<6xf32>
   // CHECK: nn.expert_load %[[COUNTS]] into %[[LOAD]]
   %more = nn.expert_load %counts into %load {top = 3, sum = f32} : (tensor<6xi32>, tensor<6xf32>) -> tensor<6xf32>
+  // Two of six experts give a token itself.
+  // CHECK: %{{.*}}, %[[SEL2:.*]], %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} = nn.route %[[R]] {identity = 2 : i64, top = 3 : i64}
+  // CHECK-SAME: tensor<4xi32>)
+  %i:6 = nn.route %r {top = 3, identity = 2} : (!r) -> (!k, !i, !r, tensor<2x4xf32>, !i, tensor<4xi32>)
+  // CHECK: %[[U:.*]] = nn.identity_weights %[[W]], %[[SEL2]] {experts = 4 : i64} : {{.*}} -> tensor<2x4xf32>
+  %u = nn.identity_weights %w1, %i#1 {experts = 4} : (!k, !i) -> tensor<2x4xf32>
+  // CHECK: nn.identity_weights_bwd %[[U]], %[[SEL2]] {experts = 4 : i64} : {{.*}} -> tensor<2x4x3xf32>
+  %du = nn.identity_weights_bwd %u, %i#1 {experts = 4} : (tensor<2x4xf32>, !i) -> !k
+  // CHECK: nn.choice_load %[[SEL2]] into %{{.*}} {experts = 6 : i64, sum = f32}
+  %cl = nn.choice_load %i#1 into %load {experts = 6, sum = f32} : (!i, tensor<6xf32>) -> tensor<6xf32>
+  // CHECK: nn.route %[[R]] {jitter = 2.000000e-02 : f64, score = "sparsemixer", top = 2 : i64}
+  %m:6 = nn.route %r {top = 2, score = "sparsemixer", jitter = 0.02} : (!r)
+      -> (tensor<2x4x2xf32>, tensor<2x4x2xi32>, !r, tensor<2x4xf32>, tensor<2x4x2xi32>, tensor<6xi32>)
+  // CHECK: nn.route_bwd {{.*}} {group = 8 : i64, jitter = 2.000000e-02 : f64, sparsemixer = true}
+  %dm = nn.route_bwd %m#0, %m#0, %m#1, %m#2 {group = 8, sparsemixer = true, jitter = 0.02}
+      : (tensor<2x4x2xf32>, tensor<2x4x2xf32>, tensor<2x4x2xi32>, !r) -> !r
   // CHECK: nn.steer %{{.*}} into %{{.*}}, %{{.*}} {rate = 1.000000e-03 : f64}
   %nb, %nm = nn.steer %more into %bias, %load {rate = 0.001} : (tensor<6xf32>, tensor<6xbf16>, tensor<6xf32>) -> (tensor<6xbf16>, tensor<6xf32>)
   return

@@ -1018,6 +1018,24 @@ func.func @scans_heads_that_do_not_share(%q: tensor<2x8x6xf32>, %v: tensor<2x8x1
 
 // -----
 
+func.func @scans_with_decays_of_heads_alone(%q: tensor<2x8x6xf32>, %v: tensor<2x8x12xf32>, %g: tensor<2x8x2xf32>) {
+  // expected-error@+2 {{`scan` expects decay as 'tensor<2x8x6xf32>', got 'tensor<2x8x2xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %a = nn.scan %q, %q, %v, %g, %g {heads = 2 : i64, channels = true} : (tensor<2x8x6xf32>, tensor<2x8x6xf32>, tensor<2x8x12xf32>, tensor<2x8x2xf32>, tensor<2x8x2xf32>) -> tensor<2x8x12xf32>
+  return
+}
+
+// -----
+
+func.func @scans_shared_by_channel(%q: tensor<2x8x6xf32>, %v: tensor<2x8x12xf32>, %d: tensor<2x8x12xf32>, %g: tensor<2x8x2xf32>) {
+  // expected-error@+2 {{`scan` expects `shared` or `channels`, got both}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %a = nn.scan %q, %q, %v, %d, %g {heads = 2 : i64, key_heads = 1 : i64, shared = true, channels = true} : (tensor<2x8x6xf32>, tensor<2x8x6xf32>, tensor<2x8x12xf32>, tensor<2x8x12xf32>, tensor<2x8x2xf32>) -> tensor<2x8x12xf32>
+  return
+}
+
+// -----
+
 func.func @scans_with_rounded_decays(%q: tensor<2x8x6xbf16>, %v: tensor<2x8x12xbf16>, %g: tensor<2x8x2xbf16>) {
   // expected-error@+2 {{`scan` expects decay as 'tensor<2x8x2xf32>', got 'tensor<2x8x2xbf16>'}}
   // expected-error@+1 {{op failed to infer returned types}}

@@ -173,6 +173,9 @@ func.func @scans(%q: tensor<2x8x10xbf16>, %v: tensor<2x8x12xbf16>, %g: tensor<2x
   %dw2 = nn.conv_dw %v, %y from %starts into %dw {taps = 3 : i64} : (tensor<2x8x12xbf16>, tensor<2x8x12xbf16>, tensor<2x8xi32>, tensor<12x1x3xf32>) -> tensor<12x1x3xf32>
   // CHECK: nn.scan %[[Q:.*]], %[[Q]], %[[V]], %[[G:.*]], %[[G]] {delta = true, heads = 4 : i64, key_heads = 2 : i64} : (
   %o = nn.scan %q, %q, %v, %g, %g {delta = true, heads = 4 : i64, key_heads = 2 : i64} : (tensor<2x8x10xbf16>, tensor<2x8x10xbf16>, tensor<2x8x12xbf16>, tensor<2x8x4xf32>, tensor<2x8x4xf32>) -> tensor<2x8x12xbf16>
+  // CHECK: nn.scan %[[Q]], %[[Q]], %[[V]], %{{.*}}, %[[G]] {channels = true, heads = 4 : i64, key_heads = 2 : i64}
+  %each = arith.constant dense<0.0> : tensor<2x8x20xf32>
+  %oc = nn.scan %q, %q, %v, %each, %g {channels = true, heads = 4 : i64, key_heads = 2 : i64} : (tensor<2x8x10xbf16>, tensor<2x8x10xbf16>, tensor<2x8x12xbf16>, tensor<2x8x20xf32>, tensor<2x8x4xf32>) -> tensor<2x8x12xbf16>
   // CHECK: nn.scan_bwd %{{.*}}, %[[Q]], %[[Q]], %[[V]], %[[G]], %[[G]] from %[[STARTS]] {heads = 4 : i64, key_heads = 1 : i64} : (
   %b:5 = nn.scan_bwd %o, %q, %q, %v, %g, %g from %starts {heads = 4 : i64, key_heads = 1 : i64} : (tensor<2x8x12xbf16>, tensor<2x8x10xbf16>, tensor<2x8x10xbf16>, tensor<2x8x12xbf16>, tensor<2x8x4xf32>, tensor<2x8x4xf32>, tensor<2x8xi32>) -> (tensor<2x8x10xbf16>, tensor<2x8x10xbf16>, tensor<2x8x12xbf16>, tensor<2x8x4xf32>, tensor<2x8x4xf32>)
   return

@@ -313,6 +313,9 @@ def check_labels(compiler, folder, tally):
         judge.judge(tally, variant, schedule, expected[variant])
 
 
+# Scans whose decays differ from column to column beside latent attention.
+CHANNELS = {"model": "latent", "model.scans": "[1, 0, 1, 1]", "model.scan_heads": 3, "model.scan_dim": 5,
+            "model.plain": "[1]"}
 # Programs for rows with several documents: several schedules, windows by layer, and learned positions.
 TOGETHER = (dict(schedule="single"), dict(schedule="1f1b", model="gpt2"), dict(schedule="zb_v"),
             dict(schedule="weipipe_interleave"), dict(schedule="tawpipe", model="gpt2"),
@@ -328,7 +331,11 @@ TOGETHER = (dict(schedule="single"), dict(schedule="1f1b", model="gpt2"), dict(s
             {"schedule": "slimpipe", "slices": 5, "exchange": "true", "model": "delta", "model.experts": 0},
             dict(schedule="terapipe", slices=7, model="mamba"),
             dict(schedule="weipipe_interleave", model="mamba"),
-            {"schedule": "fsdp", "model": "lfm2", "model.shorts": "[1, 0, 1, 1]"})
+            {"schedule": "fsdp", "model": "lfm2", "model.shorts": "[1, 0, 1, 1]"},
+            {"schedule": "zb_v", **CHANNELS}, {"schedule": "slimpipe", "slices": 5, **CHANNELS},
+            {"schedule": "terapipe", "slices": 7, **CHANNELS},
+            {"schedule": "weipipe_interleave", "model": "latent", "model.twice": "true", "model.identity": 2,
+             "model.balance": 0, "model.z": 0})
 
 
 def check_alone(compiler, folder, tally):

@@ -51,6 +51,19 @@ FACTORS = dict(embedding_multiplier=2.5, lm_head_multiplier=0.4, key_multiplier=
 MIXED = dict(moe_intermediate_size=9, n_routed_experts=6, num_experts_per_tok=3, n_shared_experts=1)
 
 
+def longcat(hidden, heads, ffn, q_rank, rank, nope, turned, value, experts, identity, top, **more):
+    return dict(model_type="longcat_flash", hidden_size=hidden, num_attention_heads=heads, ffn_hidden_size=ffn,
+                q_lora_rank=q_rank, kv_lora_rank=rank, qk_nope_head_dim=nope, qk_rope_head_dim=turned, head_dim=turned,
+                v_head_dim=value, n_routed_experts=experts, zero_expert_num=identity, moe_topk=top,
+                expert_ffn_hidden_size=9, routed_scaling_factor=2.5, num_layers=LAYERS // 2, vocab_size=256,
+                max_position_embeddings=64) | more
+
+
+def kimi(*sizes, **more):
+    return latent_like("kimi_linear", *sizes, **dict(num_experts=6, num_experts_per_token=3, moe_intermediate_size=9,
+                                                     pad_token_id=None) | more)
+
+
 def neox(hidden, heads, ffn, **more):
     return dict(model_type="gpt_neox", hidden_size=hidden, num_attention_heads=heads, intermediate_size=ffn,
                 classifier_dropout=0.1) | COMMON | more
@@ -461,6 +474,23 @@ VARIANTS = {
                                 layer_types=["linear_attention", "linear_attention", "full_attention",
                                              "linear_attention"], sliding_window=5, tie_word_embeddings=True,
                                 pad_token_id=101, rms_norm_eps=1e-4),
+    # Two choices whose softmax has a bound, which is wide or narrow.
+    "phimoe": llama_like("phimoe", 20, 2, 1, 13, num_local_experts=5, attention_bias=True, lm_head_bias=True,
+                         router_jitter_noise=0.3, pad_token_id=101),
+    "phimoe_window": llama_like("phimoe", 24, 4, 2, 11, num_local_experts=4, sliding_window=5, rms_norm_eps=1e-4,
+                                tie_word_embeddings=True, rope_theta=300.0),
+    # Experts that give a token itself; fewer of the others than choices.
+    "longcat_flash": longcat(20, 3, 33, 7, 5, 6, 4, 9, 6, 3, 4, pad_token_id=101),
+    "longcat_flash_biases": longcat(24, 2, 21, 9, 8, 5, 6, 7, 4, 5, 7, attention_bias=True, tie_word_embeddings=True,
+                                    rope_parameters=dict(rope_type="yarn", rope_theta=500.0, factor=4.0, mscale=0.7,
+                                                         mscale_all_dim=1.2, original_max_position_embeddings=16)),
+    # A decay for each column; layers are counted from 1.
+    "kimi_linear": kimi(20, 3, 33, None, 5, 6, 4, 9, num_expert_group=3, topk_group=2, linear_attn_config=dict(
+        head_dim=5, num_heads=3, short_conv_kernel_size=3, full_attn_layers=[2, 4], kda_layers=[1, 3])),
+    "kimi_linear_types": kimi(24, 2, 21, 7, 8, 5, 6, 7, linear_head_dim=7, linear_num_heads=4, moe_renormalize=False,
+                              mlp_layer_types=["sparse", "dense", "sparse", "sparse"], num_shared_experts=2,
+                              layer_types=["linear_attention", "linear_attention", "full_attention",
+                                           "linear_attention"], pad_token_id=101, rms_norm_eps=1e-4),
 }
 # Each variant runs on one rank and by one of these: on 4 ranks, or on 2 where each rank has two stages of the 4 layers.
 SCHEDULES = ("1f1b.pipe", "zb_v.pipe:zb_v", "weipipe.pipe:weipipe_interleave", "tawpipe.pipe", "slimpipe.pipe",
@@ -494,13 +524,15 @@ def summary(gradients):
 
 def has_head_bias(variant):
     fields = VARIANTS[variant]
-    return fields["model_type"] in ("gptj", "phi") or (fields["model_type"] == "ernie4_5_moe" and "use_bias" in fields)
+    kind = fields["model_type"]
+    return kind in ("gptj", "phi") or "lm_head_bias" in fields or (kind == "ernie4_5_moe" and "use_bias" in fields)
 
 
 def is_scan(variant):
     kind = VARIANTS[variant]["model_type"]
     return kind == "minimax" or kind.startswith(("qwen3_next", "qwen3_5", "mamba2", "bamba", "granitemoehybrid",
-                                                 "falcon_h1", "lfm2", "zamba2", "olmo_hybrid", "nemotron_h"))
+                                                 "falcon_h1", "lfm2", "zamba2", "olmo_hybrid", "nemotron_h",
+                                                 "kimi_linear"))
 
 
 class Judge:

@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: families_oracle.py [VARIANT..] > Inputs/families.json
-# Made with transformers 5.23.0 and torch 2.15.0. transformers computes norms, softmax, rotary tables, logits and losses
-# in f32 whatever the type of the weights is; so here every mention of f32 becomes one of f64 before models are built.
+# Made with transformers 5.23.0, the last six with 5.24.0, and torch 2.15.0. transformers computes norms, softmax,
+# rotary tables, logits and losses in f32 whatever the type of the weights is; so here every mention of f32 becomes one
+# of f64 before models are built.
 import json, math, sys
 import torch
 
@@ -33,7 +34,7 @@ def experts_of(model):
             continue
         experts, prefix = mlp.experts, f"model.layers.{layer}.{names[0]}"
         width = experts.gate_up_proj.shape[1] // 2
-        for number in range(len(experts.gate_up_proj)):
+        for number in range(len(experts.down_proj)):  # LongCat's others give a token itself
             name = f"{prefix}.experts.{number}."
             apart[name + names[1] + ".weight"] = (experts.gate_up_proj, (number, slice(None, width)))
             apart[name + names[2] + ".weight"] = (experts.gate_up_proj, (number, slice(width, None)))
@@ -44,19 +45,22 @@ def experts_of(model):
 # What files call the tensors of all experts together, and the router.
 STACKED = {".experts.gate_up_proj": ".input_linear.weight", ".experts.down_proj": ".output_linear.weight",
            ".router.weight": ".router.layer.weight"}
-MIXTRALS = {family: ("block_sparse_moe", "w1", "w3", "w2") for family in ("mixtral", "minimax", "minimax_m2")}
+MIXTRALS = {family: ("block_sparse_moe", "w1", "w3", "w2")
+            for family in ("mixtral", "minimax", "minimax_m2", "phimoe", "kimi_linear")}
 MIXTRALS["lfm2_moe"] = ("feed_forward", "w1", "w3", "w2")
 
 
 def halves_of(model, named):
-    """Of Nemotron-H each expert has two matrices in files; of OLMo Hybrid a convolution is three tensors."""
+    """Of Nemotron-H each expert has two matrices in files; of OLMo Hybrid and Kimi a convolution is three tensors."""
     for name, (weight, _) in list(named.items()):
         if model.config.model_type == "nemotron_h" and ".experts." in name:
             before, _, its = name.rpartition(".")
             named |= {f"{before}.{number}.{its}.weight": (weight, (number,)) for number in range(len(weight))}
             del named[name]
-        if model.config.model_type == "olmo_hybrid" and name.endswith(".conv1d.weight"):
-            keys = model.config.linear_num_key_heads * model.config.linear_key_head_dim
+        config = model.config
+        if config.model_type in ("olmo_hybrid", "kimi_linear") and name.endswith(".conv1d.weight"):
+            keys = (config.linear_num_heads * config.linear_head_dim if config.model_type == "kimi_linear"
+                    else config.linear_num_key_heads * config.linear_key_head_dim)
             runs = (slice(None, keys), slice(keys, 2 * keys), slice(2 * keys, None))
             named |= {name.replace("conv1d", f"{its}_conv1d"): (weight, (run,)) for its, run in zip("qkv", runs)}
             del named[name]
@@ -77,7 +81,9 @@ def in_files(model, name):
         name = name.replace("mlp.gate.e_score", "mlp.e_score")
     for memory, file in STACKED.items() if model.config.model_type.startswith("granitemoe") else ():
         name = name.replace(memory, file)
-    name = name.replace(".gate.moe_statics.", ".moe_statics.")
+    name = name.replace(".gate.moe_statics.", ".moe_statics.").replace(".forget_gate.", ".")
+    if model.config.model_type == "phimoe":
+        name = name.replace(".router.", ".gate.")
     place = MIXTRALS.get(model.config.model_type, ("mlp",))[0]
     return name.replace(".mlp.", f".{place}.")
 
@@ -115,7 +121,7 @@ def watch_routers(model):
 
     for name, (bias, _) in biases(model).items():
         place = name.replace(".block_sparse_moe.", ".mlp.").replace("backbone.", "model.").rpartition(".")[0]
-        block = modules[place.removesuffix(".gate").removesuffix(".moe_statics")]
+        block = modules[place.removesuffix(".gate").removesuffix(".moe_statics").removesuffix(".router")]
         router = block.gate if hasattr(block, "gate") else block.router
         router.register_forward_hook(hook(name, bias.numel()))
     return loads
@@ -137,7 +143,8 @@ def judge(variant):
     rows = torch.tensor(list(families.TEXT[:families.ROWS * families.SEQUENCE])).reshape(families.ROWS, -1)
     targets = torch.tensor(list(families.TEXT[1:families.ROWS * families.SEQUENCE + 1]))
     loads = watch_routers(model)
-    logits = model.train()(input_ids=rows, use_cache=False).logits
+    model.train(model.config.model_type != "phimoe")  # whose router draws at random in training
+    logits = model(input_ids=rows, use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(logits.reshape(len(targets), -1), targets)
     loss.backward()
     gradients = {name: (None, weight.grad[part].flatten().tolist()) for name, (weight, part) in tensors(model).items()}

@@ -10,10 +10,10 @@ import collections, math, os, random, re, sys
 import harness
 
 STEP, TOLERANCE = 1e-3, 1e-8
-# Parts of a step, and the tolerance. Formulas with limits bend where an element meets one; a loss's last digits weigh
-# more in a small step.
-STEPS = {"delta": (8, TOLERANCE), "gemma": (4, TOLERANCE), "gated": (16, 10 * TOLERANCE), "many": (2, TOLERANCE),
-         "mixture": (16, 10 * TOLERANCE)}
+# Of cases or models: parts of a step, and the tolerance. Formulas with limits bend where an element meets one; a loss's
+# last digits weigh more in a small step.
+STEPS = {"delta": (8, TOLERANCE), "channels": (8, TOLERANCE), "gemma": (4, TOLERANCE),
+         "gated": (16, 10 * TOLERANCE), "many": (2, TOLERANCE), "mixture": (16, 10 * TOLERANCE)}
 SIZES = dict(schedule="single", microbatches=2, microbatch=1, sequence=9, layers=2, hidden=16, heads=4, kv_heads=2,
              ffn=24, vocab=256, context=16, precision="f64")
 
@@ -101,6 +101,14 @@ CASES = {
                           "model.value": 3, "model.temperature": 1.3}),
     "latent_wide": ("latent", {"experts": 6, "top": 3, "layers": 1, "model.q_latent": 0, "model.value": 11,
                                "model.style": "half", "model.bias": "true"}),
+    # Experts that give a token itself; scans whose decays differ from column to column, over a border of chunks; two
+    # choices whose softmax has a bound.
+    "identity": ("latent", {"experts": 4, "top": 3, "balance": 2, "model.twice": "true", "model.identity": 3,
+                            "model.score": "softmax", "model.q_factor": 1.3, "model.c_factor": 0.7}),
+    "channels": ("latent", {"model.plain": "[1]", "model.scans": "[1, 0]", "model.scan_heads": 3, "model.scan_dim": 5,
+                            "model.turns": "false", "sequence": 37}),
+    "sparsemixer": ("mixture", {"model.experts": 5, "model.top": 2, "model.score": "sparsemixer", "model.jitter": 0.3,
+                                "model.normed": "layer", "model.vocab": 256}),
     # Two heads of v that share one of q and k, and one; a chunk of a scan ends behind row 32. Without experts, among
     # which a small step would choose others.
     "delta": ("delta", {"layers": 4, "model.keys": 2, "model.values": 4, "model.key_dim": 5, "model.value_dim": 7,
@@ -137,7 +145,7 @@ def main():
         "stdlib/models/llama_mtp.pipe")))
     for name in chosen or CASES:
         model, sizes = CASES[name]
-        parts, tolerance = STEPS.get(model, (1, TOLERANCE))
+        parts, tolerance = STEPS.get(name, STEPS.get(model, (1, TOLERANCE)))
         judge(compiler, folder, tally, model, train, STEP / parts, tolerance, **sizes)
     return tally.close()
 

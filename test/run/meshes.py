@@ -140,7 +140,12 @@ WHOLE = (("1f1b", "head", dict(tensor=2), {}), ("zb_v", "qkv", dict(tensor=2), {
          ("1f1b/kv_heads=4", "attn", HEADS | dict(tensor=2, sequence="true"), {"model.sinks": "true"}),
          ("zb_v/model=delta", "qkv", dict(tensor=2, data=2, expert=2),
           {"ranks": 2, "experts": 6, "top": 3, "model.keys": 4}),
-         ("weipipe_interleave/model=mamba", "qkv", dict(tensor=2, data=2, zero=1), {"model.groups": 4}))
+         ("weipipe_interleave/model=mamba", "qkv", dict(tensor=2, data=2, zero=1), {"model.groups": 4}),
+         ("zb_v/model=latent", "pre", dict(tensor=2, data=2, expert=2),
+          {"ranks": 2, "experts": 6, "top": 3, "model.twice": "true", "model.identity": 3, "model.score": "softmax"}),
+         ("1f1b/model=latent", "pre", dict(tensor=2, data=2, expert=2, sequence="true"),
+          {"ranks": 2, "experts": 6, "top": 3, "z": 0, "model.scan_heads": 4, "model.scan_dim": 5,
+           "model.scans": "[1, 0, 1, 1, 0, 1, 0, 1]"}))
 ALL_WHOLE = WHOLE + tuple(
     (schedule, part, mesh, {}) for schedule in ("1f1b", "zb_v", "weipipe_interleave")
     for part in ("head", "embed", "post", "qkv", "attn", "qkv, attn, post")

@@ -69,6 +69,13 @@ SECOND = {
     "qwen2_moe": dict(norm_topk_prob=True, tie_word_embeddings=True),
     "deepseek_v2": dict(q_lora_rank=None, mlp_bias=True, v_head_dim=10, first_k_dense_replace=2,
                         topk_method="group_limited_greedy", n_group=3, topk_group=2, **yarn(0.7, 0.7)),
+    "phimoe": dict(attention_bias=True, lm_head_bias=True, router_jitter_noise=0.3, sliding_window=7),
+    "longcat_flash": dict(attention_bias=True, tie_word_embeddings=True, zero_expert_num=5, moe_topk=7, v_head_dim=10,
+                          **yarn(0.7, 1.1)),
+    "kimi_linear": dict(q_lora_rank=12, num_expert_group=1, num_shared_experts=2, moe_renormalize=False,
+                        linear_attn_config={}, linear_head_dim=6, linear_num_heads=3, linear_conv_kernel_dim=3,
+                        layer_types=[f"{kind}_attention" for kind in ("full", "linear", "linear", "linear")],
+                        mlp_layer_types=["sparse", "dense", "sparse", "sparse"]),
     "deepseek_v3": dict(q_lora_rank=None, num_attention_heads=3, num_key_value_heads=3, rope_interleave=False,
                         attention_bias=True, norm_topk_prob=False, **yarn(0.6, 1.1)),
     "glm4_moe_lite": dict(v_head_dim=15, mlp_layer_types=["dense", "sparse", "dense", "sparse"], n_group=1,
@@ -126,7 +133,7 @@ WIDTHS = {"hidden_size", "n_embd", "intermediate_size", "n_inner", "ffn_dim", "n
           "num_heads", "num_key_value_heads", "num_kv_heads", "moe_intermediate_size",
           "shared_expert_intermediate_size", "shared_intermediate_size", "word_embed_proj_dim", "dim_model_base",
           "q_lora_rank", "kv_lora_rank", "intermediate_size_mlp", "moe_shared_expert_intermediate_size",
-          "mamba_n_heads", "mamba_d_ssm",
+          "mamba_n_heads", "mamba_d_ssm", "ffn_hidden_size", "expert_ffn_hidden_size", "linear_num_heads",
           "linear_num_key_heads", "linear_num_value_heads"}
 
 
@@ -175,7 +182,11 @@ def families(s):
                                      n_group=2, topk_group=1)
     first = dict(first_k_dense_replace=1)
     longcat = latent | dict(n_routed_experts=6, num_layers=2, ffn_hidden_size=s.ffn, expert_ffn_hidden_size=s.expert,
-                            zero_expert_num=2, moe_topk=2)
+                            zero_expert_num=2, moe_topk=2, head_dim=4)
+    kimi = latent | small | dict(q_lora_rank=None, num_experts=6, num_experts_per_token=2, num_shared_experts=1,
+                                 num_expert_group=2, topk_group=1, linear_attn_config=dict(
+                                     head_dim=8, num_heads=4, short_conv_kernel_size=4, full_attn_layers=[2, 4],
+                                     kda_layers=[1, 3]))
     indexed = dict(index_n_heads=2, index_head_dim=8, index_topk=8)
     delta = dict(linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8)
     multipliers = dict(embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.1,
@@ -291,7 +302,7 @@ def families(s):
         "deepseek_v3": ("deepseek_v3", like_llama(**deepseek, **first)),
         "deepseek_v32": ("deepseek_v32", like_llama(**deepseek, **first, **indexed)),
         "deepseek_v4": ("deepseek_v4", like_llama()),
-        "kimi_linear": ("kimi_linear", like_llama(**deepseek, **first)),
+        "kimi_linear": ("kimi_linear", like_llama(**kimi)),
         "minicpm3": ("minicpm3", like_llama(**latent)),
         "glm": ("glm", like_llama(**wide, **HALF)),
         "glm4": ("glm4", like_llama(**wide, **HALF)),
@@ -329,7 +340,7 @@ def families(s):
         "arcee": ("arcee", like_llama()),
         "apertus": ("apertus", like_llama(**LLAMA3)),
         "helium": ("helium", like_llama(head_dim=s.hidden // s.heads)),
-        "longcat_flash": ("longcat_flash", like_llama(**longcat)),
+        "longcat_flash": ("longcat_flash", like_llama(["intermediate_size", "num_hidden_layers"], **longcat)),
         "afmoe": ("afmoe", like_llama(**wide, **small, **mixed, **window, num_dense_layers=1)),
         "persimmon": ("persimmon", like_llama(["num_key_value_heads"])),
         "recurrent_gemma": ("recurrent_gemma", like_llama()),

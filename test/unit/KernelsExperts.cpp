@@ -27,6 +27,10 @@ struct RouterCase {
   int64_t group, groups, best;
   bool hasBias, byLargest = false;
   double least = 0, added = 0;
+  int64_t identity = 0; ///< so many of the experts have no rows
+  double jitter = -1;   ///< of a sparsemixer; negative: another router
+  [[nodiscard]] int64_t held() const { return experts - identity; }
+  [[nodiscard]] bool mixes() const { return jitter >= 0; }
 };
 
 const RouterCase routers[] = {
@@ -47,6 +51,15 @@ const RouterCase routers[] = {
     {60, 40, 5, true, false, 1.5, 0.4, 0.05, 20, 1, 1, true},
     {60, 40, 5, true, true, 1, 0.7, 0, 30, 5, 2, true},
     {12, 80, 5, true, false, 1, 0, 0, 6, 40, 4, false, true, 0.1},
+    // Experts without rows, of which a token may choose more than there are others.
+    {12, 9, 4, false, false, 2.5, 0.7, 0, 12, 1, 1, true, false, 0, 0, 3},
+    {60, 40, 5, true, true, 1, 0, 0, 20, 1, 1, true, false, 0, 0, 16},
+    {12, 6, 5, false, false, 1, 0, 0.05, 6, 1, 1, false, false, 0, 0, 4},
+    // Two choices, each with a softmax of the logits near its own: of all, of some, of equal ones.
+    {12, 6, 2, false, false, 1, 0, 0, 6, 1, 1, false, false, 0, 0, 0, 10},
+    {12, 8, 2, false, false, 1.5, 0, 0, 12, 1, 1, false, false, 0, 0, 0, 0.5155},
+    {60, 40, 2, false, false, 1, 0, 0, 20, 1, 1, false, false, 0, 0, 0, 0.5155},
+    {12, 2, 2, false, false, 1, 0, 0, 12, 1, 1, false, false, 0, 0, 0, 0},
 };
 
 /// The results of route, computed by sorting.
@@ -56,6 +69,8 @@ struct Routed {
 };
 
 Values scoresOfToken(const RouterCase &its, const double *logits, double &lse) {
+  if (its.mixes())
+    return lse = 0, Values(logits, logits + its.experts);
   Values p(its.experts);
   double sum = 0;
   for (int64_t i = 0; i < its.experts; ++i)
@@ -92,6 +107,18 @@ Numbers choose(const RouterCase &its, Values scores, const Values &bias) {
   return largest(scores, its.top);
 }
 
+/// The weight of a token's j-th choice by a sparsemixer: what is far from it is not in its softmax.
+double mixed(const RouterCase &its, const Values &logits, const Numbers &sel, int64_t j) {
+  const double most = logits[sel[j]];
+  double sum = 0;
+  for (int64_t i = 0; i < its.experts; ++i) {
+    const double farness = (most - logits[i]) / std::max(std::fabs(logits[i]), most);
+    if (!(farness > 2 * its.jitter) && !(j == 1 && i == sel[0]))
+      sum += std::exp(logits[i]);
+  }
+  return its.scale * std::exp(most) / sum;
+}
+
 /// Rows without a token have chosen -1, or a negative number in `rows`.
 Routed routed(const RouterCase &its, const Values &logits, const Values &bias, const Numbers *chosen = nullptr,
               const Numbers &rows = {}) {
@@ -112,8 +139,10 @@ Routed routed(const RouterCase &its, const Values &logits, const Values &bias, c
     double sum = 0;
     for (int32_t e : sel)
       sum += p[e], ++made.counts[e];
-    for (int32_t e : sel)
-      made.w.push_back(its.scale * p[e] / (its.renormalises ? std::max(sum, its.least) + its.added : 1));
+    for (int64_t j = 0; j < its.top; ++j)
+      made.w.push_back(its.mixes()
+                           ? mixed(its, p, sel, j)
+                           : its.scale * p[sel[j]] / (its.renormalises ? std::max(sum, its.least) + its.added : 1));
     made.p.insert(made.p.end(), p.begin(), p.end());
     made.lse.push_back(lse);
     made.sel.insert(made.sel.end(), sel.begin(), sel.end());
@@ -172,6 +201,8 @@ std::vector<std::string> flagsOf(const RouterCase &its, bool isForward = false) 
     flags.emplace_back("sigmoid");
   if (its.byLargest && isForward)
     flags.emplace_back("largest");
+  if (its.mixes())
+    flags.emplace_back("sparsemixer");
   return flags;
 }
 
@@ -210,14 +241,14 @@ double productTolerance(Type type) { return isHalf(type) ? toleranceOf(type) : 4
 /// ordered by section, expert and token.
 void limitRows(const RouterCase &its, Routed &made, int64_t each, int64_t room, int64_t limit) {
   std::vector<std::array<int64_t, 3>> rows; // expert, token, choice
-  Numbers taken(its.experts / each, 0);
+  Numbers taken(its.held() / each, 0);
   for (int64_t j = 0; j < its.top; ++j)
     for (int64_t t = 0; t < its.tokens; ++t)
-      if (int32_t e = made.sel[t * its.top + j]; e >= 0 && taken[e / each]++ < limit)
+      if (int32_t e = made.sel[t * its.top + j]; e >= 0 && e < its.held() && taken[e / each]++ < limit)
         rows.push_back({e, t, j});
   std::sort(rows.begin(), rows.end());
   made.places.assign(made.sel.size(), -1);
-  made.counts.assign(its.experts, 0);
+  made.counts.assign(its.held(), 0);
   int64_t inSection = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     auto [e, t, j] = rows[i];
@@ -234,16 +265,21 @@ void limitRows(const RouterCase &its, Routed &made, int64_t each, int64_t room, 
 void checkRoute(Type type, const RouterCase &its, int64_t sections, bool full, int kind) {
   const Numbers rows = rowsOf(its, kind);
   const auto tokens = its.tokens - int64_t(std::count(rows.begin(), rows.end(), -1));
-  const int64_t each = its.experts / sections, most = its.tokens * std::min(its.top, each);
+  const int64_t each = its.held() / sections, most = its.tokens * std::min(its.top, each);
   auto equal = [&](int64_t count) { return std::min(most, (count * its.top + sections - 1) / sections); };
   const int64_t room = full ? equal(its.tokens) : most;
   std::vector<double> params = {its.scale, its.balance, its.z, full ? 1.0 : 0.0};
-  if (its.groups > 1 || its.least > 0 || its.added > 0)
+  const bool hasMore = its.identity > 0 || its.mixes();
+  if (its.groups > 1 || its.least > 0 || its.added > 0 || hasMore)
     params.insert(params.end(), {double(its.groups), double(its.best)});
-  if (its.least > 0 || its.added > 0)
+  if (its.least > 0 || its.added > 0 || hasMore)
     params.push_back(its.least);
-  if (its.added > 0)
+  if (its.added > 0 || hasMore)
     params.push_back(its.added);
+  if (hasMore)
+    params.push_back(double(its.identity));
+  if (its.mixes())
+    params.push_back(its.jitter);
   OneOp op("route", type, {its.tokens, its.experts, its.top, its.group, sections, room}, params, flagsOf(its, true));
   Values logits = random(its.tokens * its.experts, 1), bias(its.experts);
   for (double &value : logits)
@@ -254,7 +290,7 @@ void checkRoute(Type type, const RouterCase &its, int64_t sections, bool full, i
   limitRows(its, expected, each, room, full ? equal(tokens) : room);
   const size_t choices = its.tokens * its.top;
   Array w(type, choices), p(type, logits.size()), lse(type, its.tokens), biases(type, bias);
-  Integers sel(choices), places(choices), counted(its.experts), there(rows.size());
+  Integers sel(choices), places(choices), counted(its.held()), there(rows.size());
   std::copy(rows.begin(), rows.end(), there.values.begin());
   op(pp_route, Array(type, logits), its.hasBias ? biases.data() : nullptr, kind ? there.data() : nullptr, w, sel.data(),
      p, lse, places.data(), counted.data());
@@ -269,14 +305,16 @@ void checkRoute(Type type, const RouterCase &its, int64_t sections, bool full, i
   EXPECT_NEAR(sums.balance + sums.z, lossesOf(its, logits, expected.sel), 1e-5 * double(its.tokens));
   const auto taken = int64_t(std::accumulate(counts.begin(), counts.end(), 0));
   EXPECT_EQ(sums.rows, taken);
-  EXPECT_EQ(sums.dropped, tokens * its.top - taken);
+  const int64_t selves = std::count_if(expected.sel.begin(), expected.sel.end(),
+                                       [&](int32_t e) { return e >= its.held(); }); // that want no row
+  EXPECT_EQ(sums.dropped, tokens * its.top - selves - taken);
   EXPECT_TRUE(full || sums.dropped == 0);
   if (tokens == 0) {
     EXPECT_EQ(sums.experts, 0);
     EXPECT_EQ(sums.fewest, INT64_MAX);
     return;
   }
-  EXPECT_EQ(sums.experts, its.experts);
+  EXPECT_EQ(sums.experts, its.held());
   EXPECT_EQ(sums.fewest, *std::min_element(counts.begin(), counts.end()));
   EXPECT_EQ(sums.most, *std::max_element(counts.begin(), counts.end()));
 }
@@ -286,11 +324,12 @@ void checkRoute(Type type, const RouterCase &its, int64_t sections, bool full, i
 TEST(KernelsExperts, Route) {
   for (Type type : {Type::F32, Type::F64})
     for (const RouterCase &its : routers)
-      for (int64_t sections = 1; sections <= its.experts; ++sections)
-        if (its.experts % sections == 0)
+      for (int64_t sections = 1; sections <= its.held(); ++sections)
+        if (its.held() % sections == 0)
           for (bool full : {false, true})
             for (int kind : {0, 1, 2})
-              checkRoute(type, its, sections, full, kind);
+              if (!full || its.identity == 0) // with a capacity all experts have rows
+                checkRoute(type, its, sections, full, kind);
 }
 
 /// The bias chooses, but is not in the weights; two calls give the same bits.
@@ -314,10 +353,13 @@ TEST(KernelsExperts, BiasOf16Bits) {
 void checkRouteBackward(Type type, const RouterCase &its, int kind) {
   const double lossScale = 4, perToken = 0.125;
   OneOp op("route_bwd", type, {its.tokens, its.experts, its.top, its.group},
-           {its.scale, its.balance, its.z, its.least, its.added}, flagsOf(its));
+           {its.scale, its.balance, its.z, its.least, its.added, std::max(its.jitter, 0.0)}, flagsOf(its));
   op.rank.optimizer.lossScale = lossScale;
   op.rank.optimizer.perToken = perToken;
   Values logits = rounded(type, random(its.tokens * its.experts, 3)), bias(its.experts, 0.1);
+  for (double &logit :
+       logits) // far from the bounds of a mixer, which have no gradient, so that no difference meets one
+    logit = its.jitter > 0 ? std::round(logit * 4) / 4 : logit;
   Routed made = routed(its, logits, bias, nullptr, rowsOf(its, kind));
   Values dw = rounded(type, random(made.w.size(), 4));
   auto whole = [&](const Values &at) {
@@ -348,7 +390,7 @@ TEST(KernelsExperts, RouteBackward) {
 TEST(KernelsExperts, SharedBalance) {
   for (Type type : {Type::F32, Type::F64})
     for (const RouterCase &its : routers) {
-      if (its.group % 2)
+      if (its.group % 2 || its.mixes()) // which have no balance
         continue;
       const int64_t half = its.group / 2, n = its.experts, k = its.top, groups = its.tokens / its.group;
       const double tolerance = type == Type::F64 ? 1e-14 : 1e-6, balance = 0.7, z = 0.2;
@@ -711,7 +753,40 @@ TEST(KernelsExperts, LoadAndSteer) {
     }
 }
 
+/// The same loads as above from the choices themselves; a row without a token has none.
+TEST(KernelsExperts, LoadOfChoices) {
+  for (Type type : {Type::F32, Type::F64}) {
+    Numbers sel;
+    for (int32_t e = 0; e < 6; ++e)
+      sel.insert(sel.end(), (std::array<int32_t, 6>{1, 7, 4, 4, 8, 0})[size_t(e)], e);
+    sel.insert(sel.end(), 2, -1);
+    Array load(type, Values(6, 100));
+    OneOp("choice_load", type, {13, 6, 2})(pp_choice_load, sel, load);
+    expectEqual(load.get(), {-9, 9, 0, 0, 12, -12}, "load");
+    OneOp("choice_load", type, {13, 6, 2}, {}, {"accumulate"})(pp_choice_load, sel, load);
+    expectEqual(load.get(), {-18, 18, 0, 0, 24, -24}, "sum");
+  }
+}
+
+TEST(KernelsExperts, IdentityWeights) {
+  for (Type type : {Type::F32, Type::F64}) {
+    const Numbers sel = {0, 5, 4, 3, 1, 2, 6, 4, 5, -1, -1, -1};
+    const Values w = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048};
+    Array u(type, 4), dw(type, 12);
+    OneOp("identity_weights", type, {4, 3, 4})(pp_identity_weights, Array(type, w), sel, u);
+    expectEqual(u.get(), {6, 0, 448, 0}, "u");
+    OneOp("identity_weights_bwd", type, {4, 3, 4})(pp_identity_weights_bwd, Array(type, Values{3, 5, 7, 9}), sel, dw);
+    expectEqual(dw.get(), {0, 3, 3, 0, 0, 0, 7, 7, 7, 0, 0, 0}, "dw");
+  }
+}
+
 TEST(KernelsExperts, Refusals) {
+  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 3, 4, 1, 12}, {1, 0, 0, 0, 1, 1, 0, 0, 0, 0.1}, {"sparsemixer"}})
+                .find("3 choices of a sparsemixer, which has 2"),
+            std::string::npos);
+  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 2, 4, 1, 8}, {1, 0, 0, 0, 1, 1, 0, 0, 6}, {}})
+                .find("6 of 6 experts without rows"),
+            std::string::npos);
   EXPECT_NE(refusal({"route", Type::F32, {4, 3, 4, 4, 1, 16}, {1, 0, 0, 0}, {}}).find("4 choices of 3 experts"),
             std::string::npos);
   EXPECT_NE(
@@ -721,7 +796,8 @@ TEST(KernelsExperts, Refusals) {
       refusal({"route", Type::F32, {4, 6, 2, 3, 1, 8}, {1, 0, 0, 0}, {}}).find("groups of 3 do not divide 4 tokens"),
       std::string::npos);
   EXPECT_NE(refusal({"route", Type::F32, {4, 6, 2, 4, 1, 8}, {1, 0, 0, 0, 3}, {}})
-                .find("expected 4 params, or two of groups behind, a least sum, and what is added"),
+                .find("expected 4 params, or two of groups behind, a least sum, what is added, experts without rows, "
+                      "and a jitter"),
             std::string::npos);
   EXPECT_NE(
       refusal({"route", Type::F32, {4, 6, 2, 4, 4, 1}, {1, 0, 0, 0}, {}}).find("6 experts are not cut in 4 sections"),

@@ -26,20 +26,29 @@ Starts startsOf(int64_t b, int64_t s, const std::vector<int64_t> &begins) {
 
 enum class Fading { Mild, None, Least, Strong, Whole, Mixed };
 enum class Keys { Random, SomeZero, Equal };
+struct Rule {
+  bool delta, byChannel;
+};
+constexpr Rule rules[] = {{false, false}, {true, false}, {false, true}, {true, true}};
+
+std::vector<double> positionOf(int64_t position) {
+  return position > 0 ? std::vector<double>{double(position)} : std::vector<double>{};
+}
 
 /// A scan's operands, as their types hold them.
 struct Problem {
   Type type;
   int64_t b, s, h, k, d, e;
-  bool delta;
+  bool delta, byChannel; ///< a decay of each column of k
   Starts starts;
   Values q, keys, v, g, beta, dout;
   int64_t position = 0;  ///< of the first row, in a slice of the sequence
   Values state, dbehind; ///< S before a slice, and the gradient of S behind it; empty: none
 
-  Problem(Type type, bool delta, std::array<int64_t, 6> dims, Fading decay = Fading::Mild, Keys kind = Keys::Random,
+  Problem(Type type, Rule rule, std::array<int64_t, 6> dims, Fading decay = Fading::Mild, Keys kind = Keys::Random,
           const std::vector<int64_t> &begins = {})
-      : type(type), b(dims[0]), s(dims[1]), h(dims[2]), k(dims[3]), d(dims[4]), e(dims[5]), delta(delta) {
+      : type(type), b(dims[0]), s(dims[1]), h(dims[2]), k(dims[3]), d(dims[4]), e(dims[5]), delta(rule.delta),
+        byChannel(rule.byChannel) {
     if (!begins.empty())
       starts = startsOf(b, s, begins);
     q = rounded(type, random(size_t(b * s * k * d), 1)), v = rounded(type, random(size_t(b * s * h * e), 3));
@@ -59,7 +68,7 @@ struct Problem {
     for (int64_t c = 0; c < d; ++c)
       keys[size_t(c)] /= std::sqrt(first);
     keys = rounded(type, keys);
-    g = random(size_t(b * s * h), 5), beta = random(size_t(b * s * h), 6);
+    g = random(size_t(b * s * h * decays()), 5), beta = random(size_t(b * s * h), 6);
     const double some[] = {0, -1e-6, -0.1, -30, -1e4, -2, -0.01};
     for (size_t i = 0; i < g.size(); ++i) {
       g[i] = decay == Fading::Mild     ? -0.3 * std::fabs(g[i])
@@ -68,11 +77,18 @@ struct Problem {
              : decay == Fading::Strong ? -30
              : decay == Fading::Whole  ? -1e4
                                        : some[i % 7];
-      beta[i] = i % 5 == 1 ? 0 : i % 5 == 2 ? 1 : i % 5 == 3 ? 2 : 1 / (1 + std::exp(beta[i]));
     }
+    for (size_t i = 0; i < beta.size(); ++i)
+      beta[i] = i % 5 == 1 ? 0 : i % 5 == 2 ? 1 : i % 5 == 3 ? 2 : 1 / (1 + std::exp(beta[i]));
     g = rounded(accOf(type), g), beta = rounded(accOf(type), beta);
   }
   std::vector<int64_t> dims() const { return {b, s, h, k, d, e}; }
+  int64_t decays() const { return byChannel ? d : 1; } ///< of a head
+  /// The number of the decay of row i of the state of a token's head.
+  size_t decayOf(size_t one, size_t i) const { return one * size_t(decays()) + (byChannel ? i : 0); }
+  std::vector<double> params() const {
+    return byChannel ? std::vector<double>{double(position), 1} : positionOf(position);
+  }
   std::vector<std::string> flags() const {
     std::vector<std::string> all;
     if (delta)
@@ -82,7 +98,8 @@ struct Problem {
     return all;
   }
   std::string text() const {
-    std::string all = std::string(nameOf(type)) + (delta ? " delta" : " linear") + (starts.empty() ? "" : " documents");
+    std::string all = std::string(nameOf(type)) + (delta ? " delta" : " linear") + (byChannel ? " by channel" : "") +
+                      (starts.empty() ? "" : " documents");
     for (int64_t dim : dims())
       all += " " + std::to_string(dim);
     return all;
@@ -107,7 +124,7 @@ struct Reference {
   Gradients d;
 
   explicit Reference(const Problem &p) : o(p.dout.size()) {
-    d = {Values(p.q.size()), Values(p.q.size()), Values(p.v.size()), Values(p.g.size()), Values(p.g.size())};
+    d = {Values(p.q.size()), Values(p.q.size()), Values(p.v.size()), Values(p.g.size()), Values(p.beta.size())};
     for (int64_t row = 0; row < p.b; ++row)
       for (int64_t head = 0; head < p.h; ++head)
         readHead(p, row, head);
@@ -121,8 +138,8 @@ private:
       size_t at = size_t(row * p.s + t), key = (at * size_t(p.k) + size_t(head * p.k / p.h)) * width,
              value = (at * size_t(p.h) + size_t(head)) * columns, one = at * size_t(p.h) + size_t(head);
       Values old = p.begins(row, t) ? Values(width * columns) : states.back(), its(columns);
-      for (double &x : old)
-        x *= std::exp(p.g[one]);
+      for (size_t i = 0; i < old.size(); ++i)
+        old[i] *= std::exp(p.g[p.decayOf(one, i / columns)]);
       Values state = old;
       for (size_t c = 0; c < columns; ++c) {
         its[c] = p.v[value + c];
@@ -161,22 +178,18 @@ private:
         }
       }
       for (size_t i = 0; i < inner.size(); ++i) {
-        d.g[one] += inner[i] * old[i];
-        slope[i] = p.begins(row, t) ? 0 : std::exp(p.g[one]) * inner[i];
+        d.g[p.decayOf(one, i / columns)] += inner[i] * old[i];
+        slope[i] = p.begins(row, t) ? 0 : std::exp(p.g[p.decayOf(one, i / columns)]) * inner[i];
       }
     }
   }
 };
 
-std::vector<double> positionOf(int64_t position) {
-  return position > 0 ? std::vector<double>{double(position)} : std::vector<double>{};
-}
-
 /// o, and S behind the last row if it is asked for.
 Values forward(const Problem &p, Values *behind = nullptr) {
   Array o(p.type, p.v.size());
   const Type acc = accOf(p.type);
-  OneOp op("scan", p.type, p.dims(), positionOf(p.position), p.flags());
+  OneOp op("scan", p.type, p.dims(), p.params(), p.flags());
   const Array q(p.type, p.q), k(p.type, p.keys), v(p.type, p.v), g(acc, p.g), beta(acc, p.beta);
   const Optional state(acc, p.state), made(acc, Values(behind ? size_t(p.b * p.h * p.d * p.e) : 0, NAN));
   if (p.starts.empty())
@@ -191,8 +204,8 @@ Values forward(const Problem &p, Values *behind = nullptr) {
 Gradients backward(const Problem &p) {
   const Type acc = accOf(p.type);
   Array dq(p.type, p.q.size()), dk(p.type, p.q.size()), dv(p.type, p.v.size()), dg(acc, p.g.size()),
-      dbeta(acc, p.g.size());
-  OneOp op("scan_bwd", p.type, p.dims(), positionOf(p.position), p.flags());
+      dbeta(acc, p.beta.size());
+  OneOp op("scan_bwd", p.type, p.dims(), p.params(), p.flags());
   const Array dout(p.type, p.dout), q(p.type, p.q), k(p.type, p.keys), v(p.type, p.v), g(acc, p.g), beta(acc, p.beta);
   const Optional state(acc, p.state), dbehind(acc, p.dbehind), dstate(acc, Values(p.state.size(), NAN));
   if (p.starts.empty())
@@ -218,10 +231,10 @@ void check(const Problem &p) {
   expectNear(got.beta, expected.d.beta, boundOf(accOf(p.type)), "dbeta", 1e-6);
 }
 
-void forEachKind(const std::function<void(Type, bool)> &test) {
+void forEachKind(const std::function<void(Type, Rule)> &test) {
   for (Type type : allTypes)
-    for (bool delta : {false, true})
-      test(type, delta);
+    for (Rule rule : rules)
+      test(type, rule);
 }
 
 void expectEqual(const Gradients &got, const Gradients &expected) {
@@ -252,8 +265,8 @@ const std::vector<int64_t> documents = {1, 5, 32, 64, 65, 66, 90, 140};
 
 /// The reference's own gradients, by finite differences of its outputs.
 TEST(KernelsScan, ReferencesGradientsAreThoseOfItsOutputs) {
-  for (bool delta : {false, true}) {
-    const Problem p(Type::F64, delta, {1, 7, 2, 1, 3, 2}, Fading::Mild, Keys::Random, {4});
+  for (Rule rule : rules) {
+    const Problem p(Type::F64, rule, {1, 7, 2, 1, 3, 2}, Fading::Mild, Keys::Random, {4});
     const Reference its(p);
     auto differences = [&](Values Problem::*which) {
       return finiteDifferences(
@@ -274,44 +287,44 @@ TEST(KernelsScan, ReferencesGradientsAreThoseOfItsOutputs) {
 
 /// Lengths around a chunk's, widths that are no whole lines, keys that one head has, or three share.
 TEST(KernelsScan, EqualsItsDefinition) {
-  forEachKind([](Type type, bool delta) {
+  forEachKind([](Type type, Rule rule) {
     for (std::array<int64_t, 6> dims : {std::array<int64_t, 6>{1, 1, 1, 1, 5, 7},
                                         {2, 31, 3, 1, 7, 5},
                                         {1, 32, 3, 3, 5, 33},
                                         {2, 33, 2, 2, 33, 7},
                                         {1, 100, 6, 2, 16, 40},
                                         {2, 65, 1, 1, 70, 130}})
-      check(Problem(type, delta, dims));
+      check(Problem(type, rule, dims));
   });
 }
 
 TEST(KernelsScan, TakesAnyDecayAndKeys) {
-  forEachKind([](Type type, bool delta) {
+  forEachKind([](Type type, Rule rule) {
     for (Fading decay : {Fading::None, Fading::Least, Fading::Strong, Fading::Whole, Fading::Mixed})
       for (Keys keys : {Keys::Random, Keys::SomeZero, Keys::Equal})
-        check(Problem(type, delta, {1, 70, 2, 1, 5, 7}, decay, keys));
+        check(Problem(type, rule, {1, 70, 2, 1, 5, 7}, decay, keys));
   });
 }
 
 /// A decay below what f32 holds leaves 0 of the largest state.
 TEST(KernelsScan, TheStrongestDecayLeavesNothing) {
-  Problem p(Type::F32, false, {1, 2, 1, 1, 1, 1});
+  Problem p(Type::F32, {false, false}, {1, 2, 1, 1, 1, 1});
   p.q = {1, 1}, p.keys = {1, 0}, p.v = {1e38, 1}, p.beta = {1, 1}, p.g = {0, -1e4};
   pp::test::expectEqual(forward(p), {float(1e38), 0}, "o");
 }
 
 /// Documents that begin at the first row, in a chunk, at its end, and of one token.
 TEST(KernelsScan, DocumentsBeginAnywhere) {
-  forEachKind([](Type type, bool delta) {
-    check(Problem(type, delta, {2, 150, 3, 1, 7, 20}, Fading::Mild, Keys::Random, documents));
-    check(Problem(type, delta, {1, 4, 1, 1, 3, 3}, Fading::Mixed, Keys::Random, {1, 2, 3}));
+  forEachKind([](Type type, Rule rule) {
+    check(Problem(type, rule, {2, 150, 3, 1, 7, 20}, Fading::Mild, Keys::Random, documents));
+    check(Problem(type, rule, {1, 4, 1, 1, 3, 3}, Fading::Mixed, Keys::Random, {1, 2, 3}));
   });
 }
 
 /// A document has the bits that it has alone, also beside one of nothing but NaN.
 TEST(KernelsScan, DocumentsDoNotSeeEachOther) {
-  forEachKind([](Type type, bool delta) {
-    Problem p(type, delta, {1, 150, 2, 1, 7, 20}, Fading::Mild, Keys::Random, documents);
+  forEachKind([](Type type, Rule rule) {
+    Problem p(type, rule, {1, 150, 2, 1, 7, 20}, Fading::Mild, Keys::Random, documents);
     for (int64_t t = 66; t < 90; ++t) {
       for (int64_t c = 0; c < p.k * p.d; ++c)
         p.q[size_t(t * p.k * p.d + c)] = p.keys[size_t(t * p.k * p.d + c)] = NAN;
@@ -392,20 +405,20 @@ void checkSlices(const Problem &p, const std::vector<int64_t> &borders) {
 
 /// Slices of unlike lengths, none of which is whole chunks; documents that begin at a slice's first row and inside.
 TEST(KernelsScan, SlicesGoOnFromEachOther) {
-  forEachKind([](Type type, bool delta) {
+  forEachKind([](Type type, Rule rule) {
     for (const std::vector<int64_t> &begins : {std::vector<int64_t>{}, {20, 38, 39, 71}})
       for (const std::vector<int64_t> &borders : {std::vector<int64_t>{0, 37, 38, 100}, {0, 5, 71, 100}}) {
-        checkSlices(Problem(type, delta, {2, 100, 6, 2, 16, 40}, Fading::Mild, Keys::Random, begins), borders);
-        checkSlices(Problem(type, delta, {1, 100, 2, 1, 5, 7}, Fading::Mixed, Keys::SomeZero, begins), borders);
+        checkSlices(Problem(type, rule, {2, 100, 6, 2, 16, 40}, Fading::Mild, Keys::Random, begins), borders);
+        checkSlices(Problem(type, rule, {1, 100, 2, 1, 5, 7}, Fading::Mixed, Keys::SomeZero, begins), borders);
       }
   });
 }
 
 /// What a slice goes on from is an operand like the others: its gradient by finite differences of o and of S behind it.
 TEST(KernelsScan, StatesHaveGradients) {
-  for (bool delta : {false, true})
+  for (Rule rule : rules)
     for (const std::vector<int64_t> &begins : {std::vector<int64_t>{}, {8}, {6}}) { // of 5 rows from row 6 on
-      Problem p = sliceOf(Problem(Type::F64, delta, {1, 11, 2, 1, 3, 2}, Fading::Mild, Keys::Random, begins), 6, 11);
+      Problem p = sliceOf(Problem(Type::F64, rule, {1, 11, 2, 1, 3, 2}, Fading::Mild, Keys::Random, begins), 6, 11);
       p.state = random(12, 7), p.dbehind = random(12, 8);
       Values weights = p.dout;
       weights.insert(weights.end(), p.dbehind.begin(), p.dbehind.end());
@@ -432,8 +445,8 @@ TEST(KernelsScan, StatesHaveGradients) {
 
 /// A document that begins with a slice has the bits that it has alone, whatever is before it.
 TEST(KernelsScan, StatesDoNotReachOverDocuments) {
-  forEachKind([](Type type, bool delta) {
-    const Problem p(type, delta, {1, 70, 3, 1, 7, 20}, Fading::Mild, Keys::Random, {30}), alone = cut(p, 30, 70);
+  forEachKind([](Type type, Rule rule) {
+    const Problem p(type, rule, {1, 70, 3, 1, 7, 20}, Fading::Mild, Keys::Random, {30}), alone = cut(p, 30, 70);
     Problem behind = sliceOf(p, 30, 70);
     behind.state = Values(3 * 7 * 20, NAN);
     pp::test::expectEqual(forward(behind), forward(alone), "o");
@@ -444,8 +457,8 @@ TEST(KernelsScan, StatesDoNotReachOverDocuments) {
 }
 
 TEST(KernelsScan, BitsAreTheSameWithThreads) {
-  forEachKind([](Type type, bool delta) {
-    const Problem p(type, delta, {2, 70, 6, 2, 9, 20}, Fading::Mild, Keys::Random, {40});
+  forEachKind([](Type type, Rule rule) {
+    const Problem p(type, rule, {2, 70, 6, 2, 9, 20}, Fading::Mild, Keys::Random, {40});
     const Values o = forward(p);
     const Gradients one = backward(p);
     setenv("PP_THREADS", "3", 1);
@@ -457,22 +470,26 @@ TEST(KernelsScan, BitsAreTheSameWithThreads) {
 
 TEST(KernelsScan, ScratchIsPlanned) {
   for (const char *kernel : {"scan", "scan_bwd"})
-    for (Type type : {Type::F32, Type::F64})
-      for (std::vector<int64_t> dims : {std::vector<int64_t>{1, 1, 1, 1, 5, 7},
-                                        {1, 32, 2, 2, 16, 33},
-                                        {1, 33, 6, 2, 128, 128},
-                                        {2, 4096, 4, 4, 64, 256}}) {
-        const OpSpec spec{kernel, type, dims, {}, {"delta"}};
-        PreparedOp op{};
-        std::vector<Chunk> chunks;
-        ASSERT_EQ(readSpec(spec, op, chunks), "");
-        const ScanShape shape(op, nullptr);
-        const bool backward = op.kernel == Kernel::scan_bwd;
-        EXPECT_EQ(type == Type::F32 ? Scan<float>::Places::bytes(shape, backward)
-                                    : Scan<double>::Places::bytes(shape, backward),
-                  cpuScratch(sizesOf(spec)))
-            << kernel << " " << nameOf(type) << " " << dims[1];
-      }
+    for (const std::vector<double> &params : {std::vector<double>{}, {0, 1}})
+      for (Type type : {Type::F32, Type::F64})
+        for (std::vector<int64_t> dims : {std::vector<int64_t>{1, 1, 1, 1, 5, 7},
+                                          {1, 32, 2, 2, 16, 33},
+                                          {1, 33, 6, 2, 128, 128},
+                                          {2, 4096, 4, 4, 64, 256}}) {
+          const OpSpec spec{kernel, type, dims, params, {"delta"}};
+          PreparedOp op{};
+          std::vector<Chunk> chunks;
+          ASSERT_EQ(readSpec(spec, op, chunks), "");
+          const ScanShape shape(op, nullptr);
+          const bool backward = op.kernel == Kernel::scan_bwd;
+          auto bytes = [&](auto places) { return decltype(places)::type::Places::bytes(shape, backward); };
+          EXPECT_EQ(!params.empty()     ? type == Type::F32 ? bytes(std::type_identity<ChannelScan<float>>{})
+                                                            : bytes(std::type_identity<ChannelScan<double>>{})
+                        : type == Type::F32 ? bytes(std::type_identity<Scan<float>>{})
+                                        : bytes(std::type_identity<Scan<double>>{}),
+                    cpuScratch(sizesOf(spec)))
+              << kernel << " " << nameOf(type) << " " << dims[1];
+        }
   EXPECT_EQ(refusal({"scan", Type::F32, {1, 8, 6, 4, 5, 7}, {}, {}}),
             "op 1 `scan`: 6 heads are no multiple of 4 heads of keys");
 }
