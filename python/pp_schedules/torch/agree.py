@@ -5,6 +5,7 @@ import torch.distributed as dist
 from ..form import part_of
 from ..refused import Refused, Unproved
 from ..verify import MAPS, verify
+from .backward import Linears
 from .pieces import Piece
 from .units import in_words
 
@@ -150,6 +151,10 @@ def updater(what, make, parameters):
     return optimizer
 
 
+def hooked(parameters):
+    return any(q._backward_hooks or getattr(q, "_post_accumulate_grad_hooks", None) for q in parameters)
+
+
 def splits(pieces, split, context):
     """{stage: how I and W share its backward}, of modules as they are at the first step."""
     chosen = {}
@@ -160,8 +165,12 @@ def splits(pieces, split, context):
         sharded = any(hasattr(m, "set_requires_gradient_sync") for m in p.module.modules())
         if compiled or sharded:                    # a node of autograd that halves would run twice; hooks of FSDP2
             way = "whole"
-        elif way == "linears" and context is not None:
-            way = "halves"                         # autocast must see the linear itself
+        elif hooked(p.parameters):                 # hooks on a weight are autograd's, and see one whole gradient
+            way = "whole"
+        elif way == "linears":
+            p.linears = Linears(p.module)
+            if context is not None or not p.linears.found:
+                way = "halves"                     # autocast must see the linear itself
         chosen[i] = way
     return chosen
 

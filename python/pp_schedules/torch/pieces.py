@@ -39,6 +39,7 @@ class Piece:
         self.visitor = False                       # the weights are elsewhere between steps
         self.writes = False                        # the module writes into its inputs, so it gets copies
         self.tied = {}                             # of a tie: places of the parameters that it shares
+        self.linears = None                        # those whose weights' gradients may wait for W
         self._read()
 
     def _read(self):

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from ..form import leads, part_of
 from ..refused import Refused
-from . import agree, state
+from . import agree, memory, state
 from .lanes import Lanes
 from .messages import Messages
 from .shapes import Shapes
@@ -96,6 +96,7 @@ class Pipeline:
         self.redone = {a[3] for a in runs if a[1] == "R" or a[1] == "B" and not stashes & set(a[5])}
         roles = [value["role"] for value in self.me["values"]]
         self.keyed = {a[3] for a in runs if any(roles[v] == "kv" for v in a[6])}  # pieces that hand keys over
+        self.heads = {a[3] for a in runs if a[1] == "F" and any(roles[v] == "stat" for v in a[6])}  # shards of a head
         self.moved = {m["piece"] for m in program.data["messages"] if m["role"] == "stash"}
         self.tied_values = {a[3]: program.data["messages"][a[1]]["of"] for a in self.me["actions"]
                             if a[0] == "post" and program.data["messages"][a[1]]["of"] != "all"}
@@ -402,20 +403,12 @@ class Pipeline:
         state.load_folder(self, folder)
 
     def memory(self) -> dict[str, int]:
-        """An estimate of this rank's peak by the proved counts and what the stages made: {what: bytes}. Stashes are
-        missing where shapes were declared, for no stage was run."""
+        """An estimate of this rank's peak, by the proved lives of values and what the stages made: {what: bytes} of the
+        moment where their sum is largest, and this sum, "peak". What a unit needs while it runs is not in it. Stashes
+        are missing where shapes were declared, for no stage was run."""
         if not self.shapes.known:
             raise Refused("memory is known behind the first step")
-        counts = self.program.data["counts"][self.rank]
-        mine = [metas[i] for metas in self.shapes.known.values() for i in self.pieces]
-        weight = max((sum(t.numel() * t.element_size() for t in p.like) for p in self.pieces.values()), default=0)
-        act = max((sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype, _ in metas[j].outputs)
-                   for metas in self.shapes.known.values() for i in self.pieces for j in {self.before[i] or 0, i}
-                   if j < self.lead[-1]), default=0)
-        held = [meta.held for meta in mine]
-        return {"weights": counts["weights"] * weight, "grads": counts["grads"] * weight,
-                "acts": (counts["acts"] + counts["dacts"]) * act,
-                **({} if None in held else {"stashes": counts["stashes"] * max(held, default=0)})}
+        return memory.peak(self)
 
     def trace(self, path: str | os.PathLike) -> Trace:
         """A context manager: writes what this rank did inside it in Chrome's trace format."""

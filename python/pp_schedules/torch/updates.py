@@ -12,6 +12,13 @@ def full(tensor):
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
+def values(gradient):
+    """The real numbers of a gradient, each once."""
+    if gradient.is_sparse:
+        gradient = gradient.coalesce().values()
+    return torch.view_as_real(gradient) if gradient.is_complex() else gradient
+
+
 class Updates:
     """Functions of the actions U of one rank."""
 
@@ -101,8 +108,9 @@ class Updates:
 
         def update():
             self._sum_replicas(grad)
-            norms = [full(torch.linalg.vector_norm(g, dtype=torch.double)) for place, g in enumerate(self.env[grad])
-                     if g is not None and place not in skip] or [torch.zeros((), dtype=torch.double, device=device)]
+            norms = [full(torch.linalg.vector_norm(values(g), dtype=torch.double)) for place, g in enumerate(
+                self.env[grad]) if g is not None and place not in skip] or [
+                    torch.zeros((), dtype=torch.double, device=device)]
             new = torch.stack(norms).square().sum(0, keepdim=True)
             self.env[stat] = new if first else self.env[stat] + new
         return update
