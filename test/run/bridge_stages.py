@@ -445,8 +445,10 @@ def silent(rank, programs):
 def vocabulary(rank, programs):
     """Ends that are cut by the vocabulary, into shards of unlike sizes: two steps are those of one process."""
     import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint
     from torch import nn
-    from bridge_models import Llama, batch, counted_sum, VOCABULARY, WIDTH
+    from bridge_models import batch, counted_sum, VOCABULARY, WIDTH
     from pp_schedules.torch import Pipeline, shard
     from pp_schedules.torch.vocabulary import nll_of, said
     made = llamas(4)
@@ -488,23 +490,57 @@ def vocabulary(rank, programs):
     pipe = Pipeline(programs["vocabulary"], part, loss=counted, clip=0.5, optimizer=adamw)
     parameters = [q for module in made for q in module.parameters()]
     optimizer, worst = adamw(parameters), []
-    for step in range(2):
+
+    def step():
         optimizer.zero_grad()
-        want, got = one_process(made, inputs, targets, weight), pipe.eval(inputs, targets, weight)
-        worst += [abs(got - want), abs(pipe.step(inputs, targets, weight) - want)]
-        whole = {"embed": made[0].embed, "head": made[3].head}
-        for p in pipe.pieces.values():
-            of = programs["vocabulary"].pieces[p.number]
-            for name, q in zip(p.names, p.parameters):
-                grad = dict((whole.get(of["part"]) or made[of["index"]]).named_parameters())[name].grad
-                if of["part"]:
-                    grad = grad[len(grad) * of["index"] // 4:len(grad) * (of["index"] + 1) // 4]
-                worst.append((q.grad - grad).abs().max().item())
+        want = one_process(made, inputs, targets, weight)
         worst.append(abs(torch.nn.utils.clip_grad_norm_(parameters, 0.5).item() - pipe.norm))
         optimizer.step()
-    if not max(worst) <= 1e-12 or len(worst) < 10 or not want > 1:
-        raise RuntimeError(f"differs by {worst}")
+        return want
+    for _ in range(2):
+        got, total = pipe.eval(inputs, targets, weight), pipe.step(inputs, targets, weight)
+        grads = {id(p): [None if q.grad is None else q.grad.clone() for q in p.parameters] for p in pipe.pieces.values()}
+        want = step()
+        worst += [abs(got - want), abs(total - want)]
+        whole, factor = {"embed": made[0].embed, "head": made[3].head}, min(1.0, 0.5 / (pipe.norm + 1e-6))
+        for p in pipe.pieces.values():
+            of = programs["vocabulary"].pieces[p.number]
+            for name, grad in zip(p.names, grads[id(p)]):
+                other = dict((whole.get(of["part"]) or made[of["index"]]).named_parameters())[name].grad
+                if of["part"]:
+                    other = other[len(other) * of["index"] // 4:len(other) * (of["index"] + 1) // 4]
+                worst.append((grad * factor - other).abs().max().item())
+    # The whole model's names and rows, which the unsplit model and a schedule with whole ends read.
+    ends = {"embed.weight": made[0].embed.weight, "head.weight": made[3].head.weight, "head.bias": made[3].head.bias}
+    if rank == 0:
+        shutil.rmtree("vocabulary", ignore_errors=True)
+    dist.barrier()
+    pipe.save("vocabulary")
+    state, read = pipe.state_dict(), {name: torch.empty_like(q, requires_grad=False) for name, q in ends.items()}
+    if (set(ends) <= set(state)) != (rank == 0) or set(ends) & set(state) and rank:
+        raise RuntimeError(f"rank {rank} saves {sorted(state)}")
+    torch.distributed.checkpoint.load(read, checkpoint_id="vocabulary")
+    worst += [(read[name] - q).abs().max().item() for name, q in ends.items()]
+    want = []
+    for _ in range(2):
+        total = pipe.step(inputs, targets, weight)
+        want.append(step())
+        worst.append(abs(total - want[-1]))
+    pipe.load("vocabulary")
+    worst += [abs(pipe.step(inputs, targets, weight) - want[0])]
+    refusal(lambda: pipe.load_state_dict({**state, "head.weight": torch.empty(7, 8)}) if rank == 0 else
+            pipe.load_state_dict({}), "expected the shape (26, 8), got (7, 8)" if rank == 0 else "the state has no `")
     pipe.close()
+
+    def name(stage, own):                          # in 1f1b the ends lie in the first and the last stage
+        return own if own.startswith(("embed.", "head.")) else f"stages.{stage}.{own}"
+    whole = Pipeline(programs["four"], [copy.deepcopy(module) for module in made], loss=counted_sum, clip=0.5,
+                     optimizer=adamw, names=name)
+    whole.load("vocabulary")
+    worst += [abs(whole.step(inputs, targets, weight) - want[k]) for k in range(2)]
+    if not max(worst) <= 1e-12 or len(worst) < 20 or not want[0] > 1:
+        raise RuntimeError(f"differs by {worst}")
+    whole.close()
 
 
 def slices(rank, programs):

@@ -135,6 +135,15 @@ class Pipeline:
         of = self.program.pieces[i]
         return f"stages.{of['index']}.{name}" if of["kind"] == "stage" else f"{part_of(of).replace(' ', '.')}.{name}"
 
+    def key(self, i, place):
+        """The name of a parameter in state dicts. All shards of a vocabulary have that of the whole."""
+        p = self.pieces[i]
+        if place not in p.rows:
+            return self.names(i, p.names[place])
+        if self.names == self._name:
+            return f"{self.program.pieces[i]['part']}.{p.names[place]}"
+        return self.names(self.lead[i], p.names[place])
+
     def _places(self):
         """Where weights are between steps, and who updates what: pieces by kinds of values."""
         self.binds = [v["bind"] for v in self.me["values"] if v["bind"] and v["bind"]["kind"] in ("weight", "opt")]
@@ -373,7 +382,7 @@ class Pipeline:
         """(name in state dicts, parameter) of what this rank has. Those whose weights visit are empty between steps."""
         self._settle()
         for i, p in self.pieces.items():
-            yield from ((self.names(i, name), q) for name, q in zip(p.names, p.parameters))
+            yield from ((self.key(i, place), q) for place, q in enumerate(p.parameters))
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:
         """The parameters of `named_parameters`."""
