@@ -404,6 +404,10 @@ def programs_of(compiler, folder):
     for name, (case, ranks, tied) in PROGRAMS.items():
         program_of(compiler, folder, case, ranks, MICROBATCHES, tied)
         paths[name] = os.path.join(os.path.abspath(folder), f"{'tied-' * tied}{case}-{ranks}-{MICROBATCHES}.json")
+    for name in ("redone", "halved"):
+        paths[name] = os.path.join(os.path.abspath(folder), name + ".json")
+        call([compiler, os.path.join(ROOT, "test", "run", "Inputs", "redone.pipe"), f"--schedule={name}", "--emit=json",
+              "-o", paths[name], "-D", "ranks=2", "-D", "microbatches=8", "-D", "layers=2", "-D", "slices=3"])
     for name, more in (("frozen", "freeze=embed_tokens,layers.0."), ("unclipped", "clip=0")):
         paths[name] = os.path.join(os.path.abspath(folder), name + ".json")
         call([compiler, os.path.join(ROOT, "examples", "train.pipe"), "--emit=json", "-o", paths[name], "-D",

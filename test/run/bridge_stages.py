@@ -442,6 +442,41 @@ def silent(rank, programs):
     pipe.close()
 
 
+def sliced(stage, stages):
+    """A stage of a llama that hands its keys and values over to the slices behind."""
+    import torch
+    from torch.nn import functional
+    from bridge_models import Llama
+
+    class Sliced(Llama):
+        def forward(self, x, keys):
+            x, layer = x if self.embed is None else self.embed(x), self.layer
+            q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in layer.qkv(layer.before(x)).chunk(3, -1))
+            own, k, v = (k, v), *(torch.cat([*(pair[i] for pair in keys), t], 2) for i, t in enumerate((k, v)))
+            mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+            mixed = functional.scaled_dot_product_attention(q, k, v, mask)
+            x = x + layer.out(mixed.transpose(1, 2).flatten(2))
+            y = layer.after(x)
+            x = x + layer.down(functional.silu(layer.gate(y)) * layer.up(y))
+            return x if self.head is None else self.head(self.norm(x)), own
+    return Sliced(stage, stages)
+
+
+def ends(made):
+    """A function of a piece's name: shards of the first and the last stage of a llama, and what is left of stages."""
+    from torch import nn
+    from pp_schedules.torch import shard
+
+    def part(key):
+        word, _, number = str(key).partition(" ")
+        if word in ("embed", "head"):
+            return shard(getattr(made[0 if word == "embed" else 3], word), int(number), 4)
+        stage = copy.deepcopy(made[key])
+        stage.embed, stage.head = None, nn.Identity() if key == 3 else None
+        return stage
+    return part
+
+
 def vocabulary(rank, programs):
     """Ends that are cut by the vocabulary, into shards of unlike sizes: two steps are those of one process."""
     import torch
@@ -456,13 +491,7 @@ def vocabulary(rank, programs):
     made[3].head = nn.Linear(WIDTH, VOCABULARY + 2, dtype=torch.double)
     inputs, targets, weight = batch(MICROBATCHES)
 
-    def part(key):
-        word, _, number = str(key).partition(" ")
-        if word in ("embed", "head"):
-            return shard(getattr(made[0 if word == "embed" else 3], word), int(number), 4)
-        stage = copy.deepcopy(made[key])
-        stage.embed, stage.head = None, nn.Identity() if key == 3 else None
-        return stage
+    part = ends(made)
 
     def counted(nll, targets):
         return nll[targets != -100].sum()
@@ -511,16 +540,16 @@ def vocabulary(rank, programs):
                     other = other[len(other) * of["index"] // 4:len(other) * (of["index"] + 1) // 4]
                 worst.append((grad * factor - other).abs().max().item())
     # The whole model's names and rows, which the unsplit model and a schedule with whole ends read.
-    ends = {"embed.weight": made[0].embed.weight, "head.weight": made[3].head.weight, "head.bias": made[3].head.bias}
+    unsplit = {"embed.weight": made[0].embed.weight, "head.weight": made[3].head.weight, "head.bias": made[3].head.bias}
     if rank == 0:
         shutil.rmtree("vocabulary", ignore_errors=True)
     dist.barrier()
     pipe.save("vocabulary")
-    state, read = pipe.state_dict(), {name: torch.empty_like(q, requires_grad=False) for name, q in ends.items()}
-    if (set(ends) <= set(state)) != (rank == 0) or set(ends) & set(state) and rank:
+    state, read = pipe.state_dict(), {name: torch.empty_like(q, requires_grad=False) for name, q in unsplit.items()}
+    if (set(unsplit) <= set(state)) != (rank == 0) or set(unsplit) & set(state) and rank:
         raise RuntimeError(f"rank {rank} saves {sorted(state)}")
     torch.distributed.checkpoint.load(read, checkpoint_id="vocabulary")
-    worst += [(read[name] - q).abs().max().item() for name, q in ends.items()]
+    worst += [(read[name] - q).abs().max().item() for name, q in unsplit.items()]
     want = []
     for _ in range(2):
         total = pipe.step(inputs, targets, weight)
@@ -546,39 +575,74 @@ def vocabulary(rank, programs):
 def slices(rank, programs):
     """Sequences in slices: a stage hands its keys and values over to the slices behind; gradients of theirs come back.
     One process runs whole sequences by modules that know of no slices."""
-    import torch
-    from torch.nn import functional
     from bridge_models import Llama, batch
-
-    class Sliced(Llama):
-        def forward(self, x, keys):
-            x, layer = x if self.embed is None else self.embed(x), self.layer
-            q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in layer.qkv(layer.before(x)).chunk(3, -1))
-            own, k, v = (k, v), *(torch.cat([*(pair[i] for pair in keys), t], 2) for i, t in enumerate((k, v)))
-            mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
-            mixed = functional.scaled_dot_product_attention(q, k, v, mask)
-            x = x + layer.out(mixed.transpose(1, 2).flatten(2))
-            y = layer.after(x)
-            x = x + layer.down(functional.silu(layer.gate(y)) * layer.up(y))
-            return x if self.head is None else self.head(self.norm(x)), own
     for name, length, more in (("terapipe", 6, {}), ("slimpipe", 8, {}), ("terapipe", 7, {"shapes": "sent"}),
-                               ("slimpipe", 8, {"lanes": "pair"})):
+                               ("slimpipe", 8, {"lanes": "pair"}), ("redone", 6, {}), ("redone", 6, {"split": "halves"}),
+                               ("halved", 6, {}), ("halved", 7, {"split": "halves", "shapes": "sent"})):
         made, data = llamas(2), batch(MICROBATCHES, length=length)
-        pipe, _ = pipeline(programs[name], 2, made=[Sliced(stage, 2) for stage in range(2)], **more)
+        pipe, _ = pipeline(programs[name], 2, made=[sliced(stage, 2) for stage in range(2)], **more)
         total = pipe.eval(*data)
         agrees(pipe, made, data)
         if abs(total - one_process(made, *data)) > 1e-12 or sorted(pipe.losses) != [*range(MICROBATCHES)] * rank:
             raise RuntimeError(f"{name}: {total}, {pipe.losses}")
         pipe.close()
-    pipe, _ = pipeline(programs["terapipe"], 2, made=[Sliced(0, 2), Llama(1, 2)])
+    pipe, _ = pipeline(programs["terapipe"], 2, made=[sliced(0, 2), Llama(1, 2)])
     refusal(lambda: pipe.step(*batch(MICROBATCHES, length=6)), "stage 1 on microbatch 0: ", "'keys'")
     pipe.close()
+
+
+def rounded(rank, programs):
+    """bf16, of modules and by autocast, with cut vocabularies and in slices: no further from f64 than twice what one
+    process is that rounds as often."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn import functional
+    from bridge_models import batch, counted_sum
+    from pp_schedules.torch import Pipeline
+    inputs, targets, weight = batch(MICROBATCHES, length=6)
+    pair = [dist.new_group(ranks) for ranks in ((0, 1), (2, 3))][rank // 2]
+
+    def gradients(modules):
+        return [{name: q.grad.double() for name, q in module.named_parameters()} for module in modules]
+
+    def apart(got, want):
+        return max((got[name] - want[name]).abs().max() / max(g.abs().max() for g in want.values()) for name in got)
+    for case, stages in (("vocabulary", 4), ("terapipe", 2), ("redone", 2), ("halved", 2)):
+        exact = llamas(stages)
+        one_process(exact, inputs, targets, weight)
+        exact = gradients(exact)
+        for way in ("modules", "autocast"):
+            cast = (lambda: torch.autocast("cpu", torch.bfloat16)) if way == "autocast" else None
+            made = [m.bfloat16() if way == "modules" else m.float() for m in llamas(stages)]
+            with cast() if cast else contextlib.nullcontext():
+                one_process([*made, torch.Tensor.float], inputs, targets, weight)
+            bounds = [apart(got, want) for got, want in zip(gradients(made), exact)]
+            if case == "vocabulary":
+                pipe = Pipeline(programs[case], ends(made), loss=lambda nll, t: nll[t != -100].sum(), context=cast)
+            else:
+                parts = [sliced(stage, stages) for stage in range(stages)]
+                parts = [m.bfloat16() if way == "modules" else m.float() for m in parts]
+                pipe = Pipeline(programs[case], parts, loss=lambda y, t: counted_sum(y.float(), t), context=cast,
+                                group=pair)
+            pipe.step(inputs, targets, weight)
+            for p in pipe.pieces.values():
+                of = programs[case].pieces[p.number]
+                stage = {"embed": 0, "head": stages - 1}.get(of["part"], of["index"])
+                want = exact[stage]
+                if of["part"]:
+                    want = {"weight": want[f"{of['part']}.weight"].tensor_split(4)[of["index"]]}
+                got = {name: q.grad.double() for name, q in zip(p.names, p.parameters)}
+                if not apart(got, want) <= 2 * bounds[stage] or not bounds[stage] > 1e-4:
+                    raise RuntimeError(f"{case}, {way}, {p.what}: {apart(got, want):.1e} from f64, one process is "
+                                       f"{bounds[stage]:.1e}")
+            pipe.close()
 
 
 CHECKS = {"lengths": (lengths, 4), "sends": (sends, 2), "outputs": (outputs, 2), "writers": (writers, 2),
           "buffers": (buffers, 2), "compiled": (compiled, 2), "again": (again, 2), "autocast": (autocast, 2),
           "sharded": (sharded, 4), "checkpoints": (checkpoints, 4), "told": (told, 2), "returns": (returns, 2),
-          "given": (given, 2), "silent": (silent, 2), "vocabulary": (vocabulary, 4), "slices": (slices, 2)}
+          "given": (given, 2), "silent": (silent, 2), "vocabulary": (vocabulary, 4), "slices": (slices, 2),
+          "rounded": (rounded, 4)}
 
 if __name__ == "__main__":
     os.environ["PP"] = os.path.abspath(sys.argv[1])

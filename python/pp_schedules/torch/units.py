@@ -202,6 +202,7 @@ class Units:
         linears = p.linears if pipe.splits[piece] == "linears" and piece in pipe.halved and keeps else None
         context, run = self.contexts(phase, piece, mb, keeps, moves), self.module(piece, mb, keeps)
         before, handed = [v for v in reads if self.values[v]["role"] == "kv"], self.slot("kv", makes)
+        before = before[:mb % pipe.slices]         # R is told of its own, too, and makes them again
         light = self.training and not keeps
 
         def unit():
