@@ -24,7 +24,14 @@ def ordered(roots):
             order.append((node, nexts))
         elif node not in seen:
             seen.add(node)
-            nexts = [edge for edge in node.next_functions if edge[0] is not None]
+            nexts = node.next_functions
+            for edge in nexts:
+                if edge[0] is None:
+                    nexts = [edge for edge in nexts if edge[0] is not None]
+                    break
+            if not nexts:
+                order.append((node, nexts))
+                continue
             todo.append((node, nexts))
             for other, _ in nexts:
                 parents[other] = parents.get(other, 0) + 1
@@ -38,43 +45,51 @@ class Pending:
     parameters; `dinputs` has a gradient, or None, for each input."""
 
     def __init__(self, roots, seeds, inputs, places):
-        self.leaf, self.ways, self.jobs = {}, collections.Counter(), []
+        self.leaf, self.ways, self.jobs = {}, {}, []
         wanted = [x for x in inputs if x.requires_grad]
-        edges, owners = list(wanted), []
-        for job in self._users([root.node for root in roots], places):
-            self.jobs.append(job)
-            for i in range(len(job[0]._input_metadata)):
-                edges.append(GradientEdge(job[0], i))
-                owners.append(job)
-        got = torch.autograd.grad(roots, edges, seeds, retain_graph=True, allow_unused=True) if edges else []
-        found = dict(zip(map(id, wanted), got))
-        self.dinputs = [found.get(id(x)) for x in inputs]
-        for (_, _, _, gradients), edge, gradient in zip(owners, edges[len(wanted):], got[len(wanted):]):
+        edges, owners, count = list(wanted), [], len(wanted)
+        self._users([root.node for root in roots], places, edges, owners)
+        got = torch.autograd.grad(roots, edges, seeds, retain_graph=True, allow_unused=True) if edges else ()
+        if count == len(inputs):
+            self.dinputs = list(got[:count])
+        else:
+            found = dict(zip(map(id, wanted), got))
+            self.dinputs = [found.get(id(x)) for x in inputs]
+        for gradients, edge, gradient in zip(owners, edges[count:], got[count:]):
             if gradient is not None:
                 gradients.append((edge, gradient))
 
-    def _users(self, roots, places):
-        """Yields (node, [(child, its output, weight)], level, []). A chain of nodes with one input and one user, such
-        as a transpose, is part of the weight; a node of it that has two users is a user itself, or its graph would run
-        twice. A user's level is the most users on a way from it to a leaf: two of one level do not reach each other."""
-        chain, level = {}, {}
+    def _users(self, roots, places, edges, owners):
+        """Finds the jobs (node, [(child, its output, weight)], level, gradients). A chain of nodes with one input and
+        one user, such as a transpose, is part of the weight; a node of it that has two users is a user itself, or its
+        graph would run twice. A user's level is the most users on a way from it to a leaf: two of one level do not
+        reach each other. `edges` gets those where a gradient is caught, and `owners` the lists that get it."""
+        chain, level, leaf, ways = {}, {}, self.leaf, self.ways
         order, parents = ordered(roots)
         for node, nexts in order:
-            high, children = 0, []
+            high, children = 0, None
             for other, place in nexts:
-                high = max(high, level[other])
+                above = level[other]
+                if above > high:
+                    high = above
                 if other in chain:
+                    children = [] if children is None else children
                     children.append((other, place, chain[other]))
             if not nexts:
                 weight = places.get(id(getattr(node, "variable", None)))
                 if weight is not None:
-                    chain[node], self.leaf[weight] = weight, node
+                    chain[node], leaf[weight] = weight, node
             elif children and len(nexts) == 1 and parents[node] == 1 and node not in roots:
                 chain[node] = children[0][2]
             elif children:
                 high += 1
-                self.ways.update([weight for _, _, weight in children])
-                yield node, children, high, []
+                for _, _, weight in children:
+                    ways[weight] = ways.get(weight, 0) + 1
+                gradients = []
+                self.jobs.append((node, children, high, gradients))
+                for i in range(len(node._input_metadata)):
+                    edges.append(GradientEdge(node, i))
+                    owners.append(gradients)
             level[node] = high
 
     def weights(self, add):
