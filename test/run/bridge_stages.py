@@ -528,7 +528,7 @@ def vocabulary(rank, programs):
         return want
     for _ in range(2):
         got, total = pipe.eval(inputs, targets, weight), pipe.step(inputs, targets, weight)
-        grads = {id(p): [None if q.grad is None else q.grad.clone() for q in p.parameters] for p in pipe.pieces.values()}
+        grads = {id(p): [q.grad.clone() for q in p.parameters] for p in pipe.pieces.values()}
         want = step()
         worst += [abs(got - want), abs(total - want)]
         whole, factor = {"embed": made[0].embed, "head": made[3].head}, min(1.0, 0.5 / (pipe.norm + 1e-6))
@@ -577,18 +577,68 @@ def slices(rank, programs):
     One process runs whole sequences by modules that know of no slices."""
     from bridge_models import Llama, batch
     for name, length, more in (("terapipe", 6, {}), ("slimpipe", 8, {}), ("terapipe", 7, {"shapes": "sent"}),
-                               ("slimpipe", 8, {"lanes": "pair"}), ("redone", 6, {}), ("redone", 6, {"split": "halves"}),
-                               ("halved", 6, {}), ("halved", 7, {"split": "halves", "shapes": "sent"})):
+                               ("slimpipe", 8, {"lanes": "pair"}), ("redone", 6, {}),
+                               ("redone", 6, {"split": "halves"}), ("halved", 6, {}), ("halved", 7, {"split": "halves", "shapes": "sent"})):
         made, data = llamas(2), batch(MICROBATCHES, length=length)
         pipe, _ = pipeline(programs[name], 2, made=[sliced(stage, 2) for stage in range(2)], **more)
         total = pipe.eval(*data)
         agrees(pipe, made, data)
         if abs(total - one_process(made, *data)) > 1e-12 or sorted(pipe.losses) != [*range(MICROBATCHES)] * rank:
             raise RuntimeError(f"{name}: {total}, {pipe.losses}")
+        if name == "terapipe" and not more:        # keys and values of all slices, and gradients of two: 2 * 2 x 2 x 8
+            if pipe.memory()["keys"] != (MICROBATCHES * 3 + 2) * 2 * 2 * 2 * 8 * 8:
+                raise RuntimeError(f"{pipe.memory()}")
         pipe.close()
     pipe, _ = pipeline(programs["terapipe"], 2, made=[sliced(0, 2), Llama(1, 2)])
     refusal(lambda: pipe.step(*batch(MICROBATCHES, length=6)), "stage 1 on microbatch 0: ", "'keys'")
     pipe.close()
+
+
+def odd(rank, programs):
+    """Modules of many kinds under backwards in halves: loss, norm and gradients are those of one process."""
+    import threading
+    import torch
+    from bridge_models import HARD, Hard, batch, counted_sum
+    from pp_schedules.torch import Pipeline
+    data, ended, seen = batch(MICROBATCHES), threading.Event(), set()
+
+    def beside():                                  # another thread uses linears of its own meanwhile
+        linear = torch.nn.Linear(3, 3)
+        while not ended.wait(0.001):
+            seen.add((type(linear(torch.ones(2, 3)).grad_fn).__name__, torch.nn.functional.linear))
+    thread = threading.Thread(target=beside)
+    thread.start()
+    for name in HARD:
+        for split in ("linears", "halves"):
+            pipe = Pipeline(programs["zb_v"], lambda stage: Hard(name, stage, 4), loss=counted_sum, split=split, clip=1e9,
+                            optimizer=lambda ps: torch.optim.SGD(ps, 0.0))
+            made = [Hard(name, stage, 4) for stage in range(4)]
+            total, want = pipe.step(*data), one_process(made, *data)
+            numbers = [q.grad.to_dense() for module in made for q in module.parameters()]
+            norm = torch.stack([g.abs().square().sum() for g in numbers]).double().sum().sqrt()
+            bound = 1e-5 if name == "autocast inside" else 1e-12
+            if not (abs(total - want) <= bound and abs(pipe.norm - norm) <= bound * max(1.0, norm)):
+                raise RuntimeError(f"{name}, {split}: the loss is {total}, not {want}; the norm {pipe.norm}, not {norm}")
+            for i, p in pipe.pieces.items():
+                for key, q, other in zip(p.names, p.parameters, made[i].parameters()):
+                    apart = (q.grad.to_dense() - other.grad.to_dense()).abs().max()
+                    if not apart <= bound * max(1.0, other.grad.to_dense().abs().max()):
+                        raise RuntimeError(f"{name}, {split}: stage {i}, `{key}` differs by {apart:.1e}")
+            pipe.close()
+    ended.set()
+    thread.join()
+    if {name for name, _ in seen} != {"AddmmBackward0"} or len(seen) != 1:
+        raise RuntimeError(f"another thread saw {seen}")
+    for change in (lambda m: m.compile(backend="aot_eager"), lambda m: m.head is None and m.body.l.weight.register_hook(
+            lambda g: 0.5 * g)):                   # behind the first step
+        parts, made = ([Hard("a keyword", stage, 4) for stage in range(4)] for _ in "ab")
+        pipe = Pipeline(programs["zb_v"], parts, loss=counted_sum)
+        agrees(pipe, made, data)
+        for module in (*[p.module for p in pipe.pieces.values()], *made):
+            change(module)
+        agrees(pipe, made, data, 1e-11)
+        same(pipe, made, 1e-12)
+        pipe.close()
 
 
 def rounded(rank, programs):
@@ -644,7 +694,7 @@ CHECKS = {"lengths": (lengths, 4), "sends": (sends, 2), "outputs": (outputs, 2),
           "buffers": (buffers, 2), "compiled": (compiled, 2), "again": (again, 2), "autocast": (autocast, 2),
           "sharded": (sharded, 4), "checkpoints": (checkpoints, 4), "told": (told, 2), "returns": (returns, 2),
           "given": (given, 2), "silent": (silent, 2), "vocabulary": (vocabulary, 4), "slices": (slices, 2),
-          "rounded": (rounded, 4)}
+          "rounded": (rounded, 4), "odd": (odd, 2)}
 
 if __name__ == "__main__":
     os.environ["PP"] = os.path.abspath(sys.argv[1])

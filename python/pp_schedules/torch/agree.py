@@ -151,8 +151,12 @@ def updater(what, make, parameters):
     return optimizer
 
 
-def hooked(parameters):
-    return any(q._backward_hooks or getattr(q, "_post_accumulate_grad_hooks", None) for q in parameters)
+def undivided(p):
+    """Whether a backward must stay one: halves would run a compiled node twice, and hooks of FSDP2, or the user's on a
+    weight, see whole gradients."""
+    return any(m._compiled_call_impl is not None or "_orig_mod" in m._modules or hasattr(
+        m, "set_requires_gradient_sync") for m in p.parts) or any(
+            q._backward_hooks or getattr(q, "_post_accumulate_grad_hooks", None) for q in p.parameters)
 
 
 def splits(pieces, split, context):
@@ -160,12 +164,7 @@ def splits(pieces, split, context):
     chosen = {}
     for i, p in pieces.items():
         way = split.get(i, "linears") if isinstance(split, dict) else split
-        compiled = any(getattr(m, "_compiled_call_impl", None) is not None or "_orig_mod" in m._modules
-                       for m in p.module.modules())
-        sharded = any(hasattr(m, "set_requires_gradient_sync") for m in p.module.modules())
-        if compiled or sharded:                    # a node of autograd that halves would run twice; hooks of FSDP2
-            way = "whole"
-        elif hooked(p.parameters):                 # hooks on a weight are autograd's, and see one whole gradient
+        if undivided(p):
             way = "whole"
         elif way == "linears":
             p.linears = Linears(p.module)

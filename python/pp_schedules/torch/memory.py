@@ -35,6 +35,12 @@ class Sizes:
             return "keys", self.largest(piece, lambda meta: meta.keys)
         return "others", 0
 
+    def beside(self, action):
+        """What is there beside values: a gradient that is added to its sum; twice that in an update, as Adam has it."""
+        p, update = self.pipe.pieces[action[3]], action[1] == "U"
+        largest = max(bytes_of([t]) for t in ([p.shard] if update and p.shard is not None else p.like))
+        return largest if action[1] in "BW" else 2 * largest if action[1:3] == ["U", "plain"] and p.optimizer else 0
+
     def weights(self, v, value):
         pipe, bind = self.pipe, value["bind"]
         if value["piece"] not in pipe.pieces:
@@ -63,8 +69,9 @@ def peak(pipe):
         for v in set(born) - alive:
             alive.add(v)
             now[kinds[v][0]] = now.get(kinds[v][0], 0) + kinds[v][1]
+        sums = [kinds[v][1] for v in a[5] if values[v]["role"] == "grad"] if a[0] == "run" else []
         clipped = pipe.clip and a[1:3] == ["U", "plain"]  # `.grad` keeps what the optimizer gets in a scaled copy
-        there = dict(now, updates=max(kinds[v][1] for v in a[5] if values[v]["role"] == "grad") if clipped else 0)
+        there = dict(now, updates=max(sums) if clipped else 0, temporaries=sizes.beside(a) if sums else 0)
         if best is None or sum(there.values()) > sum(best.values()):
             best = there
         for v in set(a[8] if a[0] == "run" else a[-1]) & alive:

@@ -62,6 +62,7 @@ class Piece:
         if empty is not None:
             raise Refused(f"{self.what}: `{empty}` is on `meta` at the first step; it needs storage and values")
         parts = dict(self.module.named_modules())
+        self.parts = list(parts.values())
         self.owners = [(parts[path], last) for path, _, last in (name.rpartition(".") for name in self.paths)]
         for place, (part, _) in enumerate(self.owners):
             if hasattr(part, "pp_rows"):

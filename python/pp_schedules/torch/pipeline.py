@@ -178,6 +178,9 @@ class Pipeline:
                                                           q.requires_grad and place not in shared]
                 p.optimizer = agree.updater(p.what, self.optimizer, own) if own else None
         self.splits = self.splits or agree.splits(self.pieces, self.split, self.context)
+        for i, p in self.pieces.items():           # compiled, or with a hook, since the step before
+            if self.splits[i] != "whole" and agree.undivided(p):
+                self.splits[i], self.lists = "whole", {}
 
     def tell(self, what, text):
         """Says once what may be meant and may be a mistake."""
@@ -413,8 +416,9 @@ class Pipeline:
 
     def memory(self) -> dict[str, int]:
         """An estimate of this rank's peak, by the proved lives of values and what the stages made: {what: bytes} of the
-        moment where their sum is largest, and this sum, "peak". What a unit needs while it runs is not in it. Stashes
-        are missing where shapes were declared, for no stage was run."""
+        moment where their sum is largest, and this sum, "peak". "temporaries" are gradients that are added to sums, and
+        what Adam needs; what else a unit needs while it runs is not in it. Stashes are missing where shapes were
+        declared, for no stage was run."""
         if not self.shapes.known:
             raise Refused("memory is known behind the first step")
         return memory.peak(self)
