@@ -578,7 +578,8 @@ def slices(rank, programs):
     from bridge_models import Llama, batch
     for name, length, more in (("terapipe", 6, {}), ("slimpipe", 8, {}), ("terapipe", 7, {"shapes": "sent"}),
                                ("slimpipe", 8, {"lanes": "pair"}), ("redone", 6, {}),
-                               ("redone", 6, {"split": "halves"}), ("halved", 6, {}), ("halved", 7, {"split": "halves", "shapes": "sent"})):
+                               ("redone", 6, {"split": "halves"}), ("halved", 6, {}),
+                               ("halved", 7, {"split": "halves", "shapes": "sent"})):
         made, data = llamas(2), batch(MICROBATCHES, length=length)
         pipe, _ = pipeline(programs[name], 2, made=[sliced(stage, 2) for stage in range(2)], **more)
         total = pipe.eval(*data)
@@ -610,15 +611,15 @@ def odd(rank, programs):
     thread.start()
     for name in HARD:
         for split in ("linears", "halves"):
-            pipe = Pipeline(programs["zb_v"], lambda stage: Hard(name, stage, 4), loss=counted_sum, split=split, clip=1e9,
-                            optimizer=lambda ps: torch.optim.SGD(ps, 0.0))
+            pipe = Pipeline(programs["zb_v"], lambda stage: Hard(name, stage, 4), loss=counted_sum, split=split,
+                            clip=1e9, optimizer=lambda ps: torch.optim.SGD(ps, 0.0))
             made = [Hard(name, stage, 4) for stage in range(4)]
             total, want = pipe.step(*data), one_process(made, *data)
             numbers = [q.grad.to_dense() for module in made for q in module.parameters()]
             norm = torch.stack([g.abs().square().sum() for g in numbers]).double().sum().sqrt()
             bound = 1e-5 if name == "autocast inside" else 1e-12
             if not (abs(total - want) <= bound and abs(pipe.norm - norm) <= bound * max(1.0, norm)):
-                raise RuntimeError(f"{name}, {split}: the loss is {total}, not {want}; the norm {pipe.norm}, not {norm}")
+                raise RuntimeError(f"{name}, {split}: loss and norm are {total}, {pipe.norm}, not {want}, {norm}")
             for i, p in pipe.pieces.items():
                 for key, q, other in zip(p.names, p.parameters, made[i].parameters()):
                     apart = (q.grad.to_dense() - other.grad.to_dense()).abs().max()
