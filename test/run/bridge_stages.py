@@ -261,6 +261,29 @@ def sharded(rank, programs):
         f"stages.{i}.{name}": q.detach() for i, m in enumerate(made) for name, q in m.named_parameters()}})
 
 
+def tensor(rank, programs):
+    """Tensor parallel by DTensors inside the stages of two pipelines, under all ways to share a backward."""
+    import torch
+    import torch.distributed as dist
+    from bridge_models import Llama, batch, counted_sum
+    from pp_schedules.torch import Pipeline
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("tp", "pp"))
+    made, data = llamas(4), batch(MICROBATCHES)
+    want = one_process(made, *data)
+    norm = torch.stack([q.grad.norm() for module in made for q in module.parameters()]).norm()
+    for split in ("linears", "halves", "whole"):
+        cut = {"layer.gate": ColwiseParallel(), "layer.up": ColwiseParallel(), "layer.down": RowwiseParallel()}
+        pipe = Pipeline(programs["zb_v"], lambda stage: parallelize_module(Llama(stage, 4), mesh["tp"], cut),
+                        split=split, loss=counted_sum, group=mesh.get_group("pp"), clip=1e9,
+                        optimizer=lambda ps: torch.optim.SGD(ps, 0.0))
+        total = pipe.step(*data)
+        same(pipe, made, 1e-12)
+        if set(pipe.splits.values()) != {split} or not abs(total - want) + abs(pipe.norm - norm) <= 1e-12:
+            raise RuntimeError(f"{pipe.splits}: {total} and {pipe.norm}, not {want} and {norm}")
+        pipe.close()
+
+
 def checkpoints(rank, programs):
     """What one schedule wrote another one reads, on another number of ranks, with the optimizer's state; then both go
     on alike."""
@@ -695,7 +718,7 @@ CHECKS = {"lengths": (lengths, 4), "sends": (sends, 2), "outputs": (outputs, 2),
           "buffers": (buffers, 2), "compiled": (compiled, 2), "again": (again, 2), "autocast": (autocast, 2),
           "sharded": (sharded, 4), "checkpoints": (checkpoints, 4), "told": (told, 2), "returns": (returns, 2),
           "given": (given, 2), "silent": (silent, 2), "vocabulary": (vocabulary, 4), "slices": (slices, 2),
-          "rounded": (rounded, 4), "odd": (odd, 2)}
+          "rounded": (rounded, 4), "odd": (odd, 2), "tensor": (tensor, 4)}
 
 if __name__ == "__main__":
     os.environ["PP"] = os.path.abspath(sys.argv[1])
