@@ -111,8 +111,9 @@ def paired(rank, name, path, hidden, tokens, rounds):
 
 
 def driver(rank, path, split):
-    """{action: (the driver's, what it calls)}, median seconds of the processor, with stages that multiply sixteen
-    numbers. What it calls are the module, autograd, the process group and the optimizer. `measuring` is an action that
+    """{action: (the driver's, what it calls)}, median seconds of the processor, with stages of a linear of sixteen
+    numbers. What it calls are the module, autograd, the process group, the norm, the
+    scaling of gradients and the optimizer. `measuring` is an action that
     does nothing but call a function that does nothing: what the clock takes of every other number."""
     import torch
     import torch.distributed as dist
@@ -131,16 +132,19 @@ def driver(rank, path, split):
     class Nothing(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.weight = torch.nn.Parameter(torch.ones(4, 4))
+            self.linear = torch.nn.Linear(4, 4, bias=False)
 
         @within
         def forward(self, x):
-            return x * self.weight
+            return self.linear(x)
 
+    torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1)  # the first one puts PyTorch's hook around `step`
     for owner, names in ((torch.autograd, ("backward", "grad")), (dist.ProcessGroup, ("send", "recv")),
-                         (dist, ("all_reduce",)), (dist.Work, ("wait",)), (torch.optim.SGD, ("step",))):
+                         (dist, ("all_reduce",)), (dist.Work, ("wait",)), (torch.optim.SGD, ("step",)),
+                         (torch, ("_foreach_norm", "_foreach_mul")), (torch.Tensor, ("item",))):
         for name in names:
             setattr(owner, name, within(getattr(owner, name)))
+    torch.optim.SGD.step.hooked = True
     pipe = Pipeline(Program.load(path), lambda stage: Nothing(), loss=lambda y, t: (y * t).sum(), split=split,
                     optimizer=lambda parameters: torch.optim.SGD(parameters, 1e-9))
     batch, times = [(torch.ones(4, 4),)] * MICROBATCHES, collections.defaultdict(list)

@@ -35,14 +35,16 @@ def channels(checker):
 
 def keys(checker, phase, piece, mb, reads, makes, got):
     """A slice reads the keys of those before it, and its own in its backward, which adds to the gradients of the
-    former, and needs its own whole. Those that begin with it are made in the order of the slices."""
-    earlier = [(mb[0], k) for k in range(mb[1])]
-    seen = earlier + [mb] * (phase not in "FR")
+    former, and needs its own whole; an R may read its own, and a W reads none. Those that begin with it are made in the
+    order of slices."""
+    earlier = [(mb[0], k) for k in range(mb[1])] if phase != "W" else []
+    read = [label for label in got if label[0] == "kv"]
+    seen = earlier + [mb] * (phase in "BI" or phase == "R" and len(read) > len(earlier))
     sums = {checker.held[checker.rank][v][2]: v for v in reads if checker.held[checker.rank][v][0] == "dkv"}
     later = frozenset((mb[0], k) for k in range(mb[1] + 1, checker.slices))
-    if [label for label in got if label[0] == "kv"] != [("kv", piece, number, None) for number in seen]:
+    if read != [("kv", piece, number, None) for number in seen]:
         checker.fail("values", f"expected the keys of {seen}")
-    if phase in "FR":
+    if phase not in "BI":
         fits = not sums and not makes
     else:
         whole = mb not in sums if not later else checker.held[checker.rank][sums.get(mb, reads[0])] == (
@@ -52,10 +54,10 @@ def keys(checker, phase, piece, mb, reads, makes, got):
             label[1] == piece for label in got)
     if not fits:
         checker.fail("gradients", f"the gradients of the keys of {[*sums]} are not those that it adds to, or needs")
-    for number in earlier if phase not in "FR" else ():
+    for number in earlier if phase in "BI" else ():
         if number in sums:
             checker.add(sums[number], checker.held[checker.rank][sums[number]], {mb})
-    for v, number in zip(makes, begun if phase not in "FR" else ()):
+    for v, number in zip(makes, begun if phase in "BI" else ()):
         checker.write(v, ("dkv", piece, number, None, frozenset([mb])))
 
 

@@ -89,13 +89,13 @@ def lives(checker, counts):
 def kinds(checker, program):
     """Of each value in which of the counts it is, and as what: stashes count by units, and shards do not count."""
     runs = {v for a in program["actions"] if a[0] == "run" for v in a[5] + a[6]}
+    slices = {v: a[-1] for a in program["actions"] if a[0] == "run" for v in a[6]} if checker.slices else {}
     shards = {a[4] for a in program["actions"] if a[0] == "post"}
     for v, value in enumerate(program["values"]):
         if value["host"]:
             yield [("host_stashes", v)]
         elif value["role"] == "stash":
-            unit = v if checker.slices else (value["piece"], value["mb"])
-            yield [("stashes", unit)] + [("guests", v)] * (v not in runs)
+            yield [("stashes", (value["piece"], value["mb"], slices.get(v)))] + [("guests", v)] * (v not in runs)
         else:
             yield [(value["role"] + "s", v)] * (v not in shards and checker.binds[checker.rank][v].get("shard") is None)
 

@@ -328,7 +328,7 @@ def halves(rank, programs):
     """I and W together make the gradients of one backward, on graphs of many shapes."""
     import torch
     from bridge_models import graphs
-    from pp_schedules.torch.backward import Linears, Pending
+    from pp_schedules.torch.backward import Linears, Pending, products
     from torch.autograd.graph import get_gradient_edge
     from pp_schedules.torch.units import adder
     torch.manual_seed(0)
@@ -345,11 +345,13 @@ def halves(rank, programs):
         pending = Pending([get_gradient_edge(module(x))], [dy], [x], places)
         pending.weights(adder(sums))
         ways = {"halves": [g for g in sums if g is not None] + pending.dinputs[module.tokens:]}
-        linears, sums = Linears(), [None] * len(parameters)
-        with linears:
-            y = module(x)
+        linears, queue, sums = Linears(module), [], [None] * len(parameters)
+        linears.enter(queue, False)
+        y = module(x)
+        linears.enter(queue, True)
         y.backward(dy)
-        linears.weights(places, adder(sums))
+        linears.leave()
+        products(queue, places, adder(sums))
         both = [p.grad if s is None else s if p.grad is None else s + p.grad for p, s in zip(parameters, sums)]
         ways["linears"] = [g for g in both if g is not None] + [x.grad for x in inputs]
         for way, made in ways.items():
@@ -402,6 +404,10 @@ def programs_of(compiler, folder):
     for name, (case, ranks, tied) in PROGRAMS.items():
         program_of(compiler, folder, case, ranks, MICROBATCHES, tied)
         paths[name] = os.path.join(os.path.abspath(folder), f"{'tied-' * tied}{case}-{ranks}-{MICROBATCHES}.json")
+    for name in ("redone", "halved"):
+        paths[name] = os.path.join(os.path.abspath(folder), name + ".json")
+        call([compiler, os.path.join(ROOT, "test", "run", "Inputs", "redone.pipe"), f"--schedule={name}", "--emit=json",
+              "-o", paths[name], "-D", "ranks=2", "-D", "microbatches=8", "-D", "layers=2", "-D", "slices=3"])
     for name, more in (("frozen", "freeze=embed_tokens,layers.0."), ("unclipped", "clip=0")):
         paths[name] = os.path.join(os.path.abspath(folder), name + ".json")
         call([compiler, os.path.join(ROOT, "examples", "train.pipe"), "--emit=json", "-o", paths[name], "-D",

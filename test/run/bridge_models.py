@@ -169,3 +169,79 @@ def graphs():
         "a recurrent layer": Formula(lambda s, x: s.g(x)[0], g=nn.GRU(6, 6, batch_first=True)),
         "a layer of attention twice": Formula(lambda s, x: s.g(s.g(x)), g=nn.TransformerEncoderLayer(
             6, 2, 12, dropout=0.0, batch_first=True))}
+
+
+class Hard(nn.Module):
+    """A stage with a module that a driver may get wrong, between the ends of a model."""
+
+    def __init__(self, name, stage, stages):
+        super().__init__()
+        torch.manual_seed(stage)
+        self.embed = nn.Embedding(VOCABULARY, WIDTH, dtype=torch.double) if stage == 0 else None
+        self.body = HARD[name]()
+        self.head = nn.Linear(WIDTH, VOCABULARY, dtype=torch.double) if stage == stages - 1 else None
+
+    def forward(self, x):
+        x = self.body(x if self.embed is None else self.embed(x))
+        return x if self.head is None else self.head(x)
+
+
+def hard(function, **parts):
+    """A function that makes a `Formula`; of a tuple of sizes it makes a weight, of a word a linear of that type."""
+    def make():
+        made = {}
+        for name, part in parts.items():
+            if isinstance(part, tuple):
+                part = torch.randn(*part, dtype=torch.double) / 3
+            made[name] = nn.Linear(WIDTH, WIDTH, dtype=getattr(torch, part)) if isinstance(part, str) else part() if \
+                callable(part) else part
+        return Formula(function, **made)
+    return make
+
+
+def spectral():
+    return nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH, dtype=torch.double))
+
+
+def hooked(attach):
+    """A linear with a hook on its weight."""
+    def make():
+        linear = nn.Linear(WIDTH, WIDTH, dtype=torch.double)
+        attach(linear.weight)
+        return linear
+    return make
+
+
+def penalty(create):
+    """A gradient inside a forward; with `create` it is itself differentiated."""
+    def run(s, x):
+        y = x if create and x.requires_grad else x.detach().requires_grad_()
+        slope = torch.autograd.grad(s.b(torch.tanh(s.a(y))).pow(2).sum(), y, create_graph=create)[0]
+        return s.b(torch.tanh(s.a(x))) + 0.1 * slope
+    return run
+
+
+def cast(s, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        y = s.a(x.float())
+    return y.double() + s.b(x)
+
+
+# What a split backward or the driver's own linears got wrong once, or may: {name: a function that makes the module}.
+HARD = {
+    "a weight, and a number made of it": hard(lambda s, x: s.l(x) + x, l=spectral),
+    "a sum of two weights": hard(lambda s, x: torch.tanh(x @ (s.a + s.b)) + x, a=(WIDTH, WIDTH), b=(WIDTH, WIDTH)),
+    "weights like the activation": hard(lambda s, x: s.l(x) + s.a + s.b, a=(2, 5, WIDTH), b=(2, 5, WIDTH), l="double"),
+    "a sum over a weight": hard(lambda s, x: s.l(x) + s.a.sum(), a=(4, WIDTH), l="double"),
+    "a gradient inside": hard(penalty(False), a="double", b="double"),
+    "a gradient of a gradient": hard(penalty(True), a="double", b="double"),
+    "a hook on a weight": hard(lambda s, x: s.l(x) + x, l=hooked(lambda w: w.register_hook(lambda g: g * 0.5))),
+    "a hook behind a gradient": hard(lambda s, x: s.l(x) + x, l=hooked(
+        lambda w: w.register_post_accumulate_grad_hook(lambda p: None))),
+    "autocast inside": hard(cast, a="float", b="double"),
+    "vmap": hard(lambda s, x: torch.func.vmap(lambda t: torch.tanh(s.l(t)))(x) + x, l="double"),
+    "torch.func.grad": hard(lambda s, x: torch.func.grad(lambda t: torch.tanh(s.l(t)).sum())(x) + x, l="double"),
+    "complex weights": hard(lambda s, x: torch.fft.fft(s.l(x.to(torch.complex128))).real * 0.3 + x, l="complex128"),
+    "sparse gradients": hard(lambda s, x: s.l(x) + s.e(torch.arange(5) % 7), l="double", e=lambda: nn.Embedding(
+        7, WIDTH, sparse=True, dtype=torch.double)),
+    "a keyword": hard(lambda s, x: s.l(input=x) + x, l="double")}

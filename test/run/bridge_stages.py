@@ -261,6 +261,29 @@ def sharded(rank, programs):
         f"stages.{i}.{name}": q.detach() for i, m in enumerate(made) for name, q in m.named_parameters()}})
 
 
+def tensor(rank, programs):
+    """Tensor parallel by DTensors inside the stages of two pipelines, under all ways to share a backward."""
+    import torch
+    import torch.distributed as dist
+    from bridge_models import Llama, batch, counted_sum
+    from pp_schedules.torch import Pipeline
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("tp", "pp"))
+    made, data = llamas(4), batch(MICROBATCHES)
+    want = one_process(made, *data)
+    norm = torch.stack([q.grad.norm() for module in made for q in module.parameters()]).norm()
+    for split in ("linears", "halves", "whole"):
+        cut = {"layer.gate": ColwiseParallel(), "layer.up": ColwiseParallel(), "layer.down": RowwiseParallel()}
+        pipe = Pipeline(programs["zb_v"], lambda stage: parallelize_module(Llama(stage, 4), mesh["tp"], cut),
+                        split=split, loss=counted_sum, group=mesh.get_group("pp"), clip=1e9,
+                        optimizer=lambda ps: torch.optim.SGD(ps, 0.0))
+        total = pipe.step(*data)
+        same(pipe, made, 1e-12)
+        if set(pipe.splits.values()) != {split} or not abs(total - want) + abs(pipe.norm - norm) <= 1e-12:
+            raise RuntimeError(f"{pipe.splits}: {total} and {pipe.norm}, not {want} and {norm}")
+        pipe.close()
+
+
 def checkpoints(rank, programs):
     """What one schedule wrote another one reads, on another number of ranks, with the optimizer's state; then both go
     on alike."""
@@ -442,17 +465,30 @@ def silent(rank, programs):
     pipe.close()
 
 
-def vocabulary(rank, programs):
-    """Ends that are cut by the vocabulary, into shards of unlike sizes: two steps are those of one process."""
+def sliced(stage, stages):
+    """A stage of a llama that hands its keys and values over to the slices behind."""
     import torch
+    from torch.nn import functional
+    from bridge_models import Llama
+
+    class Sliced(Llama):
+        def forward(self, x, keys):
+            x, layer = x if self.embed is None else self.embed(x), self.layer
+            q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in layer.qkv(layer.before(x)).chunk(3, -1))
+            own, k, v = (k, v), *(torch.cat([*(pair[i] for pair in keys), t], 2) for i, t in enumerate((k, v)))
+            mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+            mixed = functional.scaled_dot_product_attention(q, k, v, mask)
+            x = x + layer.out(mixed.transpose(1, 2).flatten(2))
+            y = layer.after(x)
+            x = x + layer.down(functional.silu(layer.gate(y)) * layer.up(y))
+            return x if self.head is None else self.head(self.norm(x)), own
+    return Sliced(stage, stages)
+
+
+def ends(made):
+    """A function of a piece's name: shards of the first and the last stage of a llama, and what is left of stages."""
     from torch import nn
-    from bridge_models import Llama, batch, counted_sum, VOCABULARY, WIDTH
-    from pp_schedules.torch import Pipeline, shard
-    from pp_schedules.torch.vocabulary import nll_of, said
-    made = llamas(4)
-    made[0].embed = nn.Embedding(VOCABULARY + 2, WIDTH, dtype=torch.double)  # 26 rows: shards of 6, 7, 6, 7
-    made[3].head = nn.Linear(WIDTH, VOCABULARY + 2, dtype=torch.double)
-    inputs, targets, weight = batch(MICROBATCHES)
+    from pp_schedules.torch import shard
 
     def part(key):
         word, _, number = str(key).partition(" ")
@@ -461,6 +497,24 @@ def vocabulary(rank, programs):
         stage = copy.deepcopy(made[key])
         stage.embed, stage.head = None, nn.Identity() if key == 3 else None
         return stage
+    return part
+
+
+def vocabulary(rank, programs):
+    """Ends that are cut by the vocabulary, into shards of unlike sizes: two steps are those of one process."""
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint
+    from torch import nn
+    from bridge_models import batch, counted_sum, VOCABULARY, WIDTH
+    from pp_schedules.torch import Pipeline, shard
+    from pp_schedules.torch.vocabulary import nll_of, said
+    made = llamas(4)
+    made[0].embed = nn.Embedding(VOCABULARY + 2, WIDTH, dtype=torch.double)  # 26 rows: shards of 6, 7, 6, 7
+    made[3].head = nn.Linear(WIDTH, VOCABULARY + 2, dtype=torch.double)
+    inputs, targets, weight = batch(MICROBATCHES)
+
+    part = ends(made)
 
     def counted(nll, targets):
         return nll[targets != -100].sum()
@@ -488,61 +542,183 @@ def vocabulary(rank, programs):
     pipe = Pipeline(programs["vocabulary"], part, loss=counted, clip=0.5, optimizer=adamw)
     parameters = [q for module in made for q in module.parameters()]
     optimizer, worst = adamw(parameters), []
-    for step in range(2):
+
+    def step():
         optimizer.zero_grad()
-        want, got = one_process(made, inputs, targets, weight), pipe.eval(inputs, targets, weight)
-        worst += [abs(got - want), abs(pipe.step(inputs, targets, weight) - want)]
-        whole = {"embed": made[0].embed, "head": made[3].head}
-        for p in pipe.pieces.values():
-            of = programs["vocabulary"].pieces[p.number]
-            for name, q in zip(p.names, p.parameters):
-                grad = dict((whole.get(of["part"]) or made[of["index"]]).named_parameters())[name].grad
-                if of["part"]:
-                    grad = grad[len(grad) * of["index"] // 4:len(grad) * (of["index"] + 1) // 4]
-                worst.append((q.grad - grad).abs().max().item())
+        want = one_process(made, inputs, targets, weight)
         worst.append(abs(torch.nn.utils.clip_grad_norm_(parameters, 0.5).item() - pipe.norm))
         optimizer.step()
-    if not max(worst) <= 1e-12 or len(worst) < 10 or not want > 1:
-        raise RuntimeError(f"differs by {worst}")
+        return want
+    for _ in range(2):
+        got, total = pipe.eval(inputs, targets, weight), pipe.step(inputs, targets, weight)
+        grads = {id(p): [q.grad.clone() for q in p.parameters] for p in pipe.pieces.values()}
+        want = step()
+        worst += [abs(got - want), abs(total - want)]
+        whole, factor = {"embed": made[0].embed, "head": made[3].head}, min(1.0, 0.5 / (pipe.norm + 1e-6))
+        for p in pipe.pieces.values():
+            of = programs["vocabulary"].pieces[p.number]
+            for name, grad in zip(p.names, grads[id(p)]):
+                other = dict((whole.get(of["part"]) or made[of["index"]]).named_parameters())[name].grad
+                if of["part"]:
+                    other = other[len(other) * of["index"] // 4:len(other) * (of["index"] + 1) // 4]
+                worst.append((grad * factor - other).abs().max().item())
+    # The whole model's names and rows, which the unsplit model and a schedule with whole ends read.
+    unsplit = {"embed.weight": made[0].embed.weight, "head.weight": made[3].head.weight, "head.bias": made[3].head.bias}
+    if rank == 0:
+        shutil.rmtree("vocabulary", ignore_errors=True)
+    dist.barrier()
+    pipe.save("vocabulary")
+    state, read = pipe.state_dict(), {name: torch.empty_like(q, requires_grad=False) for name, q in unsplit.items()}
+    if (set(unsplit) <= set(state)) != (rank == 0) or set(unsplit) & set(state) and rank:
+        raise RuntimeError(f"rank {rank} saves {sorted(state)}")
+    torch.distributed.checkpoint.load(read, checkpoint_id="vocabulary")
+    worst += [(read[name] - q).abs().max().item() for name, q in unsplit.items()]
+    want = []
+    for _ in range(2):
+        total = pipe.step(inputs, targets, weight)
+        want.append(step())
+        worst.append(abs(total - want[-1]))
+    pipe.load("vocabulary")
+    worst += [abs(pipe.step(inputs, targets, weight) - want[0])]
+    refusal(lambda: pipe.load_state_dict({**state, "head.weight": torch.empty(7, 8)}) if rank == 0 else
+            pipe.load_state_dict({}), "expected the shape (26, 8), got (7, 8)" if rank == 0 else "the state has no `")
     pipe.close()
+
+    def name(stage, own):                          # in 1f1b the ends lie in the first and the last stage
+        return own if own.startswith(("embed.", "head.")) else f"stages.{stage}.{own}"
+    whole = Pipeline(programs["four"], [copy.deepcopy(module) for module in made], loss=counted_sum, clip=0.5,
+                     optimizer=adamw, names=name)
+    whole.load("vocabulary")
+    worst += [abs(whole.step(inputs, targets, weight) - want[k]) for k in range(2)]
+    if not max(worst) <= 1e-12 or len(worst) < 20 or not want[0] > 1:
+        raise RuntimeError(f"differs by {worst}")
+    whole.close()
 
 
 def slices(rank, programs):
     """Sequences in slices: a stage hands its keys and values over to the slices behind; gradients of theirs come back.
     One process runs whole sequences by modules that know of no slices."""
-    import torch
-    from torch.nn import functional
     from bridge_models import Llama, batch
-
-    class Sliced(Llama):
-        def forward(self, x, keys):
-            x, layer = x if self.embed is None else self.embed(x), self.layer
-            q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in layer.qkv(layer.before(x)).chunk(3, -1))
-            own, k, v = (k, v), *(torch.cat([*(pair[i] for pair in keys), t], 2) for i, t in enumerate((k, v)))
-            mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
-            mixed = functional.scaled_dot_product_attention(q, k, v, mask)
-            x = x + layer.out(mixed.transpose(1, 2).flatten(2))
-            y = layer.after(x)
-            x = x + layer.down(functional.silu(layer.gate(y)) * layer.up(y))
-            return x if self.head is None else self.head(self.norm(x)), own
     for name, length, more in (("terapipe", 6, {}), ("slimpipe", 8, {}), ("terapipe", 7, {"shapes": "sent"}),
-                               ("slimpipe", 8, {"lanes": "pair"})):
+                               ("slimpipe", 8, {"lanes": "pair"}), ("redone", 6, {}),
+                               ("redone", 6, {"split": "halves"}), ("halved", 6, {}),
+                               ("halved", 7, {"split": "halves", "shapes": "sent"})):
         made, data = llamas(2), batch(MICROBATCHES, length=length)
-        pipe, _ = pipeline(programs[name], 2, made=[Sliced(stage, 2) for stage in range(2)], **more)
+        pipe, _ = pipeline(programs[name], 2, made=[sliced(stage, 2) for stage in range(2)], **more)
         total = pipe.eval(*data)
         agrees(pipe, made, data)
         if abs(total - one_process(made, *data)) > 1e-12 or sorted(pipe.losses) != [*range(MICROBATCHES)] * rank:
             raise RuntimeError(f"{name}: {total}, {pipe.losses}")
+        if name == "terapipe" and not more:        # keys and values of all slices, and gradients of two: 2 * 2 x 2 x 8
+            if pipe.memory()["keys"] != (MICROBATCHES * 3 + 2) * 2 * 2 * 2 * 8 * 8:
+                raise RuntimeError(f"{pipe.memory()}")
         pipe.close()
-    pipe, _ = pipeline(programs["terapipe"], 2, made=[Sliced(0, 2), Llama(1, 2)])
+    pipe, _ = pipeline(programs["terapipe"], 2, made=[sliced(0, 2), Llama(1, 2)])
     refusal(lambda: pipe.step(*batch(MICROBATCHES, length=6)), "stage 1 on microbatch 0: ", "'keys'")
     pipe.close()
+
+
+def odd(rank, programs):
+    """Modules of many kinds under backwards in halves: loss, norm and gradients are those of one process."""
+    import threading
+    import torch
+    from bridge_models import HARD, Hard, batch, counted_sum
+    from pp_schedules.torch import Pipeline
+    data, ended, seen = batch(MICROBATCHES), threading.Event(), set()
+
+    def beside():                                  # another thread uses linears of its own meanwhile
+        linear = torch.nn.Linear(3, 3)
+        while not ended.wait(0.001):
+            seen.add((type(linear(torch.ones(2, 3)).grad_fn).__name__, torch.nn.functional.linear))
+    thread = threading.Thread(target=beside)
+    thread.start()
+    for name in HARD:
+        for split in ("linears", "halves"):
+            pipe = Pipeline(programs["zb_v"], lambda stage: Hard(name, stage, 4), loss=counted_sum, split=split,
+                            clip=1e9, optimizer=lambda ps: torch.optim.SGD(ps, 0.0))
+            made = [Hard(name, stage, 4) for stage in range(4)]
+            total, want = pipe.step(*data), one_process(made, *data)
+            numbers = [q.grad.to_dense() for module in made for q in module.parameters()]
+            norm = torch.stack([g.abs().square().sum() for g in numbers]).double().sum().sqrt()
+            bound = 1e-5 if name == "autocast inside" else 1e-12
+            if not (abs(total - want) <= bound and abs(pipe.norm - norm) <= bound * max(1.0, norm)):
+                raise RuntimeError(f"{name}, {split}: loss and norm are {total}, {pipe.norm}, not {want}, {norm}")
+            for i, p in pipe.pieces.items():
+                for key, q, other in zip(p.names, p.parameters, made[i].parameters()):
+                    apart = (q.grad.to_dense() - other.grad.to_dense()).abs().max()
+                    if not apart <= bound * max(1.0, other.grad.to_dense().abs().max()):
+                        raise RuntimeError(f"{name}, {split}: stage {i}, `{key}` differs by {apart:.1e}")
+            pipe.close()
+    ended.set()
+    thread.join()
+    if {name for name, _ in seen} != {"AddmmBackward0"} or len(seen) != 1:
+        raise RuntimeError(f"another thread saw {seen}")
+    for change in (lambda m: m.compile(backend="aot_eager"), lambda m: m.head is None and m.body.l.weight.register_hook(
+            lambda g: 0.5 * g)):                   # behind the first step
+        parts, made = ([Hard("a keyword", stage, 4) for stage in range(4)] for _ in "ab")
+        pipe = Pipeline(programs["zb_v"], parts, loss=counted_sum)
+        agrees(pipe, made, data)
+        for module in (*[p.module for p in pipe.pieces.values()], *made):
+            change(module)
+        agrees(pipe, made, data, 1e-11)
+        same(pipe, made, 1e-12)
+        pipe.close()
+
+
+def rounded(rank, programs):
+    """bf16, of modules and by autocast, with cut vocabularies and in slices: no further from f64 than twice what one
+    process is that rounds as often."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn import functional
+    from bridge_models import batch, counted_sum
+    from pp_schedules.torch import Pipeline
+    inputs, targets, weight = batch(MICROBATCHES, length=6)
+    pair = [dist.new_group(ranks) for ranks in ((0, 1), (2, 3))][rank // 2]
+
+    def gradients(modules):
+        return [{name: q.grad.double() for name, q in module.named_parameters()} for module in modules]
+
+    def apart(got, want, largest=None):
+        largest = largest or max(g.abs().max() for g in want.values())
+        return max((got[name] - want[name]).abs().max() / largest for name in got)
+    for case, stages in (("vocabulary", 4), ("terapipe", 2), ("redone", 2), ("halved", 2)):
+        exact = llamas(stages)
+        one_process(exact, inputs, targets, weight)
+        exact = gradients(exact)
+        for way in ("modules", "autocast"):
+            cast = (lambda: torch.autocast("cpu", torch.bfloat16)) if way == "autocast" else None
+            made = [m.bfloat16() if way == "modules" else m.float() for m in llamas(stages)]
+            with cast() if cast else contextlib.nullcontext():
+                one_process([*made, torch.Tensor.float], inputs, targets, weight)
+            bounds = [apart(got, want) for got, want in zip(gradients(made), exact)]
+            if case == "vocabulary":
+                pipe = Pipeline(programs[case], ends(made), loss=lambda nll, t: nll[t != -100].sum(), context=cast)
+            else:
+                parts = [sliced(stage, stages) for stage in range(stages)]
+                parts = [m.bfloat16() if way == "modules" else m.float() for m in parts]
+                pipe = Pipeline(programs[case], parts, loss=lambda y, t: counted_sum(y.float(), t), context=cast,
+                                group=pair)
+            pipe.step(inputs, targets, weight)
+            for p in pipe.pieces.values():
+                of = programs[case].pieces[p.number]
+                stage = {"embed": 0, "head": stages - 1}.get(of["part"], of["index"])
+                want, largest = exact[stage], max(g.abs().max() for g in exact[stage].values())
+                if of["part"]:
+                    want = {"weight": want[f"{of['part']}.weight"].tensor_split(4)[of["index"]]}
+                got = {name: q.grad.double() for name, q in zip(p.names, p.parameters)}
+                error = apart(got, want, largest)
+                if not error <= 2 * bounds[stage] or not bounds[stage] > 1e-4:
+                    raise RuntimeError(f"{case}, {way}, {p.what}: {error:.1e} from f64, one process is "
+                                       f"{bounds[stage]:.1e}")
+            pipe.close()
 
 
 CHECKS = {"lengths": (lengths, 4), "sends": (sends, 2), "outputs": (outputs, 2), "writers": (writers, 2),
           "buffers": (buffers, 2), "compiled": (compiled, 2), "again": (again, 2), "autocast": (autocast, 2),
           "sharded": (sharded, 4), "checkpoints": (checkpoints, 4), "told": (told, 2), "returns": (returns, 2),
-          "given": (given, 2), "silent": (silent, 2), "vocabulary": (vocabulary, 4), "slices": (slices, 2)}
+          "given": (given, 2), "silent": (silent, 2), "vocabulary": (vocabulary, 4), "slices": (slices, 2),
+          "rounded": (rounded, 4), "odd": (odd, 2), "tensor": (tensor, 4)}
 
 if __name__ == "__main__":
     os.environ["PP"] = os.path.abspath(sys.argv[1])

@@ -5,6 +5,7 @@ import torch.distributed as dist
 from ..form import part_of
 from ..refused import Refused, Unproved
 from ..verify import MAPS, verify
+from .backward import Linears
 from .pieces import Piece
 from .units import in_words
 
@@ -150,18 +151,25 @@ def updater(what, make, parameters):
     return optimizer
 
 
+def undivided(p):
+    """Whether a backward must stay one: halves would run a compiled node twice, and hooks of FSDP2, or the user's on a
+    weight, see whole gradients."""
+    return any(m._compiled_call_impl is not None or "_orig_mod" in m._modules or hasattr(
+        m, "set_requires_gradient_sync") for m in p.parts) or any(
+            q._backward_hooks or getattr(q, "_post_accumulate_grad_hooks", None) for q in p.parameters)
+
+
 def splits(pieces, split, context):
     """{stage: how I and W share its backward}, of modules as they are at the first step."""
     chosen = {}
     for i, p in pieces.items():
         way = split.get(i, "linears") if isinstance(split, dict) else split
-        compiled = any(getattr(m, "_compiled_call_impl", None) is not None or "_orig_mod" in m._modules
-                       for m in p.module.modules())
-        sharded = any(hasattr(m, "set_requires_gradient_sync") for m in p.module.modules())
-        if compiled or sharded:                    # a node of autograd that halves would run twice; hooks of FSDP2
+        if undivided(p):
             way = "whole"
-        elif way == "linears" and context is not None:
-            way = "halves"                         # autocast must see the linear itself
+        elif way == "linears":
+            p.linears = Linears(p.module)
+            if context is not None or not p.linears.found:
+                way = "halves"                     # autocast must see the linear itself
         chosen[i] = way
     return chosen
 

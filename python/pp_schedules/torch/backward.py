@@ -10,8 +10,8 @@ small are made in I, and all that I does not need any more is freed.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import collections
 import torch
+from torch import nn
 from torch.autograd.graph import GradientEdge
-from torch.nn import functional
 
 
 def ordered(roots):
@@ -24,7 +24,14 @@ def ordered(roots):
             order.append((node, nexts))
         elif node not in seen:
             seen.add(node)
-            nexts = [edge for edge in node.next_functions if edge[0] is not None]
+            nexts = node.next_functions
+            for edge in nexts:
+                if edge[0] is None:
+                    nexts = [edge for edge in nexts if edge[0] is not None]
+                    break
+            if not nexts:
+                order.append((node, nexts))
+                continue
             todo.append((node, nexts))
             for other, _ in nexts:
                 parents[other] = parents.get(other, 0) + 1
@@ -38,43 +45,51 @@ class Pending:
     parameters; `dinputs` has a gradient, or None, for each input."""
 
     def __init__(self, roots, seeds, inputs, places):
-        self.leaf, self.ways, self.jobs = {}, collections.Counter(), []
+        self.leaf, self.ways, self.jobs = {}, {}, []
         wanted = [x for x in inputs if x.requires_grad]
-        edges, owners = list(wanted), []
-        for job in self._users([root.node for root in roots], places):
-            self.jobs.append(job)
-            for i in range(len(job[0]._input_metadata)):
-                edges.append(GradientEdge(job[0], i))
-                owners.append(job)
-        got = torch.autograd.grad(roots, edges, seeds, retain_graph=True, allow_unused=True) if edges else []
-        found = dict(zip(map(id, wanted), got))
-        self.dinputs = [found.get(id(x)) for x in inputs]
-        for (_, _, _, gradients), edge, gradient in zip(owners, edges[len(wanted):], got[len(wanted):]):
+        edges, owners, count = list(wanted), [], len(wanted)
+        self._users([root.node for root in roots], places, edges, owners)
+        got = torch.autograd.grad(roots, edges, seeds, retain_graph=True, allow_unused=True) if edges else ()
+        if count == len(inputs):
+            self.dinputs = list(got[:count])
+        else:
+            found = dict(zip(map(id, wanted), got))
+            self.dinputs = [found.get(id(x)) for x in inputs]
+        for gradients, edge, gradient in zip(owners, edges[count:], got[count:]):
             if gradient is not None:
                 gradients.append((edge, gradient))
 
-    def _users(self, roots, places):
-        """Yields (node, [(child, its output, weight)], level, []). A chain of nodes with one input and one user, such
-        as a transpose, is part of the weight; a node of it that has two users is a user itself, or its graph would run
-        twice. A user's level is the most users on a way from it to a leaf: two of one level do not reach each other."""
-        chain, level = {}, {}
+    def _users(self, roots, places, edges, owners):
+        """Finds the jobs (node, [(child, its output, weight)], level, gradients). A chain of nodes with one input and
+        one user, such as a transpose, is part of the weight; a node of it that has two users is a user itself, or its
+        graph would run twice. A user's level is the most users on a way from it to a leaf: two of one level do not
+        reach each other. `edges` gets those where a gradient is caught, and `owners` the lists that get it."""
+        chain, level, leaf, ways = {}, {}, self.leaf, self.ways
         order, parents = ordered(roots)
         for node, nexts in order:
-            high, children = 0, []
+            high, children = 0, None
             for other, place in nexts:
-                high = max(high, level[other])
+                above = level[other]
+                if above > high:
+                    high = above
                 if other in chain:
+                    children = [] if children is None else children
                     children.append((other, place, chain[other]))
             if not nexts:
                 weight = places.get(id(getattr(node, "variable", None)))
                 if weight is not None:
-                    chain[node], self.leaf[weight] = weight, node
+                    chain[node], leaf[weight] = weight, node
             elif children and len(nexts) == 1 and parents[node] == 1 and node not in roots:
                 chain[node] = children[0][2]
             elif children:
                 high += 1
-                self.ways.update([weight for _, _, weight in children])
-                yield node, children, high, []
+                for _, _, weight in children:
+                    ways[weight] = ways.get(weight, 0) + 1
+                gradients = []
+                self.jobs.append((node, children, high, gradients))
+                for i in range(len(node._input_metadata)):
+                    edges.append(GradientEdge(node, i))
+                    owners.append(gradients)
             level[node] = high
 
     def weights(self, add):
@@ -82,14 +97,15 @@ class Pending:
         shared = collections.defaultdict(list)     # leaves that several users take directly
         levels = collections.defaultdict(lambda: ([], []))  # what runs at once: users of weights that have no other
         for node, children, level, gradients in self.jobs:
-            ends = []
+            ends, direct = [], {weight for child, _, weight in children if child is self.leaf[weight]}
             for child, place, weight in children if gradients else ():
                 if self.ways[weight] == 1:
                     ends.append((GradientEdge(self.leaf[weight], 0), weight))
-                elif child is self.leaf[weight]:
-                    shared[weight].append((node, gradients))
-                else:
+                elif weight not in direct:
                     ends.append((GradientEdge(child, place), weight))
+            for weight in direct if gradients else ():
+                if self.ways[weight] > 1:          # with what reaches the leaf by a chain from the same user
+                    shared[weight].append((node, gradients))
             alone = all(self.ways[weight] == 1 for _, weight in ends)
             caught, into = levels[level if alone else node]
             caught += gradients
@@ -125,44 +141,67 @@ class Linear(torch.autograd.Function):
     """A linear whose backward queues the product for its weight."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, queue):
+    def forward(ctx, x, weight, bias, linears):
         ctx.save_for_backward(x, weight)
-        ctx.parameter, ctx.queue, ctx.bias = weight, queue, bias is not None and bias.requires_grad
+        ctx.parameter, ctx.linears, ctx.queue = weight, linears, linears.queue
+        ctx.bias = bias is not None and bias.requires_grad
         return torch.nn.functional.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx, dy):
         x, weight = ctx.saved_tensors
-        ctx.queue.append((ctx.parameter, x.detach(), dy))  # what a checkpoint gives back of a weight is another object
-        rows = dy.reshape(-1, dy.shape[-1])
-        return dy @ weight if ctx.needs_input_grad[0] else None, None, rows.sum(0) if ctx.bias else None, None
+        rows, dweight = dy.reshape(-1, dy.shape[-1]), None
+        if ctx.linears.backward:                   # what a checkpoint gives back of a weight is another object
+            ctx.queue.append((ctx.parameter, x.detach(), dy))
+        else:                                      # a gradient that the module itself asks for
+            dweight = rows.t() @ x.reshape(-1, x.shape[-1])
+        return dy @ weight if ctx.needs_input_grad[0] else None, dweight, rows.sum(0) if ctx.bias else None, None
 
 
 class Linears:
-    """While it is entered, each `linear` of a Parameter becomes one whose weight's gradient waits in a queue.
+    """The modules `nn.Linear` of a stage. While it is entered, the gradient of their weights waits in a queue.
 
-    It replaces torch's own function: a TorchFunctionMode would put Python in front of every operation of the module,
-    and a checkpoint runs its module again in a thread of autograd's, where no mode holds. What calls `linear` by an
-    older name gets its gradient in I.
+    It stands before the forward of these modules alone, so other modules and other threads see nothing of it. A
+    TorchFunctionMode would put Python in front of every operation of the stage, and a checkpoint runs its module again
+    in a thread of autograd's, where no mode holds. Weights that are used in another way get their gradient in I.
     """
 
-    def __init__(self):
-        self.queue = []
+    def __init__(self, module):
+        self.queue, self.backward = None, False
+        self.found = [(part.__dict__, self._forward(part)) for part in module.modules() if self._fits(part)]
 
-    def __enter__(self):
-        self.before, functional.linear = functional.linear, self.linear
+    @staticmethod
+    def _fits(part):
+        """Parametrized and quantized weights are no Parameters of the module's own, and complex ones are conjugated."""
+        weight = part._parameters.get("weight")
+        return (isinstance(part, nn.Linear) and type(part).forward is nn.Linear.forward and
+                type(weight) is nn.Parameter and weight.is_floating_point() and "forward" not in part.__dict__)
 
-    def __exit__(self, *_):
-        functional.linear = self.before
-        del self.before
+    def _forward(self, part):
+        parameters, plain = part._parameters, nn.functional.linear
 
-    def linear(self, input, weight, bias=None):
-        if isinstance(weight, torch.nn.Parameter) and weight.requires_grad and torch.is_grad_enabled():
-            return Linear.apply(input, weight, bias, self.queue)
-        return self.before(input, weight, bias)
+        def forward(input):
+            weight, bias = parameters["weight"], parameters["bias"]
+            if weight.requires_grad and torch.is_grad_enabled() and not (
+                    torch.is_autocast_enabled(input.device.type) or torch._C._are_functorch_transforms_active()):
+                return Linear.apply(input, weight, bias, self)
+            return plain(input, weight, bias)
+        return forward
 
-    def weights(self, numbers, add):
-        """`numbers`: of a weight's id its place among the parameters."""
-        for weight, x, dy in self.queue:
-            add(numbers[id(weight)], dy.reshape(-1, dy.shape[-1]).t() @ x.reshape(-1, x.shape[-1]))
-        self.queue.clear()
+    def enter(self, queue, backward):
+        """`queue`: what waits of one unit. `backward`: the driver's own backward runs."""
+        self.queue, self.backward = queue, backward
+        for names, forward in self.found:
+            names["forward"] = forward
+
+    def leave(self):
+        self.queue, self.backward = None, False
+        for names, _ in self.found:
+            names.pop("forward", None)
+
+
+def products(queue, places, add):
+    """The gradients of weights that wait. `places`: of a weight's id its place among the parameters."""
+    for weight, x, dy in queue:
+        add(places[id(weight)], dy.reshape(-1, dy.shape[-1]).t() @ x.reshape(-1, x.shape[-1]), True)
+    queue.clear()

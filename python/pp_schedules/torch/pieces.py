@@ -39,6 +39,8 @@ class Piece:
         self.visitor = False                       # the weights are elsewhere between steps
         self.writes = False                        # the module writes into its inputs, so it gets copies
         self.tied = {}                             # of a tie: places of the parameters that it shares
+        self.rows = {}                             # places of cut parameters: (first row, rows of the whole)
+        self.linears = None                        # those whose weights' gradients may wait for W
         self._read()
 
     def _read(self):
@@ -60,10 +62,26 @@ class Piece:
         if empty is not None:
             raise Refused(f"{self.what}: `{empty}` is on `meta` at the first step; it needs storage and values")
         parts = dict(self.module.named_modules())
+        self.parts = list(parts.values())
         self.owners = [(parts[path], last) for path, _, last in (name.rpartition(".") for name in self.paths)]
+        for place, (part, _) in enumerate(self.owners):
+            if hasattr(part, "pp_rows"):
+                self.rows[place] = part.pp_rows
         self.changes = any(hasattr(part, "set_requires_gradient_sync") for part in parts.values())  # FSDP2's do inside
         self.home = self.bound = [p.data for p in self.parameters]
         self.settled = True
+
+    def whole(self, place):
+        """The shape of a parameter in a state: that of the whole where it is cut by rows."""
+        shape = self.like[place].shape
+        return torch.Size((self.rows[place][1], *shape[1:])) if place in self.rows else shape
+
+    def own_rows(self, place, t):
+        """What of a tensor in a state this piece has: its rows, if the parameter is cut and the tensor is like it."""
+        if place not in self.rows or t.shape != self.whole(place):
+            return t
+        first = self.rows[place][0]
+        return t[first:first + len(self.like[place])]
 
     def refresh(self):
         """Takes storage that somebody has replaced between steps. Another Parameter is refused, for an optimizer has

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from ..form import leads, part_of
 from ..refused import Refused
-from . import agree, state
+from . import agree, memory, state
 from .lanes import Lanes
 from .messages import Messages
 from .shapes import Shapes
@@ -96,6 +96,7 @@ class Pipeline:
         self.redone = {a[3] for a in runs if a[1] == "R" or a[1] == "B" and not stashes & set(a[5])}
         roles = [value["role"] for value in self.me["values"]]
         self.keyed = {a[3] for a in runs if any(roles[v] == "kv" for v in a[6])}  # pieces that hand keys over
+        self.heads = {a[3] for a in runs if a[1] == "F" and any(roles[v] == "stat" for v in a[6])}  # shards of a head
         self.moved = {m["piece"] for m in program.data["messages"] if m["role"] == "stash"}
         self.tied_values = {a[3]: program.data["messages"][a[1]]["of"] for a in self.me["actions"]
                             if a[0] == "post" and program.data["messages"][a[1]]["of"] != "all"}
@@ -134,6 +135,15 @@ class Pipeline:
         of = self.program.pieces[i]
         return f"stages.{of['index']}.{name}" if of["kind"] == "stage" else f"{part_of(of).replace(' ', '.')}.{name}"
 
+    def key(self, i, place):
+        """The name of a parameter in state dicts. All shards of a vocabulary have that of the whole."""
+        p = self.pieces[i]
+        if place not in p.rows:
+            return self.names(i, p.names[place])
+        if self.names == self._name:
+            return f"{self.program.pieces[i]['part']}.{p.names[place]}"
+        return self.names(self.lead[i], p.names[place])
+
     def _places(self):
         """Where weights are between steps, and who updates what: pieces by kinds of values."""
         self.binds = [v["bind"] for v in self.me["values"] if v["bind"] and v["bind"]["kind"] in ("weight", "opt")]
@@ -168,6 +178,9 @@ class Pipeline:
                                                           q.requires_grad and place not in shared]
                 p.optimizer = agree.updater(p.what, self.optimizer, own) if own else None
         self.splits = self.splits or agree.splits(self.pieces, self.split, self.context)
+        for i, p in self.pieces.items():           # compiled, or with a hook, since the step before
+            if self.splits[i] != "whole" and agree.undivided(p):
+                self.splits[i], self.lists = "whole", {}
 
     def tell(self, what, text):
         """Says once what may be meant and may be a mistake."""
@@ -372,7 +385,7 @@ class Pipeline:
         """(name in state dicts, parameter) of what this rank has. Those whose weights visit are empty between steps."""
         self._settle()
         for i, p in self.pieces.items():
-            yield from ((self.names(i, name), q) for name, q in zip(p.names, p.parameters))
+            yield from ((self.key(i, place), q) for place, q in enumerate(p.parameters))
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:
         """The parameters of `named_parameters`."""
@@ -402,20 +415,13 @@ class Pipeline:
         state.load_folder(self, folder)
 
     def memory(self) -> dict[str, int]:
-        """An estimate of this rank's peak by the proved counts and what the stages made: {what: bytes}. Stashes are
-        missing where shapes were declared, for no stage was run."""
+        """An estimate of this rank's peak, by the proved lives of values and what the stages made: {what: bytes} of the
+        moment where their sum is largest, and this sum, "peak". "temporaries" are gradients that are added to sums, and
+        what Adam needs; what else a unit needs while it runs is not in it. Stashes are missing where shapes were
+        declared, for no stage was run."""
         if not self.shapes.known:
             raise Refused("memory is known behind the first step")
-        counts = self.program.data["counts"][self.rank]
-        mine = [metas[i] for metas in self.shapes.known.values() for i in self.pieces]
-        weight = max((sum(t.numel() * t.element_size() for t in p.like) for p in self.pieces.values()), default=0)
-        act = max((sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype, _ in metas[j].outputs)
-                   for metas in self.shapes.known.values() for i in self.pieces for j in {self.before[i] or 0, i}
-                   if j < self.lead[-1]), default=0)
-        held = [meta.held for meta in mine]
-        return {"weights": counts["weights"] * weight, "grads": counts["grads"] * weight,
-                "acts": (counts["acts"] + counts["dacts"]) * act,
-                **({} if None in held else {"stashes": counts["stashes"] * max(held, default=0)})}
+        return memory.peak(self)
 
     def trace(self, path: str | os.PathLike) -> Trace:
         """A context manager: writes what this rank did inside it in Chrome's trace format."""

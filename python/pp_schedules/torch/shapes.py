@@ -6,15 +6,17 @@ import torch.distributed as dist
 from ..refused import Refused
 from .agree import called
 from .boxes import Boxes
+from .memory import bytes_of
 from .units import random_state, tensors_of, with_keys
 
 
 class Meta:
     """What a stage makes: `outputs`, [(shape, dtype, has a gradient)]; bytes of its stash that are `held` and `sent`,
-    None where nobody ran it; whether it writes into its inputs; whether it has parameters to train."""
+    None where nobody ran it; whether it writes into its inputs; whether it has parameters to train; bytes of keys."""
 
-    def __init__(self, outputs, held=None, sent=None, writes=False, trains=False):
+    def __init__(self, outputs, held=None, sent=None, writes=False, trains=False, keys=0):
         self.outputs, self.held, self.sent, self.writes, self.trains = outputs, held, sent, writes, trains
+        self.keys = keys
         self.shapes, self.dtypes, self.grads = ([output[k] for output in outputs] for k in range(3))
 
 
@@ -122,12 +124,12 @@ class Shapes:
             return tuple((torch.zeros if dtype.is_floating_point else torch.ones)(
                 shape, dtype=dtype, device=where).requires_grad_(grad) for shape, dtype, grad in incoming)
 
-        def run(x):
+        def run(x, hooks=True):
             boxes = Boxes(p.parameters)
-            with random_state(pipe.device, pipe.seed), boxes.hooks(), torch.enable_grad():
-                with pipe.context() if pipe.context else torch.enable_grad():
+            with random_state(pipe.device, pipe.seed), boxes.hooks() if hooks else torch.enable_grad():
+                with torch.enable_grad(), pipe.context() if pipe.context else torch.enable_grad():
                     if not away:
-                        return p.module(*x, **words, **keys), boxes
+                        return p.module(*x, **words, **keys), boxes if hooks else None
                     empty = {path: t.detach().requires_grad_(q.requires_grad) for path, t, q in zip(
                         p.paths, p.like, p.parameters)} | {name: b.to("meta") for name, b in kept.items()}
                     there = {key: t.to(where) if isinstance(t, torch.Tensor) else t for key, t in words.items()}
@@ -138,15 +140,21 @@ class Shapes:
         try:
             y, boxes = run(x)
             writes = versions != [t._version for t in x]
-        except RuntimeError as error:              # what autograd says of a leaf that is written
-            if "in-place" not in str(error):
+        except RuntimeError as error:
+            if "saved tensor hooks" in str(error) and p.number not in pipe.moved:  # those of torch.func take none
+                y, boxes = run(made(), False)
+            elif "in-place" in str(error):         # what autograd says of a leaf that is written
+                writes = True
+                y, boxes = run(tuple(t.clone() for t in made()))
+            else:
                 raise
-            writes = True
-            y, boxes = run(tuple(t.clone() for t in made()))
-        y = with_keys(y)[0] if keys else y
+        y, own = with_keys(y) if keys else (y, ())
         outputs = [] if last and y is not None else [
             (tuple(t.shape), t.dtype, t.requires_grad) for t in tensors_of(y)]  # at the end `loss` takes what it takes
         with torch.no_grad():
             for name, b in p.module.named_buffers():
                 b.copy_(kept[name])
-        return outputs, boxes.held(), boxes.sent(), writes, trains
+        held, sent = (None, None) if boxes is None else (boxes.held(), boxes.sent())
+        if held is not None and p.number in pipe.heads:  # logits wait in the stash for the statistics of all shards
+            held += bytes_of(tensors_of(y))
+        return outputs, held, sent, writes, trains, bytes_of(own)

@@ -1,6 +1,7 @@
 """Weights, buffers and optimizers' states by the names of the whole model, whichever schedule wrote them."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
+# Shards of a vocabulary are joined, so their weights have one name and all rows, on the rank of the first shard.
 # Keys: NAME of a weight or a buffer; optimizer.state.NAME.KEY; optimizer.options.NAME.KEY, such as a learning rate;
 # pp.steps; pp.fingerprint, that of the program that wrote it.
 import torch
@@ -29,6 +30,36 @@ def gathered(pipe, i, shard):
     return flat
 
 
+def joined(pipe, i, place, t):
+    """What a shard of the vocabulary has, with the rows of the others: on the rank of the first shard; else None. A
+    collective of the shards' ranks."""
+    if place not in pipe.pieces[i].rows:
+        return t
+    if pipe.closed:
+        raise Refused("this pipeline is closed: shards of a vocabulary cannot be joined")
+    lead, group, whole = pipe.lead[i], pipe.lanes.groups[pipe.lanes.all], None
+    root = pipe.program.pieces[lead]["homes"]["ranks"][0]
+    if i == lead:
+        whole = t.new_empty(pipe.pieces[i].whole(place))
+    for j in [j for j, of in enumerate(pipe.lead) if of == lead] if i == lead else [i]:
+        if j == lead:
+            first, rows = pipe.pieces[i].rows[place][0], t.detach()
+        elif i == lead:
+            at = pipe.lanes.ranks[pipe.program.pieces[j]["homes"]["ranks"][0]]
+            told = torch.empty(2, dtype=torch.int64, device=pipe.device)
+            dist.recv(told, at, group=group)
+            first, count = told.tolist()
+            rows = t.new_empty(count, *t.shape[1:])
+            dist.recv(rows, at, group=group)
+        else:
+            told = torch.tensor([pipe.pieces[i].rows[place][0], len(t)], device=pipe.device)
+            dist.send(told, pipe.lanes.ranks[root], group=group)
+            dist.send(t.detach().contiguous(), pipe.lanes.ranks[root], group=group)
+            return None
+        whole[first:first + len(rows)] = rows
+    return whole
+
+
 def trained(pipe, i):
     """(name, place, what its optimizer holds) of the parameters of a piece that this rank updates."""
     p = pipe.pieces[i]
@@ -37,7 +68,7 @@ def trained(pipe, i):
     held = {id(q) for group in p.optimizer.param_groups for q in group["params"]}
     for place, q in enumerate(p.parameters):
         if i in pipe.sharded and q.requires_grad or id(q) in held:
-            yield pipe.names(i, p.names[place]), place, p.shard if i in pipe.sharded else q
+            yield pipe.key(i, place), place, p.shard if i in pipe.sharded else q
 
 
 def written(pipe, i):
@@ -46,18 +77,22 @@ def written(pipe, i):
     sharded = i in pipe.sharded
     tensors = gathered(pipe, i, p.shard) if sharded and layout == "shard" else p.home
     if i in pipe.saved and (sharded and layout == "shard" or not p.visitor):
-        state.update((pipe.names(i, name), t) for name, t in zip(p.names, tensors))
+        state.update((pipe.key(i, place), joined(pipe, i, place, t)) for place, t in enumerate(tensors))
         state.update((pipe.names(i, name), b) for name, b in buffers(p.module))
     saves = i in pipe.saved if sharded else pipe.program.pieces[i]["owner"]["ranks"][0] == pipe.rank
     whole = {key: gathered(pipe, i, t) for key, t in sorted(p.optimizer.state[p.shard].items()) if
              isinstance(t, torch.Tensor) and t.shape == p.shard.shape} if sharded and p.optimizer else {}
     for name, place, q in trained(pipe, i) if saves else ():
         for key, t in p.optimizer.state[q].items():
+            t = joined(pipe, i, place, t) if isinstance(t, torch.Tensor) and t.shape == q.shape else t
             state[f"optimizer.state.{name}.{key}"] = whole[key][place] if key in whole else t
+        if place in p.rows and i != pipe.lead[i]:  # the first shard tells what all have
+            state = {key: t for key, t in state.items() if not key.startswith(f"optimizer.state.{name}.")}
+            continue
         options = next(group for group in p.optimizer.param_groups if any(q is one for one in group["params"]))
         state.update((f"optimizer.options.{name}.{key}", t.item() if isinstance(t, torch.Tensor) else t)
                      for key, t in options.items() if key != "params")
-    return state
+    return {key: t for key, t in state.items() if t is not None}
 
 
 def save(pipe):
@@ -79,12 +114,12 @@ def put(own, t):
 def check(pipe, state):
     """Refuses a state that lacks a weight, or has another shape for it."""
     for i, p in pipe.pieces.items():
-        for name, own in zip(p.names, p.like):
-            name = pipe.names(i, name)
+        for place in range(len(p.names)):
+            name, shape = pipe.key(i, place), p.whole(place)
             if name not in state:
                 raise Refused(f"the state has no `{name}`")
-            if own.shape != state[name].shape:
-                raise Refused(f"`{name}`: expected the shape {tuple(own.shape)}, got {tuple(state[name].shape)}")
+            if shape != state[name].shape:
+                raise Refused(f"`{name}`: expected the shape {tuple(shape)}, got {tuple(state[name].shape)}")
 
 
 def load(pipe, state):
@@ -98,7 +133,7 @@ def load(pipe, state):
                 into.setdefault(name, {})[last] = t
     pipe.steps = state.get("pp.steps", pipe.steps)
     for i, p in pipe.pieces.items():
-        given = [state[pipe.names(i, name)] for name in p.names]
+        given = [p.own_rows(place, state[pipe.key(i, place)]) for place in range(len(p.names))]
         if p.shard is not None:
             p.shard.data.copy_(p.own_cut(given))
         for own, t in () if p.visitor else zip(p.home, given):
@@ -123,9 +158,10 @@ def load_optimizer(pipe, i, given, options):
                     flat[place].copy_(others[key])
                 held[key] = flat.buffer.view(count, -1)[rank].clone()
         p.optimizer.state[p.shard] = held
-    for _, _, q, held in () if i in pipe.sharded else mine:
+    for _, place, q, held in () if i in pipe.sharded else mine:
         new = {}
         for key, t in held.items():
+            t = p.own_rows(place, t) if isinstance(t, torch.Tensor) else t
             new[key] = t.clone() if isinstance(t, torch.Tensor) else t
             if isinstance(t, torch.Tensor) and t.shape == q.shape:
                 new[key] = torch.empty_like(q, dtype=t.dtype, requires_grad=False)
@@ -151,7 +187,7 @@ def load_folder(pipe, folder):
     import torch.distributed.checkpoint as checkpoint
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
     there = checkpoint.FileSystemReader(folder).read_metadata().state_dict_metadata
-    own = {pipe.names(i, name): q for i, p in pipe.pieces.items() for name, q in zip(p.names, p.parameters)}
+    own = {pipe.key(i, place): q for i, p in pipe.pieces.items() for place, q in enumerate(p.parameters)}
     own |= {pipe.names(i, name): b for i, p in pipe.pieces.items() for name, b in buffers(p.module)}
     updated = {name for i in pipe.pieces for name, _, _ in trained(pipe, i)}
     together(pipe.group, lambda: missing(own, there))

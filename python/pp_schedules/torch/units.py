@@ -6,7 +6,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ..refused import Refused
-from .backward import Linears, Pending
+from .backward import Pending, products
 from .boxes import Boxes
 from .shared import current
 from .vocabulary import dlogits_of, nll_of, said
@@ -14,19 +14,19 @@ from .vocabulary import dlogits_of, nll_of, said
 
 class Stash:
     """What a unit keeps from F to its backward. Of outputs these are their edges in autograd's graph, not the tensors,
-    which may be gone when they were sent; `loss` is that of the last stage."""
-    __slots__ = ("inputs", "edges", "loss", "boxes", "linears", "logits", "keys")
+    which may be gone when they were sent; `loss` is that of the last stage, `queue` what waits of its linears."""
+    __slots__ = ("inputs", "edges", "loss", "boxes", "queue", "logits", "keys")
 
-    def __init__(self, inputs, boxes, linears):
-        self.inputs, self.boxes, self.linears, self.edges, self.loss = inputs, boxes, linears, None, None
+    def __init__(self, inputs, boxes, queue):
+        self.inputs, self.boxes, self.queue, self.edges, self.loss = inputs, boxes, queue, None, None
 
 
 class Half:
     """What I leaves where it made all gradients itself, or all but those of linears."""
-    __slots__ = ("made", "linears")
+    __slots__ = ("made", "queue")
 
-    def __init__(self, made, linears):
-        self.made, self.linears = made, linears
+    def __init__(self, made, queue):
+        self.made, self.queue = made, queue
 
 
 def in_words(y):
@@ -120,7 +120,7 @@ class Units:
             return self.backward(phase, piece, mb, reads, makes)
         return self.weights(piece, reads, makes)
 
-    def contexts(self, phase, piece, mb, keeps, moves, linear):
+    def contexts(self, phase, piece, mb, keeps, moves):
         """A function from a stash to the context manager of a forward, or None: the user's, dropout by the seed, and
         what fills the stash. R leaves buffers as F left them, and without a seed it has the masks of F."""
         pipe, now, key = self.pipe, self.now, (piece, mb)
@@ -157,7 +157,7 @@ class Units:
             makers.append(remembered)
         makers += [buffers] * (phase == "R" and key in self.before)
         makers += [lambda _: torch.no_grad()] * (not keeps and self.training)
-        makers += [lambda stash: stash.boxes.hooks()] * moves + [lambda stash: stash.linears] * linear
+        makers += [lambda stash: stash.boxes.hooks()] * moves
         return together if len(makers) > 1 else next(iter(makers), None)
 
     def module(self, piece, mb, keeps):
@@ -199,9 +199,10 @@ class Units:
         if not first and source is None:           # the last stage's F where R or B runs it
             return lambda: None
         keeps, moves = stash is not None, piece in pipe.moved and stash is not None
-        linear = pipe.splits[piece] == "linears" and piece in pipe.halved and keeps
-        context, run = self.contexts(phase, piece, mb, keeps, moves, linear), self.module(piece, mb, keeps)
+        linears = p.linears if pipe.splits[piece] == "linears" and piece in pipe.halved and keeps else None
+        context, run = self.contexts(phase, piece, mb, keeps, moves), self.module(piece, mb, keeps)
         before, handed = [v for v in reads if self.values[v]["role"] == "kv"], self.slot("kv", makes)
+        before = before[:mb % pipe.slices]         # R is told of its own, too, and makes them again
         light = self.training and not keeps
 
         def unit():
@@ -211,12 +212,18 @@ class Units:
                 env[source], now.metas[mb][source_piece].grads)]
             given, current.weight = [t.clone() for t in x] if p.writes else x, now.weights[mb]
             keys = [[t.detach().requires_grad_(t.requires_grad) for t in env[v]] for v in before]
-            kept = Stash(x, Boxes(p.parameters) if moves else None, Linears() if linear else None)
-            if context is None:
-                y, own = run(given, keys)
-            else:
-                with context(kept):
+            kept = Stash(x, Boxes(p.parameters) if moves else None, None if linears is None else [])
+            if linears is not None:
+                linears.enter(kept.queue, False)
+            try:
+                if context is None:
                     y, own = run(given, keys)
+                else:
+                    with context(kept):
+                        y, own = run(given, keys)
+            finally:
+                if linears is not None:
+                    linears.leave()
             if last:
                 kept.loss = y[0].detach()
                 now.losses.setdefault(mb, kept.loss)
@@ -292,11 +299,11 @@ class Units:
             else:
                 dx, sums = self._whole(p, edges, seeds, stash, inputs, held if whole else None)
                 if whole and (read is not None or made is not None):
-                    if stash.linears:
-                        stash.linears.weights(p.places, adder(sums))
+                    if stash.queue is not None:
+                        products(stash.queue, p.places, adder(sums))
                     self.store(read, made, held, sums)
                 elif pending is not None:
-                    env[pending] = Half(sums, stash.linears)
+                    env[pending] = Half(sums, stash.queue)
             if dact is not None:
                 env[dact] = [torch.zeros_like(x) if g is None else g for g, x in zip(dx, stash.inputs)]
             if keyed:
@@ -343,9 +350,12 @@ class Units:
         if held is not None:
             for q, g in zip(p.parameters, held):
                 q.grad = g
-        if edges and stash.linears:
-            with stash.linears:                    # what checkpoints run again must save what F saved
+        if edges and stash.queue is not None:
+            p.linears.enter(stash.queue, True)     # what checkpoints run again must save what F saved
+            try:
                 torch.autograd.backward(edges, seeds)
+            finally:
+                p.linears.leave()
         elif edges:
             torch.autograd.backward(edges, seeds)
         dx, sums = [x.grad for x in inputs], [q.grad for q in p.parameters]
@@ -367,8 +377,8 @@ class Units:
                 for place, gradient in enumerate(half.made):
                     if gradient is not None:
                         add(place, gradient)
-                if half.linears:
-                    half.linears.weights(p.places, add)
+                if half.queue is not None:
+                    products(half.queue, p.places, add)
             self.store(read, made, held, sums)
         return unit
 
@@ -383,11 +393,16 @@ class Units:
 
 
 def add_up(old, new):
-    return new if old is None else old if new is None else old.add_(new)
+    """A sum in a tensor of its own: what autograd gives may be the gradient of something else, too."""
+    return new if old is None else old if new is None else old + new
 
 
 def adder(sums):
-    """A function that adds a gradient to the sum of a parameter."""
-    def add(place, gradient):
-        sums[place] = gradient if sums[place] is None else sums[place].add_(gradient)
+    """A function that adds a gradient to the sum of a parameter. `own`: nobody else has this tensor. Otherwise it may
+    be the gradient of another weight or of an input, too, or one number that is seen many times, so it is copied."""
+    def add(place, gradient, own=False):
+        if sums[place] is None:
+            sums[place] = gradient if own else gradient.clone()
+        else:
+            sums[place].add_(gradient)
     return add

@@ -12,6 +12,13 @@ def full(tensor):
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
+def values(gradient):
+    """The real numbers of a gradient, each once."""
+    if gradient.is_sparse:
+        gradient = gradient.coalesce().values()
+    return torch.view_as_real(gradient) if gradient.is_complex() else gradient
+
+
 class Updates:
     """Functions of the actions U of one rank."""
 
@@ -101,9 +108,13 @@ class Updates:
 
         def update():
             self._sum_replicas(grad)
-            norms = [full(torch.linalg.vector_norm(g, dtype=torch.double)) for place, g in enumerate(self.env[grad])
-                     if g is not None and place not in skip] or [torch.zeros((), dtype=torch.double, device=device)]
-            new = torch.stack(norms).square().sum(0, keepdim=True)
+            there = [values(g) for place, g in enumerate(self.env[grad]) if g is not None and place not in skip]
+            if any(hasattr(g, "full_tensor") for g in there):
+                norms = [full(torch.linalg.vector_norm(g, dtype=torch.double)) for g in there]
+            else:
+                norms = torch._foreach_norm(there, 2, torch.double) if there else [
+                    torch.zeros((), dtype=torch.double, device=device)]
+            new = torch.stack(norms).square().sum(0, keepdim=True) if len(norms) > 1 else norms[0].square().view(1)
             self.env[stat] = new if first else self.env[stat] + new
         return update
 
@@ -138,10 +149,12 @@ class Updates:
         frozen = sharded and not all(q.requires_grad for q in p.parameters)
 
         def update():
-            self._sum_replicas(grad)
+            if pipe.replicas is not None:
+                self._sum_replicas(grad)
             if stat and now.norm is None:
-                now.norm = env[stat[0]].sqrt().item()
+                now.norm = math.sqrt(env[stat[0]].item())
             factor = min(1.0, pipe.clip / (now.norm + 1e-6)) if pipe.clip and stat else 1.0
+            scaled = factor != 1.0
             held, gradients = env[weights[0]], env[grad]
             if not math.isfinite(now.norm or 0):
                 self._skipped(now.norm)
@@ -149,15 +162,19 @@ class Updates:
                 if not sharded:
                     p.bind(held)
                 targets = [p.shard] if sharded else p.parameters
-                for q, g in zip(targets, gradients):
-                    q.grad = None if g is None or not q.requires_grad else g if factor == 1.0 else g * factor
+                pairs = [(q, g) for q, g in zip(targets, gradients) if g is not None and q.requires_grad]
+                given = [g for _, g in pairs]
+                given = torch._foreach_mul(given, factor) if scaled and given else given
+                for (q, _), g in zip(pairs, given):
+                    q.grad = g
                 old = p.shard.detach().clone() if frozen else None
                 p.optimizer.step()
                 if frozen:                         # a shard goes across frozen weights, which decay would move
                     p.shard.data.copy_(torch.where(p.trained(), p.shard.data, old))
-            for q, g in zip(p.parameters, () if sharded else gradients):
-                if q.requires_grad:
-                    q.grad = g
+            if not sharded and (scaled or p.optimizer is None or now.skips):
+                for q, g in zip(p.parameters, gradients):
+                    if q.requires_grad:
+                        q.grad = g
             for t, fresh in zip(shares, weights[1:]):
                 for place, tensor in zip(p.tied[t], env[fresh]):
                     held[place].copy_(tensor)

@@ -11,7 +11,7 @@ class Rows(nn.Module):
 
     def __init__(self, whole, first, last):
         super().__init__()
-        self.first = first
+        self.first, self.pp_rows = first, (first, len(whole.weight))
         self.weight = nn.Parameter(whole.weight.detach()[first:last].clone(), whole.weight.requires_grad)
 
     def forward(self, tokens):
@@ -22,7 +22,8 @@ class Rows(nn.Module):
 def shard(module: nn.Module, number: int, shards: int) -> nn.Module:
     """Shard `number` of `shards` of an nn.Embedding, or of an nn.Linear that makes logits: for the pieces `embed 0`,
     `head 0`, .. of a program whose ends are cut by the vocabulary. Shards may have unlike numbers of rows. The weights
-    are copied."""
+    are copied. What it returns has `pp_rows`, (its first row, rows of the whole), by which checkpoints get whole
+    weights; a module of your own may have it, too: then all parameters of its own are cut like that."""
     rows = len(module.weight) if isinstance(module, (nn.Embedding, nn.Linear)) else 0
     first, last = (rows * i // shards for i in (number, number + 1))
     if not (0 <= number < shards and first < last):
@@ -33,6 +34,7 @@ def shard(module: nn.Module, number: int, shards: int) -> nn.Module:
             raise Refused(f"`{module}` has options beside its size; give modules of your own for its shards")
         return Rows(module, first, last)
     part = nn.Linear(module.in_features, last - first, module.bias is not None, device="meta")
+    part.pp_rows = first, rows
     for name, tensor in module.named_parameters():
         setattr(part, name, nn.Parameter(tensor.detach()[first:last].clone(), tensor.requires_grad))
     return part
