@@ -176,31 +176,37 @@ double SumHeadsOp::flops() { return elementsOf(getX()); }
 
 INFER(TakePieceOp) {
   Check check{"take_piece", loc};
-  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 1)))
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())))
     return failure();
-  int64_t size = widthOf(a.getX()), members = a.getMembers();
-  if (members < 1 || size % members != 0)
-    return emitOptionalError(loc, "`take_piece`: ", members, " devices do not divide the ", size, " elements of x");
-  types.push_back(tensorOf(a.getX()).clone({size / members}));
+  SmallVector<int64_t> shape(tensorOf(a.getX()).getShape());
+  int64_t members = a.getMembers();
+  if (shape.empty() || members < 1 || shape[0] % members != 0)
+    return emitOptionalError(loc, "`take_piece`: ", members, " devices do not divide the rows of ", tensorOf(a.getX()));
+  shape[0] /= members;
+  types.push_back(tensorOf(a.getX()).clone(shape));
   return success();
 }
 
 INFER(PlacePieceOp) {
   Check check{"place_piece", loc};
-  if (failed(check.operands(a, 2, 2)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 1)))
+  if (failed(check.operands(a, 2, 2)) || failed(check.numbers("x", a.getX())))
     return failure();
-  types.push_back(tensorOf(a.getX()).clone({widthOf(a.getX()) * static_cast<int64_t>(a.getMembers())}));
+  SmallVector<int64_t> shape(tensorOf(a.getX()).getShape());
+  if (shape.empty())
+    return emitOptionalError(loc, "`place_piece` expects rows, got ", tensorOf(a.getX()));
+  shape[0] *= static_cast<int64_t>(a.getMembers());
+  types.push_back(tensorOf(a.getX()).clone(shape));
   return check.into(a.getAcc(), types[0]);
 }
 
 StringRef TakePieceOp::kernelName() { return "slice_columns"; } // of one row, from where the device's piece begins
-Dims TakePieceOp::dims() { return {1, widthOf(getX()), 0, widthOf(getY())}; }
+Dims TakePieceOp::dims() { return {1, elementsOf(getX()), 0, elementsOf(getY())}; }
 double TakePieceOp::flops() { return 0; }
-SmallVector<Varying> TakePieceOp::varying() { return {{2, getAxes(), widthOf(getY())}}; }
+SmallVector<Varying> TakePieceOp::varying() { return {{2, getAxes(), elementsOf(getY())}}; }
 StringRef PlacePieceOp::kernelName() { return "place_columns"; }
-Dims PlacePieceOp::dims() { return {1, widthOf(getY()), 0, widthOf(getX()), 1}; }
+Dims PlacePieceOp::dims() { return {1, elementsOf(getY()), 0, elementsOf(getX()), 1}; }
 double PlacePieceOp::flops() { return 0; }
-SmallVector<Varying> PlacePieceOp::varying() { return {{2, getAxes(), widthOf(getX())}}; }
+SmallVector<Varying> PlacePieceOp::varying() { return {{2, getAxes(), elementsOf(getX())}}; }
 
 INFER(ScatterRunsOp) { return runsOfSequences({"scatter_runs", loc}, a, /*whole=*/true, types); }
 

@@ -134,10 +134,10 @@ def ExchangeSectionsOp : Nn_ExchangeOp<"exchange_sections", [], ["isCheap"]> {
 }
 
 def TakePieceOp : Nn_ForwardOp<"take_piece", ["kernelName", "varying"]> {
-  let summary = "the device's own of `members` equal pieces of a vector that every device along the axes has";
+  let summary = "the device's own of `members` equal pieces of rows of a weight that every device along the axes has";
   let description = [{
-    Nothing moves between devices. The gradient of the vector is the sum of what they get: each has its own piece of
-    it, and zeros elsewhere (`place_piece`).
+    Pieces are of the first dimension. Nothing moves between devices. The gradient of x is the sum of what they get:
+    each has its own piece of it, and zeros elsewhere (`place_piece`).
   }];
   let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$members);
   let results = (outs Nn_Tensor:$y);
@@ -145,7 +145,7 @@ def TakePieceOp : Nn_ForwardOp<"take_piece", ["kernelName", "varying"]> {
 }
 
 def PlacePieceOp : Nn_AccOp<"place_piece", ["kernelName", "varying"], [Nn_WeightGradient]> {
-  let summary = "acc, a vector, with x as the device's own of `members` equal pieces; the derivative of `take_piece`";
+  let summary = "acc with x as the device's own of `members` equal pieces; the derivative of `take_piece`";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$acc, Nn_AxesAttr:$axes, I64Attr:$members);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x `into` $acc `over` $axes attr-dict `:` functional-type(operands, results)";

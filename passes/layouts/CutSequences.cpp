@@ -15,6 +15,14 @@
 // With fewer heads of keys than devices `repeat_heads` stands in front of their exchange: C / G neighbours, of G heads,
 // each get the head that their queries read. The copies live until they are sent.
 //
+// Scans and convolutions see whole sequences, too, each device its share of the heads, or of the columns:
+//
+//           %y = scan %q, %k, %v, %decay, %beta       becomes     %y = heads_to_runs (scan (runs_to_heads %q), ..)
+//           %y = conv %x, %w                          becomes     %y = heads_to_runs (conv (runs_to_heads %x),
+//                                                                                          (take_piece %w))
+//
+// If all heads read one q and one k, these are gathered.
+//
 // A sum over documents reads whole sequences, gathered, and gives the own rows. A mean over documents sees there which
 // of its rows is the first of a document. All else works row by row, and so on fewer rows. Of 2 C runs of a sequence
 // device k has the k-th and the k-th from its end, so that each sees as many keys (Grattafiori et al. 2024, 3.3.2).
@@ -50,6 +58,7 @@ private:
   LogicalResult cut(func::FuncOp part);
   LogicalResult refuse(Operation *op, const Twine &message);
   LogicalResult checkHeads(nn::AttentionOp attention);
+  LogicalResult checkWhole(Operation *op);
   /// Of the whole part's heads those of a device of the tensor axis, which has one of keys at least.
   int64_t ownHeads(nn::AttentionOp attention, int64_t heads);
   int64_t copiesOfKeys(nn::AttentionOp attention);
@@ -59,6 +68,7 @@ private:
   /// The op as a device runs it.
   FailureOr<Operation *> write(Operation &op);
   FailureOr<Operation *> writeByHeads(Operation &op);
+  FailureOr<Operation *> writeWhole(Operation &op);
   static func::FuncOp partOf(Operation *op) { return op->getParentOfType<func::FuncOp>(); }
   static bool isWhole(Operation *op) { return partOf(op)->hasAttr(nn::kWholeAttr); }
   bool isKept(Operation *op) { return againOf(partOf(op), program.getMeshAttr()) == Again::nothing; }
@@ -123,11 +133,31 @@ LogicalResult SequenceCutter::checkHeads(nn::AttentionOp attention) {
   return success();
 }
 
+/// A scan or a convolution: of its heads or columns on a device of the tensor axis each device of this one has as many.
+LogicalResult SequenceCutter::checkWhole(Operation *op) {
+  StringRef name = op->getName().stripDialect();
+  if (program.getSlices() > 0)
+    return refuse(op, "`context = " + Twine(devices) + "`: a `" + name +
+                          "` goes on from slice to slice, and slices of it cannot be cut over context yet");
+  auto scan = dyn_cast<nn::ScanOp>(op);
+  int64_t keys = scan ? static_cast<int64_t>(scan.getKeyHeads()) : 0, columns = 0;
+  if (!scan)
+    columns = cast<RankedTensorType>(op->getResult(0).getType()).getShape().back();
+  else
+    columns = scan.getShared() || keys == 0 ? static_cast<int64_t>(scan.getHeads()) : keys;
+  columns = std::max<int64_t>(columns / (isWhole(op) ? 1 : program.sizeOf(Axis::tensor)), 1);
+  if (columns % devices == 0)
+    return success();
+  return refuse(op, "`context = " + Twine(devices) + "`: a `" + name + "` goes along whole sequences, so devices " +
+                        "exchange " + (scan ? "heads" : "columns") + ": a device has " + Twine(columns) +
+                        (scan && !scan.getShared() ? " of q and k; `context = " : "; `context = ") + Twine(devices) +
+                        "` does not divide them");
+}
+
 LogicalResult SequenceCutter::checkPart(func::FuncOp part) {
   for (Operation &op : part.front()) {
-    if (isa<nn::ConvOp, nn::ScanOp>(op))
-      return refuse(&op, "`context = " + Twine(devices) + "`: a `" + op.getName().stripDialect() +
-                             "` goes along whole sequences, which cannot be cut over context yet");
+    if (isa<nn::ConvOp, nn::ScanOp>(op) && failed(checkWhole(&op)))
+      return failure();
     auto attention = dyn_cast<nn::AttentionOp>(op);
     if (attention && !attention.getCausal())
       return refuse(attention, "`context = " + Twine(devices) +
@@ -207,6 +237,35 @@ FailureOr<Operation *> SequenceCutter::writeByHeads(Operation &op) {
   return made;
 }
 
+/// A scan or a convolution of whole sequences, of the device's own heads or columns.
+FailureOr<Operation *> SequenceCutter::writeWhole(Operation &op) {
+  Location loc = op.getLoc();
+  NamedAttrList attributes(op.getAttrs());
+  llvm::SmallPtrSet<Value, 2> all; // that all heads read
+  if (auto scan = dyn_cast<nn::ScanOp>(op)) {
+    attributes.set("heads", builder.getI64IntegerAttr(static_cast<int64_t>(scan.getHeads()) / devices));
+    if (scan.getShared())
+      all.insert({scan.getQ(), scan.getK()});
+    else if (scan.getKeyHeads() != 0)
+      attributes.set("key_heads", builder.getI64IntegerAttr(static_cast<int64_t>(scan.getKeyHeads()) / devices));
+  }
+  auto own = [&](Value value) -> Value {
+    if (cast<RankedTensorType>(value.getType()).getElementType().isInteger(32)) // where documents begin
+      return gatheredOnce(value, &op);
+    if (all.contains(value))
+      return gathered(value, &op);
+    if (auto conv = dyn_cast<nn::ConvOp>(op); conv && value == conv.getW())
+      return builder.create<nn::TakePieceOp>(loc, value, axes, devices);
+    return builder.create<nn::RunsToHeadsOp>(loc, value, axes, devices);
+  };
+  SmallVector<Value> operands = llvm::map_to_vector(op.getOperands(), own);
+  FailureOr<Operation *> made = nn::createAgain(builder, &op, operands, attributes.getAttrs());
+  if (succeeded(made))
+    op.getResult(0).replaceAllUsesWith(
+        builder.create<nn::HeadsToRunsOp>(loc, (*made)->getResult(0), axes, devices, isKept(&op)));
+  return made;
+}
+
 LogicalResult SequenceCutter::cut(func::FuncOp part) {
   ofTokens.clear();
   for (BlockArgument argument : part.getArguments())
@@ -218,8 +277,9 @@ LogicalResult SequenceCutter::cut(func::FuncOp part) {
     }
   for (Operation &op : llvm::make_early_inc_range(part.front().without_terminator())) {
     builder.setInsertionPoint(&op);
-    bool exchanges = isa<nn::AttentionOp, nn::SinkOp>(op) && byHeads(&op);
-    FailureOr<Operation *> made = exchanges ? writeByHeads(op) : write(op);
+    bool isWhole = isa<nn::ConvOp, nn::ScanOp>(op);
+    bool exchanges = isWhole || (isa<nn::AttentionOp, nn::SinkOp>(op) && byHeads(&op));
+    FailureOr<Operation *> made = isWhole ? writeWhole(op) : exchanges ? writeByHeads(op) : write(op);
     if (failed(made))
       return failure();
     if (!exchanges)

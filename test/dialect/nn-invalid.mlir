@@ -855,7 +855,7 @@ func.func @summed(%x: tensor<2x8x8xf32>) {
 // -----
 
 func.func @pieces(%x: tensor<9xf32>) {
-  // expected-error@+2 {{`take_piece`: 2 devices do not divide the 9 elements of x}}
+  // expected-error@+2 {{`take_piece`: 2 devices do not divide the rows of 'tensor<9xf32>'}}
   // expected-error@+1 {{failed to infer returned types}}
   %y = nn.take_piece %x over <context> {members = 2 : i64} : (tensor<9xf32>) -> tensor<4xf32>
   return

@@ -60,10 +60,10 @@ WAYS = {
     "context": ("1f1b.pipe", "mesh.context=2"), "data": ("1f1b.pipe", "mesh.data=2", "mesh.zero=1"),
     "expert": ("1f1b.pipe", "mesh.data=2", "mesh.expert=2")}
 # What a mesh or SlimPipe cannot cut: unequal runs of columns, norms over all heads or of latents, logits with a bias,
-# over `context` sequences along which a scan goes. HelixPipe cuts off the attention of every layer.
+# heads of a scan that two devices do not divide. HelixPipe cuts off the attention of every layer.
 # A part that tensor = 2 cannot cut gets all weights on each device, as the error says.
 NO_RULE = r"`-D mesh\.(\w+)\.tensor=1`\) gives every device all weights of the part"
-WHOLE = "goes along whole sequences"
+WHOLE = "goes along whole sequences, so devices exchange .* does not divide them"
 MAY_REFUSE = {"expert": "the model has no experts|does not divide", "tensor": NO_RULE, "sequence": NO_RULE,
               "helixpipe": "has no part `attn`|then its gradient cannot move",
               "slimpipe": "nothing in it can be cut by the vocabulary", "context": WHOLE}
