@@ -262,6 +262,7 @@ Status findWeight(RankMemory &memory, const std::string &name, const WeightSpec 
 constexpr std::pair<std::string_view, std::string_view> otherNames[] = {
     {".attention_layer_norm.", ".input_layernorm."}, // both: OLMo Hybrid
     {".feedforward_layer_norm.", ".post_attention_layernorm."},
+    {".block_sparse_moe.", ".mlp."}, // the MLPs of Kimi Linear's first layers
 };
 
 /// The place of the tensor in the files, with or without the prefix that Hugging Face puts before names.

@@ -662,15 +662,21 @@ def kept_tensors(tally, judge):
 
 
 def other_names(tally, judge):
-    """OLMo Hybrid's norms have one name where transformers saves them, and another one in its own modules."""
-    program, file = judge.write("olmo_hybrid"), os.path.join(judge.folder, "olmo_hybrid", "model.safetensors")
-    expected = judge.run(program)
-    renamed = {name.replace(".feedforward_layer_norm.", ".post_attention_layernorm.").replace(
-        ".attention_layer_norm.", ".input_layernorm."): tensor for name, tensor in
-               harness.read_safetensors(file).items()}
-    harness.write_safetensors(file, renamed)
-    ours = judge.run(program)
-    tally.check(ours == expected and sum("layernorm" in name for name in renamed) > 4, "norms under their other names")
+    """What transformers saves under one name, and published folders have under another one: norms of OLMo Hybrid, and
+    MLPs of Kimi Linear, whose experts have the first name in both."""
+    for variant, names, found in (
+            ("olmo_hybrid", ((".feedforward_layer_norm.", ".post_attention_layernorm."),
+                             (".attention_layer_norm.", ".input_layernorm.")), "layernorm"),
+            ("kimi_linear", ((".0.block_sparse_moe.", ".0.mlp."),), ".mlp.")):
+        program, file = judge.write(variant), os.path.join(judge.folder, variant, "model.safetensors")
+        expected, renamed = judge.run(program), {}
+        for name, tensor in harness.read_safetensors(file).items():
+            for one, other in names:
+                name = name.replace(one, other)
+            renamed[name] = tensor
+        harness.write_safetensors(file, renamed)
+        ours = judge.run(program)
+        tally.check(ours == expected and sum(found in name for name in renamed) > 2, f"{variant}: other names")
 
 
 def main():
