@@ -40,7 +40,10 @@ struct StatedOp {
   int64_t keys = 1;                                ///< heads of keys of a device
 
   bool counts() const { return countsBy(op, axis); }
-  bool attends() const { return isa<AttentionOp, AttentionBwdOp, AttentionDeltaOp, SinkOp, SinkBwdOp>(op); }
+  bool goesAlongSequences() const {
+    return isa<AttentionOp, AttentionBwdOp, AttentionDeltaOp, SinkOp, SinkBwdOp, ScanOp, ScanBwdOp, ConvOp, ConvDxOp,
+               ConvDwOp>(op);
+  }
 };
 
 using States = SmallVector<State>;
@@ -140,12 +143,14 @@ SmallVector<Modes::Minor> Modes::minors(int factor) const {
   return ways;
 }
 
-/// Whether the axis cuts this factor: `tensor` cuts columns, `expert` experts, and `context` heads of what attends.
+/// Whether the axis cuts this factor: `tensor` cuts columns, `expert` experts, and `context` heads or columns of what
+/// goes along sequences.
 bool Modes::isOffered(int factor) const {
   if (rule.factors[factor].isWhole || (is(factor, {"b", "s", "S", "u", "o"}) && !rule.isEach))
     return false;
   if (axis == Axis::context)
-    return ((is(factor, {"g", "h"}) && its.attends()) || rule.isEach) && !(rule.counts && its.knowsRuns);
+    return ((is(factor, {"g", "h", "c"}) && its.goesAlongSequences()) || rule.isEach) &&
+           !(rule.counts && its.knowsRuns);
   return axis == Axis::expert ? is(factor, {"x"}) || rule.isEach : !is(factor, {"x"});
 }
 

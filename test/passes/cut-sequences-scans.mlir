@@ -15,7 +15,7 @@
 // CHECK-LABEL: func.func private @layer(
 // CHECK: %[[W:.*]] = nn.take_piece %arg{{[0-9]+}} over <context> {members = 2 : i64} : (tensor<32x1x3xf32>) -> tensor<16x1x3xf32>
 // CHECK: %[[Y:.*]] = nn.conv %[[X:.*]], %[[W]] : (tensor<2x8x16xf32>, tensor<16x1x3xf32>) -> tensor<2x8x16xf32>
-// CHECK: nn.heads_to_runs %[[Y]] over <context> {members = 2 : i64} : (tensor<2x8x16xf32>) -> tensor<2x4x32xf32>
+// CHECK: nn.heads_to_runs %[[Y]] over <context> {kept, members = 2 : i64} : (tensor<2x8x16xf32>) -> tensor<2x4x32xf32>
 // CHECK-COUNT-5: nn.runs_to_heads
 // CHECK: %[[O:.*]] = nn.scan {{.*}} {heads = 4 : i64, key_heads = 2 : i64} : (tensor<2x8x8xf32>, tensor<2x8x8xf32>, tensor<2x8x16xf32>, tensor<2x8x4xf32>, tensor<2x8x4xf32>) -> tensor<2x8x16xf32>
 // CHECK: nn.heads_to_runs %[[O]]

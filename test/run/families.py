@@ -528,13 +528,6 @@ def has_head_bias(variant):
     return kind in ("gptj", "phi") or "lm_head_bias" in fields or (kind == "ernie4_5_moe" and "use_bias" in fields)
 
 
-def is_scan(variant):
-    kind = VARIANTS[variant]["model_type"]
-    return kind == "minimax" or kind.startswith(("qwen3_next", "qwen3_5", "mamba2", "bamba", "granitemoehybrid",
-                                                 "falcon_h1", "lfm2", "zamba2", "olmo_hybrid", "nemotron_h",
-                                                 "kimi_linear"))
-
-
 class Judge:
     def __init__(self, compiler, folder, options=()):
         os.makedirs(folder, exist_ok=True)
@@ -687,8 +680,6 @@ def main():
     for number, variant in enumerate(VARIANTS):
         if not chosen or variant in chosen:
             schedule = SCHEDULES[number % len(SCHEDULES)]
-            if is_scan(variant) and schedule.startswith("slimpipe"):
-                schedule = "1f1b.pipe"  # a scan goes along whole sequences
             judge.judge(tally, variant, schedule, expected[variant])
             judge.return_trip(tally, variant, "zb_v.pipe:zb_v")
     if not chosen or "other_folders" in chosen:
