@@ -152,19 +152,28 @@ def updater(what, make, parameters):
 
 
 def undivided(p):
-    """Whether a backward must stay one: halves would run a compiled node twice, and hooks of FSDP2, or the user's on a
-    weight, see whole gradients."""
-    return any(m._compiled_call_impl is not None or "_orig_mod" in m._modules or hasattr(
-        m, "set_requires_gradient_sync") for m in p.parts) or any(
-            q._backward_hooks or getattr(q, "_post_accumulate_grad_hooks", None) for q in p.parameters)
+    """Why a backward must stay one, or None: halves would run a compiled node twice, and hooks of FSDP2, or the user's
+    on a weight, see whole gradients."""
+    if any(m._compiled_call_impl is not None or "_orig_mod" in m._modules for m in p.parts):
+        return "is compiled"
+    if any(hasattr(m, "set_requires_gradient_sync") for m in p.parts):
+        return "is sharded by FSDP2"
+    hooked = next((name for name, q in zip(p.names, p.parameters) if q._backward_hooks or getattr(
+        q, "_post_accumulate_grad_hooks", None)), None)
+    return None if hooked is None else f"has a hook on the weight `{hooked}`"
+
+
+def asked(split, i):
+    """The way to share a backward that was asked for."""
+    return split.get(i, "linears") if isinstance(split, dict) else split
 
 
 def splits(pieces, split, context):
     """{stage: how I and W share its backward}, of modules as they are at the first step."""
     chosen = {}
     for i, p in pieces.items():
-        way = split.get(i, "linears") if isinstance(split, dict) else split
-        if undivided(p):
+        way, p.why = asked(split, i), undivided(p)
+        if p.why is not None:
             way = "whole"
         elif way == "linears":
             p.linears = Linears(p.module)

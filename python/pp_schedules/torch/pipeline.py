@@ -1,14 +1,14 @@
 """The driver: runs the list of one rank, in its order, on the modules of the stages that this rank has."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 from __future__ import annotations
-import math, os, sys, time, traceback
+import math, os, time, traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 import torch
 import torch.distributed as dist
 from ..form import leads, part_of
 from ..refused import Refused
-from . import agree, memory, state
+from . import agree, memory, notices, state
 from .lanes import Lanes
 from .messages import Messages
 from .shapes import Shapes
@@ -179,14 +179,18 @@ class Pipeline:
                 p.optimizer = agree.updater(p.what, self.optimizer, own) if own else None
         self.splits = self.splits or agree.splits(self.pieces, self.split, self.context)
         for i, p in self.pieces.items():           # compiled, or with a hook, since the step before
-            if self.splits[i] != "whole" and agree.undivided(p):
-                self.splits[i], self.lists = "whole", {}
+            why = agree.undivided(p) if self.splits[i] != "whole" else None
+            if why is not None:
+                p.why, self.splits[i], self.lists = why, "whole", {}
+                if i in self.halved and i in self.saved:
+                    text = notices.whole(p, agree.asked(self.split, i))
+                    self.tell(text, text)
 
     def tell(self, what, text):
         """Says once what may be meant and may be a mistake."""
         if what not in self.told:
             self.told.add(what)
-            print(f"pp: {text}", file=sys.stderr, flush=True)
+            notices.say(text)
 
     # Lists of functions.
 
@@ -238,6 +242,7 @@ class Pipeline:
             self._settle()
         else:
             agree.together(self.group, self._settle)
+            notices.tell(self, {i: agree.asked(self.split, i) for i in self.pieces})
             self.ready = True
         inputs, targets = (given if given is None else self._sliced(
             [(t,) if isinstance(t, torch.Tensor) else t for t in given]) for given in (inputs, targets))
