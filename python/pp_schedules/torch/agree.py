@@ -128,16 +128,22 @@ def arguments(program, **given):
     for what in ("loss", "optimizer", "context"):
         if given[what] is not None and not callable(given[what]):
             raise Refused(f"`{what}`: expected a function, got {in_words(given[what])}")
+    scale, wide = given["loss_scale"], given["grad_dtype"]
+    if scale is not None and not (isinstance(scale, (int, float)) and 0 < scale < float("inf")):
+        raise Refused(f"`loss_scale`: expected a positive number, got {in_words(scale)}")
+    if wide is not None and not (isinstance(wide, torch.dtype) and wide.is_floating_point):
+        raise Refused(f"`grad_dtype`: expected a floating-point torch.dtype, got `{wide}`")
     if given["loss"] is None and "vocabulary" in program.needs:
         raise Refused("`loss`: the head is cut by the vocabulary; expected a function of the negative log-likelihood "
                       "of each token, and of the targets")
     if given["clip"] and given["optimizer"] is None:
         raise Refused("`clip` is for the update of `optimizer`, and none is given; a loop that updates itself clips "
                       "itself")
-    for rank in program.data["programs"] if given["clip"] else ():
+    what = "clip" if given["clip"] else "loss_scale" if scale and given["optimizer"] is not None else None
+    for rank in program.data["programs"] if what else ():
         stats = {v for v, value in enumerate(rank["values"]) if value["role"] == "stat"}
         if any(a[1:3] == ["U", "plain"] and not stats & set(a[5]) for a in rank["actions"]):
-            raise Refused(f"`clip`: `{program.name}` updates without the norm of the gradients (`clip = 0`)")
+            raise Refused(f"`{what}`: `{program.name}` updates without the norm of the gradients (`clip = 0`)")
 
 
 def updater(what, make, parameters):

@@ -1,4 +1,4 @@
-"""What the driver says once before the first step, for it may be a mistake: backwards that stay whole, ties, BatchNorm."""
+"""What the driver says once before the first step, for it may be a mistake: whole backwards, ties, BatchNorm."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import hashlib
 import sys
@@ -43,9 +43,10 @@ def weights(pipe):
     for i, p in pipe.pieces.items():
         sharers = {place for t, tie in enumerate(pipe.program.ties) if i in tie["sharers"] for place in p.tied[t]}
         for place, t in enumerate(p.home) if i in pipe.saved and not p.visitor else ():
-            if place not in sharers and place not in p.rows and t.numel():
-                storage = None if hasattr(t, "to_local") else (pipe.rank, t.device.type, t.data_ptr())
-                found.append((i, p.names[place], pipe.key(i, place), storage, (str(t.dtype), *t.shape), sample(t)))
+            if place in sharers or place in p.rows or not t.numel():
+                continue
+            storage = None if hasattr(t, "to_local") else (pipe.rank, t.device.type, t.data_ptr())
+            found.append((i, p.names[place], pipe.key(i, place), storage, (str(t.dtype), *t.shape), sample(t)))
     return found
 
 
@@ -59,8 +60,8 @@ def ties(program, found):
             j, other = first.setdefault(sign, (i, name)) if sign else (i, name)
             if j != i and not said:
                 said = True
-                told.append((j, i, f"{called(program, j)}, `{other}`, and {called(program, i)}, `{name}`, {what}, and the "
-                             "program does not tie them"))
+                told.append((j, i, f"{called(program, j)}, `{other}`, and {called(program, i)}, `{name}`, {what}, and "
+                             "the program does not tie them"))
     pairs = sorted({(j, i) for j, i, _ in told})
     for pair in pairs:                             # two stages that are copies have many such weights
         texts = [text for j, i, text in told if (j, i) == pair]
@@ -80,5 +81,6 @@ def tell(pipe, asked):
     first = pipe.replicas is None or dist.get_rank(pipe.replicas) == 0
     if pipe.rank == 0 and first:
         told = sorted({pair for one in everyone for pair in one["told"]})
-        for text in [text for _, text in told] + [*ties(pipe.program, [w for one in everyone for w in one["weights"]])]:
+        shared = ties(pipe.program, [weight for one in everyone for weight in one["weights"]])
+        for text in (*(text for _, text in told), *shared):
             pipe.tell(text, text)
