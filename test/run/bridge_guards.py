@@ -269,7 +269,77 @@ def tried(rank, programs):
     dist.barrier()
 
 
-CHECKS = {"tried": (tried, 4), "notices": (notices, 2), "wide": (wide, 4), "scaled": (scaled, 2), "copies": (copies, 4)}
+def ends(rank, programs):
+    """`split` cuts the ends of a whole model by the vocabulary; its names and weights stay the model's."""
+    import torch
+    from torch import nn
+    from bridge_models import Layer, WIDTH, batch
+    from pp_schedules.torch import Pipeline, split
+    inputs, targets, weight = batch(MICROBATCHES)
+
+    class Whole(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.layers = nn.Embedding(26, WIDTH, dtype=torch.double), nn.ModuleList(
+                Layer() for _ in range(4))
+            self.norm, self.head = nn.RMSNorm(WIDTH, dtype=torch.double), nn.Linear(WIDTH, 26, dtype=torch.double)
+
+        def forward(self, x):
+            x = self.embed(x)
+            for layer in self.layers:
+                x = layer(x)
+            return {"logits": self.head(self.norm(x))}
+    torch.manual_seed(1)
+    whole, program = Whole(), programs["vocabulary"]
+    names = [["embed", "layers.0"], ["layers.1"], ["layers.2"], ["layers.3", "norm", "head"]]
+    row = nn.Sequential(whole.embed, *whole.layers, whole.norm, whole.head)
+    for model, given in ((whole, names), (row, None)):
+        model.zero_grad()
+        want = one_process([row], inputs, targets, weight)
+        norm = torch.stack([q.grad.norm() for q in model.parameters()]).norm()
+        pipe = Pipeline(program, split(model, program, given), clip=1e9, loss=lambda nll, t: nll[t != -100].sum(),
+                        optimizer=lambda ps: torch.optim.SGD(ps, 0.1))
+        apart = [abs(pipe.step(inputs, targets, weight) - want), abs(pipe.norm - norm.item())]
+        there, state = dict(model.named_parameters()), pipe.state_dict()
+        for key, q in pipe.named_parameters():
+            got, rows = there[key].grad, q.shape[0]
+            if rows != len(got):                   # a shard has some rows
+                first = next(p.rows[0][0] for p in pipe.pieces.values() if any(q is one for one in p.parameters))
+                got = got[first:first + rows]
+            apart.append((q.grad - got).abs().max().item())
+        apart += [(state[key] - q + 0.1 * q.grad).abs().max().item() for key, q in there.items() if key in state]
+        saved, mine = [None] * 4, [key for key in state if not key.startswith(("pp.", "optimizer."))]
+        torch.distributed.all_gather_object(saved, mine)
+        if not max(apart) <= 1e-12 or sorted(sum(saved, [])) != sorted(there):
+            raise RuntimeError(f"{given}: {apart}, {saved}")
+        pipe.close()
+    refusal(lambda: split(whole, program, [["layers.0"], ["embed", "layers.1"], *names[2:]]),
+            "cuts `embed` by the vocabulary, and `names` gives no nn.Embedding to the first stage")
+    refusal(lambda: split(whole, program, [["embed"], ["layers.0", "layers.1"], ["layers.2"], names[3]]),
+            "gives nothing but `embed`")
+    refusal(lambda: split(nn.Sequential(whole.embed, whole.head), program), "`names` has 4 stages")
+
+    class Muon(torch.optim.SGD):
+        pass
+
+    def step(name, make, **more):
+        pipe, _ = pipeline(programs[name], 4, optimizer=make, **more)
+        try:
+            pipe.step(inputs, targets, weight)
+        finally:
+            pipe.close()
+    pair = [torch.distributed.new_group(ranks) for ranks in ((0, 1), (2, 3))][rank // 2]
+    for make, said in ((lambda ps: Muon(ps, 0.1), "`Muon` needs whole matrices"), (
+            lambda ps: torch.optim.Adafactor(ps), "`Adafactor` needs whole matrices"), (
+            getattr(torch.optim, "Muon", lambda ps: Muon(ps, 0.1)), "Muon")):
+        refusal(lambda: step("zero1", make, group=pair), "is updated in shards", said)
+    pipe = Pipeline(program, split(whole, program, names), loss=lambda nll, t: nll.sum(), optimizer=Muon)
+    refusal(lambda: pipe.step(inputs, targets, weight), f"part `embed {rank}` is a shard, and `Muon` needs")
+    step("zb_v", lambda ps: Muon(ps, 0.1), group=pair)
+
+
+CHECKS = {"ends": (ends, 4), "tried": (tried, 4), "notices": (notices, 2), "wide": (wide, 4), "scaled": (scaled, 2),
+          "copies": (copies, 4)}
 
 if __name__ == "__main__":
     os.environ["PP"] = os.path.abspath(sys.argv[1])

@@ -18,6 +18,10 @@ REFUSED = {
     "redo": "updates that may be taken back run in pp's own programs only"}
 
 
+# Optimizers that read a weight as a matrix, or its norm; on a part of it they make another update without a word.
+MATRICES = "Muon", "Shampoo", "DistributedShampoo", "SOAP", "Adafactor", "LAMB", "Lamb", "LARS", "Lars"
+
+
 def together(group, make):
     """Calls `make`; what one rank refuses all refuse, or the others would wait for it. Its other errors it keeps."""
     mine, said = None, [None] * dist.get_world_size(group)
@@ -146,9 +150,19 @@ def arguments(program, **given):
             raise Refused(f"`{what}`: `{program.name}` updates without the norm of the gradients (`clip = 0`)")
 
 
-def updater(what, make, parameters):
-    """The optimizer of a piece, which holds some of the parameters that it is asked for, and no others."""
-    optimizer = make(parameters)
+def updater(p, make, parameters, sharded):
+    """The optimizer of a piece, which holds some of the parameters that it is asked for, and no others. Those that need
+    whole matrices are refused on shards: of a flat buffer with all weights, or of a vocabulary."""
+    what, cut = p.what, sharded or p.rows
+    try:
+        optimizer = make(parameters)
+    except ValueError as error:
+        if sharded:
+            raise Refused(f"{what} is updated in shards, which `optimizer` does not take: {error}") from error
+        raise
+    name = next((one.__name__ for one in type(optimizer).__mro__ if one.__name__ in MATRICES), None)
+    if cut and name:
+        raise Refused(f"{what} is {'updated in shards' if sharded else 'a shard'}, and `{name}` needs whole matrices")
     if not hasattr(optimizer, "param_groups"):
         raise Refused(f"`optimizer` returns {in_words(optimizer)}; expected a torch.optim.Optimizer")
     held = {id(q) for group in optimizer.param_groups for q in group["params"]}

@@ -151,7 +151,7 @@ class Pipeline:
             return self.names(i, p.names[place])
         if self.names == self._name:
             return f"{self.program.pieces[i]['part']}.{p.names[place]}"
-        return self.names(self.lead[i], p.names[place])
+        return self.names(self.lead[i], getattr(p.module, "pp_prefix", "") + p.names[place])
 
     def _places(self):
         """Where weights are between steps, and who updates what: pieces by kinds of values."""
@@ -185,7 +185,7 @@ class Pipeline:
                 shared = {place for t in p.tied if i in ties[t]["sharers"] for place in p.tied[t]}
                 own = [p.shard] if i in self.sharded else [q for place, q in enumerate(p.parameters) if
                                                           q.requires_grad and place not in shared]
-                p.optimizer = agree.updater(p.what, self.optimizer, own) if own else None
+                p.optimizer = agree.updater(p, self.optimizer, own, i in self.sharded) if own else None
         self.splits = self.splits or agree.splits(self.pieces, self.split, self.context)
         for i, p in self.pieces.items():           # compiled, or with a hook, since the step before
             why = agree.undivided(p) if self.splits[i] != "whole" else None
