@@ -4,6 +4,7 @@ from ..refused import Refused  # the package's own names
 from .cut import split  # the package's own names
 from .pipeline import Pipeline  # the package's own names
 from .shared import Program, add_loss  # the package's own names
+from .trial import check  # the package's own names
 from .vocabulary import shard  # the package's own names
 
-__all__ = ["Pipeline", "Program", "Refused", "add_loss", "shard", "split"]
+__all__ = ["Pipeline", "Program", "Refused", "add_loss", "check", "shard", "split"]

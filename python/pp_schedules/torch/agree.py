@@ -18,6 +18,10 @@ REFUSED = {
     "redo": "updates that may be taken back run in pp's own programs only"}
 
 
+# Optimizers that read a weight as a matrix, or its norm; on a part of it they make another update without a word.
+MATRICES = "Muon", "Shampoo", "DistributedShampoo", "SOAP", "Adafactor", "LAMB", "Lamb", "LARS", "Lars"
+
+
 def together(group, make):
     """Calls `make`; what one rank refuses all refuse, or the others would wait for it. Its other errors it keeps."""
     mine, said = None, [None] * dist.get_world_size(group)
@@ -128,21 +132,37 @@ def arguments(program, **given):
     for what in ("loss", "optimizer", "context"):
         if given[what] is not None and not callable(given[what]):
             raise Refused(f"`{what}`: expected a function, got {in_words(given[what])}")
+    scale, wide = given["loss_scale"], given["grad_dtype"]
+    if scale is not None and not (isinstance(scale, (int, float)) and 0 < scale < float("inf")):
+        raise Refused(f"`loss_scale`: expected a positive number, got {in_words(scale)}")
+    if wide is not None and not (isinstance(wide, torch.dtype) and wide.is_floating_point):
+        raise Refused(f"`grad_dtype`: expected a floating-point torch.dtype, got `{wide}`")
     if given["loss"] is None and "vocabulary" in program.needs:
         raise Refused("`loss`: the head is cut by the vocabulary; expected a function of the negative log-likelihood "
                       "of each token, and of the targets")
     if given["clip"] and given["optimizer"] is None:
         raise Refused("`clip` is for the update of `optimizer`, and none is given; a loop that updates itself clips "
                       "itself")
-    for rank in program.data["programs"] if given["clip"] else ():
+    what = "clip" if given["clip"] else "loss_scale" if scale and given["optimizer"] is not None else None
+    for rank in program.data["programs"] if what else ():
         stats = {v for v, value in enumerate(rank["values"]) if value["role"] == "stat"}
         if any(a[1:3] == ["U", "plain"] and not stats & set(a[5]) for a in rank["actions"]):
-            raise Refused(f"`clip`: `{program.name}` updates without the norm of the gradients (`clip = 0`)")
+            raise Refused(f"`{what}`: `{program.name}` updates without the norm of the gradients (`clip = 0`)")
 
 
-def updater(what, make, parameters):
-    """The optimizer of a piece, which holds some of the parameters that it is asked for, and no others."""
-    optimizer = make(parameters)
+def updater(p, make, parameters, sharded):
+    """The optimizer of a piece, which holds some of the parameters that it is asked for, and no others. Those that need
+    whole matrices are refused on shards: of a flat buffer with all weights, or of a vocabulary."""
+    what, cut = p.what, sharded or p.rows
+    try:
+        optimizer = make(parameters)
+    except ValueError as error:
+        if sharded:
+            raise Refused(f"{what} is updated in shards, which `optimizer` does not take: {error}") from error
+        raise
+    name = next((one.__name__ for one in type(optimizer).__mro__ if one.__name__ in MATRICES), None)
+    if cut and name:
+        raise Refused(f"{what} is {'updated in shards' if sharded else 'a shard'}, and `{name}` needs whole matrices")
     if not hasattr(optimizer, "param_groups"):
         raise Refused(f"`optimizer` returns {in_words(optimizer)}; expected a torch.optim.Optimizer")
     held = {id(q) for group in optimizer.param_groups for q in group["params"]}
@@ -152,19 +172,28 @@ def updater(what, make, parameters):
 
 
 def undivided(p):
-    """Whether a backward must stay one: halves would run a compiled node twice, and hooks of FSDP2, or the user's on a
-    weight, see whole gradients."""
-    return any(m._compiled_call_impl is not None or "_orig_mod" in m._modules or hasattr(
-        m, "set_requires_gradient_sync") for m in p.parts) or any(
-            q._backward_hooks or getattr(q, "_post_accumulate_grad_hooks", None) for q in p.parameters)
+    """Why a backward must stay one, or None: halves would run a compiled node twice, and hooks of FSDP2, or the user's
+    on a weight, see whole gradients."""
+    if any(m._compiled_call_impl is not None or "_orig_mod" in m._modules for m in p.parts):
+        return "is compiled"
+    if any(hasattr(m, "set_requires_gradient_sync") for m in p.parts):
+        return "is sharded by FSDP2"
+    hooked = next((name for name, q in zip(p.names, p.parameters) if q._backward_hooks or getattr(
+        q, "_post_accumulate_grad_hooks", None)), None)
+    return None if hooked is None else f"has a hook on the weight `{hooked}`"
+
+
+def asked(split, i):
+    """The way to share a backward that was asked for."""
+    return split.get(i, "linears") if isinstance(split, dict) else split
 
 
 def splits(pieces, split, context):
     """{stage: how I and W share its backward}, of modules as they are at the first step."""
     chosen = {}
     for i, p in pieces.items():
-        way = split.get(i, "linears") if isinstance(split, dict) else split
-        if undivided(p):
+        way, p.why = asked(split, i), undivided(p)
+        if p.why is not None:
             way = "whole"
         elif way == "linears":
             p.linears = Linears(p.module)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from ..refused import Refused
 from .shared import Program
+from .vocabulary import shard
 
 
 def shares(children, stages):
@@ -19,15 +20,15 @@ class Path:
     in every stage that has it, so between modules of other stages there must be none: a scale of embeddings would be
     applied twice, a sum with positions be made of what is no position."""
 
-    def __init__(self, stage):
-        self.stage, self.last, self.gone, self.runs = stage, None, "", False
+    def __init__(self, stage, first):
+        self.stage, self.first, self.last, self.gone, self.runs = stage, first, None, "", False
 
     def __deepcopy__(self, memo):
         return self
 
     def begin(self, module, inputs):
         """The forward of the stage begins with what the stage before made."""
-        self.last, self.gone, self.runs = (inputs[0] if self.stage and inputs else None), "its input", True
+        self.last, self.gone, self.runs = (None if self.first or not inputs else inputs[0]), "its input", True
 
     def enter(self, name, x):
         """Before a named module nothing may have changed what a module of another stage passed on. (A backward that
@@ -122,18 +123,25 @@ def split(model: torch.nn.Module, program: Program,
     it the children of an `nn.Sequential` are dealt out evenly. What several stages name, such as rotary positions, has
     no parameters. A stage runs the model's own forward: entries of an nn.Sequential or nn.ModuleDict leave it, other
     modules of other stages pass their first argument on. Code of the model between two such modules is refused at the
-    first step. Parameters that two stages have are refused unless the program ties them. Names of parameters stay the
-    model's, so state dicts need no map. Raises `Refused` where names and stages do not fit; the model itself is not
-    changed, and parameters of other stages are not copied.
+    first step. Where ends are cut by the vocabulary, the first nn.Embedding that `names` gives to the first stage and
+    the last nn.Linear that it gives to the last one are cut into the shards "embed 0", .., "head 0", .., and these
+    stages run without them. Parameters that two stages have are refused unless the program ties them. Names of
+    parameters stay the model's, so state dicts need no map. Raises `Refused` where names and stages do not fit; the
+    model itself is not changed, and parameters of other stages are not copied.
     """
-    stages = len(program.pieces)
-    if any(piece["kind"] != "stage" for piece in program.pieces):
+    stages = sum(piece["kind"] == "stage" for piece in program.pieces)
+    cut = "vocabulary" in program.needs
+    ends = {"embed", "head"} if cut else set()
+    if any(piece["kind"] != "stage" and piece["part"] not in ends for piece in program.pieces):
         raise Refused("`split` cuts stages; this program has parts of layers as pieces")
     if names is None:
         if not isinstance(model, torch.nn.Sequential):
             raise Refused("`split` deals out the children of an nn.Sequential; of other models `names` says which "
                           "modules a stage has")
-        names = shares([name for name, _ in model.named_children()], stages)
+        names = [name for name, _ in model.named_children()]
+        names = shares(names[cut:len(names) - cut], stages) if len(names) > 2 * cut else [[]] * stages
+        names = [list(model._modules)[:cut] + names[0], *names[1:]]
+        names[-1] = names[-1] + list(model._modules)[-1:] * cut
     if len(names) != stages or not all(names):
         full = sum(map(bool, names))
         raise Refused(f"`names` has {len(names)} stages, {full} of them with modules; the program has {stages}")
@@ -142,20 +150,44 @@ def split(model: torch.nn.Module, program: Program,
         if name not in known:
             raise Refused(f"`{name}` is no module of the model")
     owned(model, program, names, known)
+    ends, names = cut_ends(program, names, known) if cut else ({}, names)
     shared = {name for stage in names for name in stage if sum(name in other for other in names) > 1}
 
     def build(stage):
+        word, _, number = str(stage).partition(" ")
+        if word in ends:
+            part = shard(known[ends[word]], int(number), sum(piece["part"] == word for piece in program.pieces))
+            part.pp_whole_names, part.pp_prefix = True, ends[word] + "."
+            return part
         meta = {id(tensor): torch.nn.Parameter(tensor.detach().to("meta"), tensor.requires_grad)
                 for tensor in model.parameters()}
         mine = {id(tensor) for name in names[stage] for tensor in known[name].parameters()}
         memo = {key: empty for key, empty in meta.items() if key not in mine}
-        part, path = copy.deepcopy(model, memo), Path(stage)     # parameters of other stages are never copied
+        part, path = copy.deepcopy(model, memo), Path(stage, stage == 0 and "embed" not in ends)  # of this stage's parameters alone
         keep(part, set(names[stage]), path)
         if not isinstance(part, torch.nn.Sequential):
             watch(part, [name for name in names[stage] if name not in shared], stage, path)
         part.pp_whole_names = True
         return part
     return build
+
+
+def cut_ends(program, names, known):
+    """{"embed": the name of the embedding, "head": that of the head}, where the program cuts them; and the names of
+    stages without them."""
+    ends, names = {}, [list(stage) for stage in names]
+    for word, stage, kind, order in (("embed", 0, torch.nn.Embedding, 1), ("head", -1, torch.nn.Linear, -1)):
+        if any(piece["part"] == word for piece in program.pieces):
+            found = [name for name in names[stage][::order] if isinstance(known[name], kind)]
+            if not found:
+                raise Refused(f"the program cuts `{word}` by the vocabulary, and `names` gives no nn.{kind.__name__} "
+                              f"to the {'first' if stage == 0 else 'last'} stage: {names[stage]}")
+            ends[word] = found[0]
+            names[stage].remove(found[0])
+            if not names[stage]:
+                raise Refused(f"`names` gives nothing but `{found[0]}` to the {'first' if stage == 0 else 'last'} "
+                              "stage, and it is cut by the vocabulary")
+    return ends, names
 
 
 def owned(model, program, names, known):

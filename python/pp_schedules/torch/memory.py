@@ -46,10 +46,11 @@ class Sizes:
         if value["piece"] not in pipe.pieces:
             return 0
         p = pipe.pieces[value["piece"]]
+        like = p.sums if value["role"] == "grad" else p.like
         if v in pipe.tied_values and len(p.tied):
-            return bytes_of(p.some(p.like, p.tied.get(pipe.tied_values[v], [])))
+            return bytes_of(p.some(like, p.tied.get(pipe.tied_values[v], [])))
         shards = p.cut[1] if bind and bind.get("shard") is not None else 1
-        return -(-bytes_of(p.like) // shards)
+        return -(-bytes_of(like) // shards)
 
 
 def peak(pipe):

@@ -26,11 +26,13 @@ class Messages:
 
     def like(self, message):
         """The tensors of a message with weights or gradients, on `meta`."""
+        def of(p):
+            return p.sums if message["role"] == "grad" else p.like
         if message["of"] == "all":
-            return self.pipe.pieces[message["piece"]].like
+            return of(self.pipe.pieces[message["piece"]])
         for p in self.pipe.pieces.values():
             if message["of"] in p.tied:
-                return p.some(p.like, p.tied[message["of"]])
+                return p.some(of(p), p.tied[message["of"]])
         raise Refused(f"no stage of rank {self.pipe.rank} has the weights of tie {message['of']}")
 
     def payload(self, message):

@@ -40,6 +40,7 @@ class Piece:
         self.writes = False                        # the module writes into its inputs, so it gets copies
         self.tied = {}                             # of a tie: places of the parameters that it shares
         self.rows = {}                             # places of cut parameters: (first row, rows of the whole)
+        self.wide = None                           # the type of sums of gradients, where it is not the parameters'
         self.linears = None                        # those whose weights' gradients may wait for W
         self._read()
 
@@ -107,9 +108,14 @@ class Piece:
         for p in self.parameters:
             p.grad = None
 
-    def flat(self, places=None, shards=1):
-        """An empty Flat for all parameters, or for those of a tie."""
-        return Flat(self.some(self.like, places), None, shards, self.device)
+    @property
+    def sums(self):
+        """The sums of gradients, on `meta`."""
+        return self.like if self.wide is None else [t.to(self.wide) if t.is_floating_point() else t for t in self.like]
+
+    def flat(self, places=None, shards=1, like=None):
+        """An empty Flat for all parameters (or what is `like` them), or for those of a tie."""
+        return Flat(self.some(like or self.like, places), None, shards, self.device)
 
     def some(self, tensors, places):
         return tensors if places is None else [tensors[place] for place in places]

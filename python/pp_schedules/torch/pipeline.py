@@ -1,14 +1,14 @@
 """The driver: runs the list of one rank, in its order, on the modules of the stages that this rank has."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 from __future__ import annotations
-import math, os, sys, time, traceback
+import math, os, time, traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 import torch
 import torch.distributed as dist
 from ..form import leads, part_of
 from ..refused import Refused
-from . import agree, memory, state
+from . import agree, copies, memory, notices, state
 from .lanes import Lanes
 from .messages import Messages
 from .shapes import Shapes
@@ -23,11 +23,12 @@ Batch = Sequence[Sequence[torch.Tensor]]
 class Now:
     """What is true of the step that runs."""
 
-    def begin(self, inputs, targets, weights, extra, metas, device):
+    def begin(self, inputs, targets, weights, extra, metas, device, scale):
         """Lists have one entry for each microbatch, or for each of its slices."""
         self.inputs, self.targets, self.weights, self.extra, self.metas = inputs, targets, weights, extra, metas
         self.norm, self.losses, self.reduced, self.states, self.skips = None, {}, set(), {}, False
-        self.device = device
+        self.device, self.scale = device, scale
+        self.seeds = [weight * scale for weight in weights]  # what backwards begin with
 
     def total(self):
         """What this rank adds to the loss of the step."""
@@ -60,7 +61,10 @@ class Pipeline:
     waits. sends: `proved`, or `lazy`: waits of sent activations and their gradients go behind the last action, which
     keeps these tensors longer. reduces: stages of FSDP2 sum gradients over their shards at `each` backward, or at the
     `last` one of a step, which holds whole gradients until then. unsafe_lanes: accepts a program whose progress holds
-    with a lane for each edge alone.
+    with a lane for each edge alone. grad_dtype: the type in which gradients are summed, moved and measured; `.grad` and
+    the optimizer get them in the type of the Parameters. loss_scale: backwards begin with this number times the weight
+    of their loss, and sums are divided by it before the update; the attribute may be changed between steps, on all
+    ranks. check_copies: after every so many steps, copies of a weight are compared by a hash.
 
     Making one is a collective of all processes of the world. Raises `Refused` with a sentence that says what the
     program and the modules do not have in common, on every rank, and `Unproved` if the program does not hold what it
@@ -80,12 +84,14 @@ class Pipeline:
                  ties: Mapping[int, Sequence[str]] | None = None, seed: int | None = None,
                  context: Callable | None = None, split: str | Mapping[int, str] = "linears", lanes: str = "edge",
                  names: Callable[[int, str], str] | None = None, shapes: str | Sequence = "first step",
-                 patience: float = 60.0, sends: str = "proved", reduces: str = "each", unsafe_lanes: bool = False):
+                 patience: float = 60.0, sends: str = "proved", reduces: str = "each", unsafe_lanes: bool = False,
+                 grad_dtype: torch.dtype | None = None, loss_scale: float | None = None, check_copies: int = 0):
         self.program, self.group, self.rank, self.device = program, group, dist.get_rank(group), torch.device(device)
         self.loss, self.clip, self.seed, self.context, self.replicas = loss, clip, seed, context, replicas
         self.closed, self.steps, self.norm, self.log, self.now, self.lists = False, 0, None, None, Now(), {}
         self.ready, self.split, self.splits, self.told = False, split, {}, set()
         self.losses, self.optimizer, self.skipped, self.lazy = {}, optimizer, 0, sends == "lazy"
+        self.loss_scale, self.check_copies = loss_scale, check_copies
         self.reduces, self.lead, self.slices = reduces, leads(program.pieces), program.data["slices"] or 1
         self.before = [self.lead[lead - 1] if lead else None for lead in self.lead]  # whose output a piece takes
         Pipeline.made = 1 + agree.on_program(program, group, lanes, unsafe_lanes, Pipeline.made)
@@ -107,11 +113,14 @@ class Pipeline:
 
         def build():
             agree.arguments(program, lanes=lanes, sends=sends, reduces=reduces, split=split, loss=loss,
-                            optimizer=optimizer, context=context, clip=clip)
+                            optimizer=optimizer, context=context, clip=clip, grad_dtype=grad_dtype,
+                            loss_scale=loss_scale)
             self.shapes = Shapes(self, shapes)
             self._places()
             numbers = {a[3] for a in runs} | {b["piece"] for b in self.binds}
             self.pieces = agree.modules(program, stages, numbers, ties or {}, self.device)
+            for p in self.pieces.values():
+                p.wide = grad_dtype
             self._cuts()
         agree.together(group, build)
         whole = all(getattr(p.module, "pp_whole_names", False) for p in self.pieces.values())
@@ -142,7 +151,7 @@ class Pipeline:
             return self.names(i, p.names[place])
         if self.names == self._name:
             return f"{self.program.pieces[i]['part']}.{p.names[place]}"
-        return self.names(self.lead[i], p.names[place])
+        return self.names(self.lead[i], getattr(p.module, "pp_prefix", "") + p.names[place])
 
     def _places(self):
         """Where weights are between steps, and who updates what: pieces by kinds of values."""
@@ -176,17 +185,21 @@ class Pipeline:
                 shared = {place for t in p.tied if i in ties[t]["sharers"] for place in p.tied[t]}
                 own = [p.shard] if i in self.sharded else [q for place, q in enumerate(p.parameters) if
                                                           q.requires_grad and place not in shared]
-                p.optimizer = agree.updater(p.what, self.optimizer, own) if own else None
+                p.optimizer = agree.updater(p, self.optimizer, own, i in self.sharded) if own else None
         self.splits = self.splits or agree.splits(self.pieces, self.split, self.context)
         for i, p in self.pieces.items():           # compiled, or with a hook, since the step before
-            if self.splits[i] != "whole" and agree.undivided(p):
-                self.splits[i], self.lists = "whole", {}
+            why = agree.undivided(p) if self.splits[i] != "whole" else None
+            if why is not None:
+                p.why, self.splits[i], self.lists = why, "whole", {}
+                if i in self.halved and i in self.saved:
+                    text = notices.whole(p, agree.asked(self.split, i))
+                    self.tell(text, text)
 
     def tell(self, what, text):
         """Says once what may be meant and may be a mistake."""
         if what not in self.told:
             self.told.add(what)
-            print(f"pp: {text}", file=sys.stderr, flush=True)
+            notices.say(text)
 
     # Lists of functions.
 
@@ -238,6 +251,7 @@ class Pipeline:
             self._settle()
         else:
             agree.together(self.group, self._settle)
+            notices.tell(self, {i: agree.asked(self.split, i) for i in self.pieces})
             self.ready = True
         inputs, targets = (given if given is None else self._sliced(
             [(t,) if isinstance(t, torch.Tensor) else t for t in given]) for given in (inputs, targets))
@@ -247,7 +261,7 @@ class Pipeline:
         metas = self.shapes.of(inputs, extra)
         if way not in self.lists:
             self._first(way, metas[0])
-        self.now.begin(inputs, targets, weights, extra, metas, self.device)
+        self.now.begin(inputs, targets, weights, extra, metas, self.device, float(self.loss_scale or 1.0))
 
     def _first(self, way, metas):
         """What is asked of a way of running before its first time, on all ranks."""
@@ -346,6 +360,8 @@ class Pipeline:
         with torch.enable_grad():
             total = self._run(way)
         self.norm, self.steps = self.now.norm, self.steps + 1
+        if self.check_copies and self.steps % self.check_copies == 0:
+            copies.check(self)
         return total
 
     def backward(self, inputs: Batch, targets: Batch, weights: float | Sequence[float] | None = None,

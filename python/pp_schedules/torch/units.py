@@ -210,7 +210,7 @@ class Units:
                 p.bind(env[weight])
             x = now.inputs[mb] if first else [t.detach().requires_grad_(grad) for t, grad in zip(
                 env[source], now.metas[mb][source_piece].grads)]
-            given, current.weight = [t.clone() for t in x] if p.writes else x, now.weights[mb]
+            given, current.weight = [t.clone() for t in x] if p.writes else x, now.seeds[mb]
             keys = [[t.detach().requires_grad_(t.requires_grad) for t in env[v]] for v in before]
             kept = Stash(x, Boxes(p.parameters) if moves else None, None if linears is None else [])
             if linears is not None:
@@ -280,7 +280,7 @@ class Units:
                 p.bind(env[weight])
             stash, held = env[kept], env[read] if read is not None else None
             if last:
-                edges, seeds = stash.edges, [torch.full_like(stash.loss, now.weights[mb])]
+                edges, seeds = stash.edges, [torch.full_like(stash.loss, now.seeds[mb])]
             elif stat is not None:
                 edges, seeds = stash.edges, [self.seed(piece, mb, stash.logits, env[stat])]
                 stash.logits = None
@@ -297,10 +297,13 @@ class Units:
                 env[pending] = half = Pending(edges, seeds, inputs, p.places)
                 dx = half.dinputs
             else:
-                dx, sums = self._whole(p, edges, seeds, stash, inputs, held if whole else None)
+                dx, sums = self._whole(p, edges, seeds, stash, inputs, held if whole and p.wide is None else None)
                 if whole and (read is not None or made is not None):
+                    if p.wide is not None:         # `.grad` has the parameter's type, so the sum is kept beside it
+                        new, sums = sums, list(held or [None] * len(sums))
+                        add_all(adder(sums, p.wide), new)
                     if stash.queue is not None:
-                        products(stash.queue, p.places, adder(sums))
+                        products(stash.queue, p.places, adder(sums, p.wide))
                     self.store(read, made, held, sums)
                 elif pending is not None:
                     env[pending] = Half(sums, stash.queue)
@@ -337,7 +340,7 @@ class Units:
 
     def seed(self, piece, mb, logits, stats):
         loss, nll = self.loss_of(piece, mb, stats)
-        dnll = torch.autograd.grad(loss, nll)[0] * self.now.weights[mb]
+        dnll = torch.autograd.grad(loss, nll)[0] * self.now.seeds[mb]
         return dlogits_of(logits, stats, dnll.view(logits.shape[:-1]), self.now.targets[mb], self.columns(piece, mb))
 
     def judge(self, piece, mb, reads):
@@ -370,13 +373,11 @@ class Units:
         def unit():
             half, held = env[kept], env[read] if read is not None else None
             sums = list(held) if held is not None else [None] * len(p.parameters)
-            add = adder(sums)
+            add = adder(sums, p.wide)
             if isinstance(half, Pending):
                 half.weights(add)
             else:
-                for place, gradient in enumerate(half.made):
-                    if gradient is not None:
-                        add(place, gradient)
+                add_all(add, half.made)
                 if half.queue is not None:
                     products(half.queue, p.places, add)
             self.store(read, made, held, sums)
@@ -397,11 +398,20 @@ def add_up(old, new):
     return new if old is None else old if new is None else old + new
 
 
-def adder(sums):
+def add_all(add, gradients):
+    for place, gradient in enumerate(gradients):
+        if gradient is not None:
+            add(place, gradient)
+
+
+def adder(sums, wide=None):
     """A function that adds a gradient to the sum of a parameter. `own`: nobody else has this tensor. Otherwise it may
-    be the gradient of another weight or of an input, too, or one number that is seen many times, so it is copied."""
+    be the gradient of another weight or of an input, too, or one number that is seen many times, so it is copied.
+    `wide`: the type of sums of floating-point gradients, if it is not theirs."""
     def add(place, gradient, own=False):
-        if sums[place] is None:
+        if sums[place] is None and wide is not None and gradient.is_floating_point() and gradient.dtype != wide:
+            sums[place] = gradient.to(wide)
+        elif sums[place] is None:
             sums[place] = gradient if own else gradient.clone()
         else:
             sums[place].add_(gradient)

@@ -44,8 +44,10 @@ class Updates:
 
         def leave():
             self._sum_replicas(grad)
+            self._unscale(self.env[grad])
             for q, kept, g in zip(p.parameters, p.kept, self.env[grad]):
                 if q.requires_grad:
+                    g = g if g is None else g.to(q.dtype)
                     q.grad = g if kept is None else kept if g is None else kept.add_(g)
         return leave
 
@@ -57,7 +59,7 @@ class Updates:
 
     def _zero(self, piece, p, reads, makes):
         def update():
-            self.env[makes[0]] = p.flat()
+            self.env[makes[0]] = p.flat(like=p.sums)
         return update
 
     def _sum(self, piece, p, reads, makes):
@@ -73,10 +75,10 @@ class Updates:
 
     def _part(self, owned, piece, p, reads, makes):
         """What of a piece's tensors a tie shares, side by side."""
-        places = p.tied[self.tie(piece, makes[0], owned)]
+        places, like = p.tied[self.tie(piece, makes[0], owned)], p.like if owned else p.sums
 
         def update():
-            self.env[makes[0]] = p.flat(places).fill(p.some(self.env[reads[0]], places))
+            self.env[makes[0]] = p.flat(places, like=like).fill(p.some(self.env[reads[0]], places))
         return update
 
     _tie_out = functools.partialmethod(_part, False)
@@ -129,6 +131,12 @@ class Updates:
             for work in [dist.all_reduce(g, group=self.pipe.replicas, async_op=True) for g in tensors]:
                 work.wait()
 
+    def _unscale(self, gradients):
+        """Takes the scale of the loss out of sums."""
+        if self.now.scale != 1.0:
+            for g in [gradients.buffer] if hasattr(gradients, "buffer") else [g for g in gradients if g is not None]:
+                g.mul_(1 / self.now.scale)
+
     def _skipped(self, norm):
         """All ranks leave out all updates of this step; the first says so once, and all count."""
         pipe = self.pipe
@@ -152,7 +160,8 @@ class Updates:
             if pipe.replicas is not None:
                 self._sum_replicas(grad)
             if stat and now.norm is None:
-                now.norm = math.sqrt(env[stat[0]].item())
+                now.norm = math.sqrt(env[stat[0]].item()) / now.scale
+            self._unscale(env[grad])
             factor = min(1.0, pipe.clip / (now.norm + 1e-6)) if pipe.clip and stat else 1.0
             scaled = factor != 1.0
             held, gradients = env[weights[0]], env[grad]
@@ -166,7 +175,7 @@ class Updates:
                 given = [g for _, g in pairs]
                 given = torch._foreach_mul(given, factor) if scaled and given else given
                 for (q, _), g in zip(pairs, given):
-                    q.grad = g
+                    q.grad = g.to(q.dtype)
                 old = p.shard.detach().clone() if frozen else None
                 p.optimizer.step()
                 if frozen:                         # a shard goes across frozen weights, which decay would move
@@ -174,7 +183,7 @@ class Updates:
             if not sharded and (scaled or p.optimizer is None or now.skips):
                 for q, g in zip(p.parameters, gradients):
                     if q.requires_grad:
-                        q.grad = g
+                        q.grad = g if g is None else g.to(q.dtype)
             for t, fresh in zip(shares, weights[1:]):
                 for place, tensor in zip(p.tied[t], env[fresh]):
                     held[place].copy_(tensor)
