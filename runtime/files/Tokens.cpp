@@ -177,7 +177,8 @@ Status Tokens::checkNames(const std::string &path, bool readsColumns) const {
     if (name == "tokens" || name == "documents" || name == "counted" || (isColumn && readsColumns))
       continue;
     if (!readsColumns)
-      return invalid("data `", path, "` has `", name, "`; a program can read `tokens`, `documents` and `counted`, and "
+      return invalid("data `", path, "` has `", name,
+                     "`; a program can read `tokens`, `documents` and `counted`, and "
                      "columns that its model declares");
     return invalid("data `", path, "` has `", name, "`, ", tensor.type, " ", shapeText(tensor.shape),
                    "; beside `tokens`, `documents` and `counted` a dataset has columns, [", tokens, "] or [", tokens,

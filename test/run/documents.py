@@ -332,6 +332,8 @@ TOGETHER = (dict(schedule="single"), dict(schedule="1f1b", model="gpt2"), dict(s
             dict(schedule="terapipe", slices=7, model="mamba"),
             dict(schedule="weipipe_interleave", model="mamba"),
             {"schedule": "fsdp", "model": "lfm2", "model.shorts": "[1, 0, 1, 1]"},
+            {"schedule": "zb_v", "model": "delta", "model.experts": 0, "mesh.context": 2},
+            {"schedule": "1f1b", "model": "mamba", "mesh.context": 2, "mesh.attention": "heads"},
             {"schedule": "zb_v", **CHANNELS}, {"schedule": "slimpipe", "slices": 5, **CHANNELS},
             {"schedule": "terapipe", "slices": 7, **CHANNELS},
             {"schedule": "weipipe_interleave", "model": "latent", "model.twice": "true", "model.identity": 2,
