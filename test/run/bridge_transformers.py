@@ -46,7 +46,7 @@ def run_of(kind, names, **more):
     """The largest difference between what the stages compute one after the other and what the model does."""
     import torch
     from pp_schedules.torch import split
-    program = types.SimpleNamespace(pieces=[{"kind": "stage"}] * STAGES, ties=[])
+    program = types.SimpleNamespace(pieces=[{"kind": "stage"}] * STAGES, ties=[], needs=[])
     model, x, mask = model_of(kind, **more), torch.randint(0, 64, (2, 8)), torch.ones(2, 8, dtype=torch.long)
     mask[0, :3] = 0                                # the first row is padded; every stage hears it
     want, build, parameters = model(x, attention_mask=mask).logits, split(model, program, names), set()
@@ -63,7 +63,7 @@ def cast(scale):
     """A stage whose layer gets its input cast, as FSDP2 casts it; a scale beside the cast is refused."""
     import torch
     from pp_schedules.torch import Refused, split
-    program = types.SimpleNamespace(pieces=[{"kind": "stage"}] * STAGES, ties=[])
+    program = types.SimpleNamespace(pieces=[{"kind": "stage"}] * STAGES, ties=[], needs=[])
     part = split(model_of("llama"), program, names_of(*CUT["llama"]))(1).double()
     part.model.layers[2].register_forward_pre_hook(lambda _, x: (x[0].double() * scale, *x[1:]), prepend=True)
     try:

@@ -163,7 +163,7 @@ def split(model: torch.nn.Module, program: Program,
                 for tensor in model.parameters()}
         mine = {id(tensor) for name in names[stage] for tensor in known[name].parameters()}
         memo = {key: empty for key, empty in meta.items() if key not in mine}
-        part = copy.deepcopy(model, memo)  # of this stage's parameters alone
+        part = copy.deepcopy(model, memo)          # parameters of other stages are never copied
         path = Path(stage, stage == 0 and "embed" not in ends)
         keep(part, set(names[stage]), path)
         if not isinstance(part, torch.nn.Sequential):
