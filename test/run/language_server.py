@@ -174,11 +174,11 @@ def imports(client):
 
 
 def economy(client):
-    """What an edit of a file without `train` costs: it is compiled once, and nobody improves memory plans that fit."""
+    """What an edit of a file without `train` costs: it is compiled once, and no process is started."""
     path, seconds = os.path.join(ROOT, "stdlib", "zero.pipe"), 0.0
     with open(path) as file:
         text = file.read()
-    for end in range(4):
+    for end in range(11):
         before = time_of(client.server.pid)
         client.write(path, text + "#" * end)
         seconds += time_of(client.server.pid) - before if end else 0
@@ -186,7 +186,7 @@ def economy(client):
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     call([COMPILER, path, "--schedule=zero", *"-D ranks=4 -D microbatches=8 -D layers=8 --emit=svg".split()])
     whole = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
-    check(seconds / 3 < whole / 2, f"an edit takes {seconds / 3:.3f} s of a processor, pp-compile {whole:.3f} s")
+    check(seconds / 10 < whole, f"an edit takes {seconds / 10:.3f} s of a processor, pp-compile {whole:.3f} s")
 
 
 def time_of(process):
