@@ -184,9 +184,10 @@ def economy(client):
         seconds += time_of(client.server.pid) - before if end else 0
     client.drop(path)
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    call([COMPILER, path, "--schedule=zero", *"-D ranks=4 -D microbatches=8 -D layers=8 --emit=svg".split()])
+    for _ in range(10):
+        call([COMPILER, path, "--schedule=zero", *"-D ranks=4 -D microbatches=8 -D layers=8 --emit=svg".split()])
     whole = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
-    check(seconds / 10 < whole, f"an edit takes {seconds / 10:.3f} s of a processor, pp-compile {whole:.3f} s")
+    check(seconds < 1.2 * whole, f"ten edits take {seconds:.3f} s of a processor, pp-compile ten times {whole:.3f} s")
 
 
 def time_of(process):
