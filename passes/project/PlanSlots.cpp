@@ -67,7 +67,7 @@ namespace {
 
 /// Slots looked at in search of a better plan: about a fifth of a second a rank, two a program; twice that with slots
 /// apart. Where a plan has few bytes above the bound, less: as many as they are worth.
-constexpr int64_t kRankWork = 40'000'000, kProgramWork = 400'000'000, kLeastWork = 1'000'000, kWorkPerByte = 20;
+constexpr int64_t kRankWork = 40'000'000, kProgramWork = 400'000'000, kLeastWork = 1'000'000, kWorkPerByte = 400;
 
 /// The free ranges while a sweep goes from start to start: gaps by offset. They are few, however many slots are alive.
 class FreeRanges {
