@@ -6,8 +6,8 @@
 # Each loss is that of a small model, which is trained for a step in f64. Loss and gradients must be those of torch to
 # 1e-11 of the largest gradient of a tensor, with documents and without, under schedules that split, recompute and
 # interleave, and on two devices. Where the vocabulary is cut, in two and three shards and unevenly, they are also those
-# of whole logits to 1e-12. `--every 1`: each loss in every such cut, and over `context`. `--random`: so many losses are
-# drawn, of all that tokens have. Without torch layouts are compared with one rank alone, and the script ends with 77.
+# of whole logits to 1e-12; every other loss in one such cut, with `--every 1` each loss in all of them, and over
+# `context`. `--random`: so many losses are drawn, of all that tokens have. Without torch layouts are compared with one rank alone, and the script ends with 77.
 import array, math, os, random, sys
 import harness
 from formulas import LAYOUTS, SIZES, TOLERANCE, distance
@@ -380,7 +380,7 @@ def judge(run, tally, name, of, data, more, layouts, documents=None, whole=None)
 
 
 def judge_cuts(run, tally, text, data, drawn, every):
-    """Shards of the vocabulary, and of sequences: every loss in one layout of each, or in all."""
+    """Shards of the vocabulary, and of sequences: every other loss in one layout of each, or every loss in all."""
     documents = {"data.documents": "true"}
     has_columns = ("policy", "distil", "weighted", "both", "ratios")
     cases = [(name, of, data + (".columns" if name in has_columns else "") + ".safetensors" if more else text, more,
@@ -396,7 +396,7 @@ def judge_cuts(run, tally, text, data, drawn, every):
         begins = list(harness.read_safetensors(path)["documents"][1])
         cases.append((name, of, path, more, pack_groups(begins, group, sequence, rows)))
     cases += [(its.name, its.of, data + ".columns.safetensors", documents, None) for its in drawn]
-    for number, (name, of, path, more, groups) in enumerate(cases):
+    for number, (name, of, path, more, groups) in enumerate(cases if every else cases[::2]):
         cuts, contexts = (CUT, CONTEXT) if every else ((CUT[number % 3],), (CONTEXT[number % 4],) if more else ())
         vocab = {"vocab": 258} if name == "softened" else ODD  # a formula of logits has no padding
         judge(run, tally, name, of, path, more | vocab, (LAYOUTS[0], *cuts), groups, CUT_TOLERANCE)

@@ -54,8 +54,7 @@ CONTEXT = (("1f1b/kv_heads=1", dict(context=2), dict(ranks=2)),
            ("fsdp/model=gpt2", dict(context=3), dict(ranks=2, sequence=18)),
            ("helixpipe", dict(context=2, tensor=2, sequence="true"), dict(ranks=2)),
            ("1f1b/model=gpt2", dict(context=2, data=2), dict(ranks=2, products="fp8_tile")),
-           ("zb_v/model=delta", dict(context=2), dict(ranks=2, experts=6, top=3)),
-           ("weipipe_interleave/model=mamba", dict(context=2, data=2, zero=1), dict(ranks=2)))
+           ("zb_v/model=delta", dict(context=2), dict(ranks=2, experts=6, top=3)))
 # The same where devices exchange heads and each attends whole sequences.
 HEADS = dict(context=2, attention="heads")
 CONTEXT_HEADS = (("1f1b", HEADS, dict(ranks=2)),
@@ -129,6 +128,7 @@ ALL_CONTEXT = CONTEXT + (
     ("1f1b/model=gpt2", dict(context=2), {"ranks": 2, "model.attention_rate": 0.2, "model.residual_rate": 0.1}),
     ("1f1b", dict(context=2), {"ranks": 2, "model.sinks": "true", "model.windows": "[0,5,0,3,0,5,0,3]"}),
     ("zb_v/model=mamba", dict(context=4, again="nothing"), {"ranks": 2, "model.groups": 4}),
+    ("weipipe_interleave/model=mamba", dict(context=2, data=2, zero=1), dict(ranks=2)),
     ("1f1b/model=lfm2", dict(context=2, data=2, zero=2), dict(ranks=2)),
     ("1f1b_recompute/model=mamba", HEADS | dict(context=4), {}), ("helixpipe/model=delta", dict(context=2), {}),
 ) + tuple((schedule, dict(context=2), {}) for schedule in SCHEDULES + ("1f1b_recompute",) if "slimpipe" not in schedule)
