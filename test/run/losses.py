@@ -7,7 +7,8 @@
 # 1e-11 of the largest gradient of a tensor, with documents and without, under schedules that split, recompute and
 # interleave, and on two devices. Where the vocabulary is cut, in two and three shards and unevenly, they are also those
 # of whole logits to 1e-12; every other loss in one such cut, with `--every 1` each loss in all of them, and over
-# `context`. `--random`: so many losses are drawn, of all that tokens have. Without torch layouts are compared with one rank alone, and the script ends with 77.
+# `context`. `--random`: so many losses are drawn, of all that tokens have. Without torch layouts are compared with one
+# rank alone, and the script ends with 77.
 import array, math, os, random, sys
 import harness
 from formulas import LAYOUTS, SIZES, TOLERANCE, distance
