@@ -20,8 +20,7 @@ Optimizer::Optimizer(pipeline::ProgramOp program)
 Optimizer::Rule Optimizer::ruleFor(WeightAttr weight) const {
   if (weight.getDeclared().getSteer())
     return Rule::steer;
-  llvm::StringRef name = weight.getDeclared().getAs().getValue();
-  bool isInLayer = name.contains("{l}") || name.contains("{k}");
+  bool isInLayer = nn::isNumbered(weight.getDeclared().getAs().getValue());
   if (rule == Rule::muon && (weight.getType().getRank() != 2 || !isInLayer))
     return Rule::adamw;
   return rule;

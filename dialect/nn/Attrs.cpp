@@ -3,6 +3,7 @@
 #include "dialect/nn/Shapes.h"
 #include "mlir/IR/DialectImplementation.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/TypeSwitch.h"
 #include <cmath>
 
@@ -354,15 +355,48 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned, unsig
 
 //===-- Names of weights ----------------------------------------------------------------------------------------===//
 
-/// The text with every `{l}` replaced by the layer, and every `{k}` by its number among the layers of its kind.
+namespace {
+/// A number in braces at the beginning of a text: `{l}` is the layer, `{k}` its number among the layers of its kind, and
+/// `{2k+1}` twice that and one more.
+struct NumberOfLayer {
+  int64_t factor = 1, more = 0;
+  bool ofKind = false;
+  size_t length = 0; ///< of the text; 0: none stands there
+};
+} // namespace
+
+static NumberOfLayer numberOfLayer(llvm::StringRef text) {
+  NumberOfLayer its;
+  llvm::StringRef rest = text;
+  if (rest.consume_front("{l}"))
+    return {1, 0, false, 3};
+  if (!rest.consume_front("{") || (!rest.empty() && llvm::isDigit(rest.front()) && rest.consumeInteger(10, its.factor)) ||
+      !rest.consume_front("k") || (rest.consume_front("+") && rest.consumeInteger(10, its.more)) ||
+      !rest.consume_front("}"))
+    return {};
+  its.ofKind = true, its.length = text.size() - rest.size();
+  return its;
+}
+
+bool pp::nn::isNumbered(llvm::StringRef name) {
+  for (; !name.empty(); name = name.drop_front())
+    if (numberOfLayer(name).length > 0)
+      return true;
+  return false;
+}
+
+/// The text with the numbers of a layer in the place of their braces.
 static std::string withLayer(llvm::StringRef text, Operation *part, int64_t layer) {
   auto layers = part->getAttrOfType<DenseI64ArrayAttr>(kLayersAttr);
   int64_t ofKind = layers ? llvm::count_if(layers.asArrayRef(), [&](int64_t other) { return other < layer; }) : layer;
   std::string result;
-  for (size_t at; (at = std::min(text.find("{l}"), text.find("{k}"))) != llvm::StringRef::npos;
-       text = text.drop_front(at + 3))
-    result += text.take_front(at).str() + std::to_string(text[at + 1] == 'l' ? layer : ofKind);
-  return result + text.str();
+  while (!text.empty()) {
+    NumberOfLayer its = numberOfLayer(text);
+    result += its.length == 0 ? text.take_front().str()
+                              : std::to_string(its.factor * (its.ofKind ? ofKind : layer) + its.more);
+    text = text.drop_front(std::max<size_t>(its.length, 1));
+  }
+  return result;
 }
 
 std::string pp::nn::weightName(WeightAttr declared, Operation *part, int64_t layer) {

@@ -143,6 +143,9 @@ template <typename Op> int64_t kvHeadsOf(Op op) {
 /// The name in checkpoints of a weight that this part of a model declares, in this layer; -1: the part exists once.
 std::string weightName(WeightAttr declared, mlir::Operation *part, int64_t layer);
 
+/// Whether the name in checkpoints has a number of a layer: `{l}`, `{k}`, or a multiple of the latter, as in `{2k+1}`.
+bool isNumbered(llvm::StringRef name);
+
 } // namespace pp::nn
 
 namespace pp::nn {

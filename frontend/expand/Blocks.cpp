@@ -478,8 +478,10 @@ private:
                               (parameters.find(expr->name) ? "; a block sees its own values and options alone" : ""));
   }
 
-  /// `{l}`, the layer, `{k}`, `{e}`, `{n}` and `{n+1}` stay: they are of the tensor's name.
-  static bool isOfNames(StringRef name) { return is_contained({"l", "k", "e", "n"}, name) || name.starts_with("n+"); }
+  /// `{l}`, the layer, `{k}`, `{2k+1}`, `{e}`, `{n}` and `{n+1}` stay: they are of the tensor's name.
+  static bool isOfNames(StringRef name) {
+    return name == "e" || name == "n" || name.starts_with("n+") || nn::isNumbered(("{" + name + "}").str());
+  }
 
   FailureOr<Expr *> rewriteString(Expr *expr, Text &text) {
     if (!expr->name.contains('{'))

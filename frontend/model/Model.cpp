@@ -1055,15 +1055,15 @@ private:
       return options.failUnknown(expr, any_of(expr->operands, [&](const Expr *operand) { return isTensor(operand); }));
     SmallVector<mlir::Value> operands;
     SmallVector<mlir::NamedAttribute> attributes;
-    ExpertBiases biases;
+    ExpertValues ofExperts;
     for (auto [i, operand] : enumerate(expr->operands)) {
       Name named = options.labelOf(expr, i);
-      if (mlir::Value *bias = expr->name == "experts" ? biases.find(named.text) : nullptr) {
+      if (mlir::Value *its = expr->name == "experts" ? ofExperts.find(named.text) : nullptr) {
         FailureOr<mlir::Value> value =
             weights.findAbsent(operand) ? mlir::Value() : tensor(operand, ("`" + named.text + "`").str());
         if (failed(value))
           return failure();
-        *bias = *value;
+        *its = *value;
         continue;
       }
       if (!named.text.empty()) {
@@ -1092,7 +1092,7 @@ private:
     if (options.isNothing(expr->name, attributes))
       return Tensors{operands.front()};
     if (expr->name == "experts")
-      return experts(expr, operands, biases, attributes);
+      return experts(expr, operands, ofExperts, attributes);
     return create(expr, options.nameOf(expr->name, attributes), operands, attributes);
   }
 
@@ -1102,7 +1102,7 @@ private:
     return failed(made) ? FailureOr<mlir::Value>() : formulas.writeHeads(expr, *made);
   }
 
-  FailureOr<Tensors> experts(const Expr *expr, mlir::ValueRange operands, const ExpertBiases &biases,
+  FailureOr<Tensors> experts(const Expr *expr, mlir::ValueRange operands, const ExpertValues &named,
                              ArrayRef<mlir::NamedAttribute> given) {
     auto make = [&](StringRef name, mlir::ValueRange takes,
                     ArrayRef<mlir::NamedAttribute> attributes) -> FailureOr<mlir::Value> {
@@ -1126,7 +1126,7 @@ private:
       return formulas.write(expr, *left);
     };
     FailureOr<mlir::Value> y =
-        createExperts(operands, biases, shape.documents || hasCapacity ? added[2] : mlir::Value(), given, make, squared,
+        createExperts(operands, named, shape.documents || hasCapacity ? added[2] : mlir::Value(), given, make, squared,
                       addWeighted, [&](const Twine &why) { return evaluator.fail(expr->at, why); });
     return failed(y) ? FailureOr<Tensors>() : Tensors{*y};
   }

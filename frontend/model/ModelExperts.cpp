@@ -20,14 +20,19 @@ static bool isPacked(mlir::ValueRange operands) {
   return operands.size() == 4 || (operands.size() == 5 && cast<RankedTensorType>(operands[4].getType()).getRank() != 3);
 }
 
-mlir::Value *ExpertBiases::find(StringRef name) {
-  return name == "router_bias" ? &router : name == "gate_up_bias" ? &gateUp : name == "down_bias" ? &down : nullptr;
+mlir::Value *ExpertValues::find(StringRef name) {
+  return StringSwitch<mlir::Value *>(name)
+      .Case("router_bias", &routerBias)
+      .Case("gate_up_bias", &gateUpBias)
+      .Case("down_bias", &downBias)
+      .Case("reads", &reads)
+      .Default(nullptr);
 }
 
-/// Checks the shapes for h columns of x and n experts of width f: wr [h, n], w_gate and w_up [n, h, f], or one weight
-/// [n, h, 2 f], and w_down [n, f, h]; biases [n], [n, 2 f] and [n, h]. Experts without a gate have w_up alone. The last
-/// `identity` of the router's experts have no weights.
-static LogicalResult checkShapes(mlir::ValueRange operands, const ExpertBiases &biases, bool gated, int64_t identity,
+/// Checks the shapes for x of r columns and n experts of width f that read h columns, r unless `reads` is there: wr
+/// [r, n], w_gate and w_up [n, h, f], or one weight [n, h, 2 f], and w_down [n, f, h]; biases [n], [n, 2 f] and [n, h].
+/// Experts without a gate have w_up alone. The last `identity` of the router's experts have no weights.
+static LogicalResult checkShapes(mlir::ValueRange operands, const ExpertValues &named, bool gated, int64_t identity,
                                  function_ref<LogicalResult(const Twine &)> fail) {
   const bool four = isPacked(operands), packed = four && gated;
   static constexpr StringRef each[] = {"x", "wr", "w_gate", "w_up", "w_down"},
@@ -41,20 +46,25 @@ static LogicalResult checkShapes(mlir::ValueRange operands, const ExpertBiases &
   if (shapeOf(1).size() != 2 || shapeOf(2).size() != 3)
     return fail("`experts` expects wr as [in, experts] and " + names[2] + " as [experts, in, out], got " +
                 shapeText(shapeOf(1)) + " and " + shapeText(shapeOf(2)));
-  int64_t h = shapeOf(0).back(), n = shapeOf(1).back(), columns = shapeOf(2).back(), f = packed ? columns / 2 : columns;
+  const ArrayRef<int64_t> read = named.reads ? cast<RankedTensorType>(named.reads.getType()).getShape() : shapeOf(0);
+  if (read.size() != 3 || read.drop_back() != shapeOf(0).drop_back())
+    return fail("`experts` expects `reads` with as many rows as x, which is " + shapeText(shapeOf(0)) + ", got " +
+                shapeText(read));
+  const int64_t router = shapeOf(0).back(), h = read.back();
+  int64_t n = shapeOf(1).back(), columns = shapeOf(2).back(), f = packed ? columns / 2 : columns;
   if (packed && columns % 2 != 0)
     return fail("`experts` expects an even number of columns of w_gate and w_up, got " + Twine(columns));
   const int64_t all = n;
   if (identity >= n)
     return fail("`identity` must be less than the " + Twine(n) + " experts of the router, got " + Twine(identity));
   n -= identity;
-  SmallVector<SmallVector<int64_t>> expected = {{}, {h, all}, {n, h, columns}, {n, h, columns}, {n, f, h}};
+  SmallVector<SmallVector<int64_t>> expected = {{}, {router, all}, {n, h, columns}, {n, h, columns}, {n, f, h}};
   if (four)
     expected.erase(expected.begin() + 3);
   for (size_t i = 1; i < expected.size(); ++i)
     if (shapeOf(i) != ArrayRef(expected[i]))
       return fail("`experts` expects " + names[i] + " as " + shapeText(expected[i]) + ", got " + shapeText(shapeOf(i)));
-  if (biases.gateUp && !packed)
+  if (named.gateUpBias && !packed)
     return fail("`gate_up_bias` is of one weight for gate and up" +
                 Twine(gated ? "; `experts` has two here" : ", and `experts` has no gate here"));
   auto check = [&](mlir::Value bias, StringRef name, ArrayRef<int64_t> wanted) {
@@ -63,9 +73,9 @@ static LogicalResult checkShapes(mlir::ValueRange operands, const ExpertBiases &
                ? success()
                : fail("`experts` expects " + name + " as " + shapeText(wanted) + ", got " + shapeText(shape));
   };
-  return success(succeeded(check(biases.router, "router_bias", {all})) &&
-                 succeeded(check(biases.gateUp, "gate_up_bias", {n, columns})) &&
-                 succeeded(check(biases.down, "down_bias", {n, h})));
+  return success(succeeded(check(named.routerBias, "router_bias", {all})) &&
+                 succeeded(check(named.gateUpBias, "gate_up_bias", {n, columns})) &&
+                 succeeded(check(named.downBias, "down_bias", {n, h})));
 }
 
 /// The bias is a weight that nothing else reads; its `rate` is of the weight, for it is the update that reads it. The
@@ -101,7 +111,7 @@ static SmallVector<mlir::NamedAttribute> take(SmallVectorImpl<mlir::NamedAttribu
   return taken;
 }
 
-FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, const ExpertBiases &biases, mlir::Value rows,
+FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, const ExpertValues &named, mlir::Value rows,
                                          ArrayRef<mlir::NamedAttribute> options, CreateOp create,
                                          function_ref<FailureOr<mlir::Value>(mlir::Value)> squared, AddWeighted added,
                                          function_ref<LogicalResult(const Twine &)> fail) {
@@ -113,7 +123,7 @@ FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, const Expert
   const bool gated = none_of(gates, isUngated), packed = gated && isPacked(operands);
   auto *itsIdentity = find_if(routed, [](mlir::NamedAttribute option) { return option.getName() == "identity"; });
   const int64_t identity = itsIdentity == routed.end() ? 0 : cast<mlir::IntegerAttr>(itsIdentity->getValue()).getInt();
-  if (failed(checkShapes(operands, biases, gated, identity, fail)))
+  if (failed(checkShapes(operands, named, gated, identity, fail)))
     return failure();
   if (!gated && gates.size() > 1)
     return fail("`experts` of the activation \"relu2\" has no gate, so it has no `limit`, `alpha` or `plus`");
@@ -121,6 +131,8 @@ FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, const Expert
   mlir::Value bias = operands.size() > matrices ? operands[matrices] : mlir::Value();
   if (failed(steer(bias, routed, fail)))
     return failure();
+  if (identity > 0 && named.reads)
+    return fail("`experts` has `reads` or `identity`, not both: experts without weights give x itself");
   bool fails = false;
   auto made = [&](StringRef name, mlir::ValueRange takes, ArrayRef<mlir::NamedAttribute> given = {}) {
     FailureOr<mlir::Value> value = fails ? FailureOr<mlir::Value>(failure()) : create(name, takes, given);
@@ -130,8 +142,8 @@ FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, const Expert
   mlir::Value x = operands[0];
   const bool isOnInput = !onInput.empty() && cast<mlir::BoolAttr>(onInput[0].getValue()).getValue();
   SmallVector<mlir::Value> scored = {made("router", {x, operands[1]})};
-  if (biases.router)
-    scored[0] = made("add_bias", {scored[0], biases.router});
+  if (named.routerBias)
+    scored[0] = made("add_bias", {scored[0], named.routerBias});
   if (bias)
     scored.push_back(bias);
   if (rows)
@@ -145,13 +157,13 @@ FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, const Expert
   auto route = weights.getDefiningOp<nn::RouteOp>();
   mlir::Value places = route.getPlaces(), counts = route.getCounts();
   auto scaled = [&](mlir::Value its) { return made("scale_rows", {its, weights, places}); };
-  mlir::Value chosen = made("dispatch", {x, places});
+  mlir::Value chosen = made("dispatch", {named.reads ? named.reads : x, places});
   chosen = isOnInput ? scaled(chosen) : chosen;
   auto product = [&](mlir::Value its, mlir::Value w, mlir::Value bias) {
     mlir::Value y = made("expert_linear", {its, w, counts});
     return bias ? made("expert_bias", {y, bias, counts}) : y;
   };
-  mlir::Value gate = product(chosen, operands[2], biases.gateUp);
+  mlir::Value gate = product(chosen, operands[2], named.gateUpBias);
   mlir::Value up = packed || !gated ? gate : made("expert_linear", {chosen, operands[3], counts});
   if (mlir::Value first =
           packed ? made("split", {gate}, builder.getNamedAttr("parts", builder.getI64IntegerAttr(2))) : mlir::Value())
@@ -164,8 +176,8 @@ FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, const Expert
     fails = failed(square);
     unit = fails ? mlir::Value() : *square;
   }
-  mlir::Value y = isOnInput     ? product(unit, down, biases.down)
-                  : biases.down ? scaled(product(unit, down, biases.down)) // w (a Wd + b)
+  mlir::Value y = isOnInput     ? product(unit, down, named.downBias)
+                  : named.downBias ? scaled(product(unit, down, named.downBias)) // w (a Wd + b)
                                 : product(scaled(unit), down, {});
   y = made("combine", {y, places});
   if (identity > 0 && !fails) {

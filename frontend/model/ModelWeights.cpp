@@ -164,7 +164,7 @@ FailureOr<std::pair<StringRef, double>> ModelWeights::initOf(const WeightDeclara
 /// Two weights have two names; those of layers of different kinds may have one, as the layers have different numbers.
 LogicalResult ModelWeights::checkName(const ModelWeight &weight, StringRef name) {
   for (const auto &[other, known] : named)
-    if (other.declared != weight.declared && known == name && (other.kind == weight.kind || name.contains("{k}")))
+    if (other.declared != weight.declared && known == name && (other.kind == weight.kind || !name.contains("{l}")))
       return evaluator.fail(weight.declared->checkpoint->at, "a second weight is called `" + name + "` in checkpoints",
                             other.declared->checkpoint->at, "the first one is here");
   named.push_back({weight, name.str()});
@@ -228,11 +228,9 @@ FailureOr<nn::WeightAttr> ModelWeights::attributeOf(const ModelWeight &weight) {
       return evaluator.fail(text->at, "`" + declared.name.text + "` has " + Twine(declared.dimensions.size()) +
                                           (declared.dimensions.size() == 1 ? " dimension" : " dimensions") +
                                           "; a weight of experts, whose name has `{e}`, has 3");
-    StringRef number = text->name.contains("{k}") ? "{k}" : "{l}";
-    if (text->name.contains(number) != weight.kind.has_value())
-      return evaluator.fail(text->at, weight.kind
-                                          ? "this weight is in every layer; its name needs `{l}`, the layer"
-                                          : "this weight is in no layer; its name has no `" + number.str() + "`");
+    if (nn::isNumbered(text->name) != weight.kind.has_value())
+      return evaluator.fail(text->at, weight.kind ? "this weight is in every layer; its name needs `{l}`, the layer"
+                                                  : "this weight is in no layer; its name has no number of a layer");
     name = numbered(text->name.str());
     if (failed(checkName(weight, name)))
       return failure();

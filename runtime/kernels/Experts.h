@@ -6,7 +6,9 @@
 #include "runtime/kernels/DoubleGemm.h"
 #include "runtime/kernels/Element.h"
 #include "runtime/kernels/GemmShape.h"
+#include <algorithm>
 #include <limits>
+#include <numeric>
 
 namespace {
 using namespace pp;
@@ -293,19 +295,18 @@ template <class A> void sigmoidSlopes(const A *p, A *dp, A *balance, int64_t n) 
     dp[i] = (dp[i] + (balance[i] - dot / sum) / sum) * p[i] * (1 - p[i]);
 }
 
-template <class E> pp_status_t expert_load(const PreparedOp &op, void *const *arguments) {
-  using A = Acc<E>;
-  const int64_t n = op.dims[0];
-  int64_t shared = n, choices = 0;
-  while (n % shared || op.dims[1] % shared)
-    --shared;
-  for (int64_t e = 0; e < n; ++e)
-    choices += in<int32_t>(arguments[0])[e];
-  for (int64_t e = 0; e < n; ++e) {
-    A load = A((n * in<int32_t>(arguments[0])[e] - choices) / shared);
-    A &sum = out<A>(arguments[1])[e];
-    sum = op.has(Accumulate) ? sum + load : load;
+/// Loads of n experts, of which a token chooses k: `often(e)` says how many choices expert e has.
+template <class A> void putLoads(const PreparedOp &op, A *load, int64_t n, int64_t k, int64_t all, auto often) {
+  for (int64_t e = 0, unit = std::gcd(n, k); e < n; ++e) {
+    const auto its = A((n * often(e) - all) / unit);
+    load[e] = op.has(Accumulate) ? load[e] + its : its;
   }
+}
+
+template <class E> pp_status_t expert_load(const PreparedOp &op, void *const *arguments) {
+  const int32_t *counts = in<int32_t>(arguments[0]);
+  const int64_t n = op.dims[0], all = std::accumulate(counts, counts + n, int64_t(0));
+  putLoads(op, out<Acc<E>>(arguments[1]), n, op.dims[1], all, [&](int64_t e) { return int64_t(counts[e]); });
   return PP_OK;
 }
 
@@ -318,22 +319,10 @@ template <class A> void countChoices(const int32_t *sel, A *often, int64_t choic
 }
 
 template <class E> pp_status_t choice_load(const PreparedOp &op, void *const *arguments) {
-  using A = Acc<E>;
-  const int64_t n = op.dims[1], k = op.dims[2], all = op.dims[0] * k;
-  const int32_t *sel = in<int32_t>(arguments[0]);
-  int64_t shared = n, choices = 0;
-  while (n % shared || k % shared)
-    --shared;
-  for (int64_t i = 0; i < all; ++i)
-    choices += sel[i] >= 0;
-  A *load = out<A>(arguments[1]);
-  for (int64_t e = 0; e < n; ++e) {
-    int64_t count = 0;
-    for (int64_t i = 0; i < all; ++i)
-      count += sel[i] == e;
-    const A its = A((n * count - choices) / shared);
-    load[e] = op.has(Accumulate) ? load[e] + its : its;
-  }
+  const int64_t n = op.dims[1], k = op.dims[2];
+  const int32_t *sel = in<int32_t>(arguments[0]), *end = sel + op.dims[0] * k;
+  const int64_t all = std::count_if(sel, end, [](int32_t expert) { return expert >= 0; });
+  putLoads(op, out<Acc<E>>(arguments[1]), n, k, all, [&](int64_t e) { return std::count(sel, end, int32_t(e)); });
   return PP_OK;
 }
 

@@ -6,6 +6,7 @@
 // What the run says of routers is summed on the device, in f64 and a fixed order, by one block behind each route.
 #include "runtime/simt/Map.h"
 #include <limits>
+#include <numeric>
 
 using namespace pp;
 
@@ -609,63 +610,53 @@ template <class E> pp_status_t route_bwd(const PreparedOp &op, void *const *a) {
   });
 }
 
-template <class A> struct ExpertLoad {
-  const int32_t *counts;
+/// An expert's load: n times its choices less all, in units that make it a whole number.
+template <class A> struct Load {
   A *load;
-  int64_t n, shared;
+  int64_t n, unit;
   bool adds;
+  PP_DEVICE void put(int64_t expert, int64_t its, int64_t all) const {
+    const auto more = A((n * its - all) / unit);
+    load[expert] = adds ? load[expert] + more : more;
+  }
 };
+template <class A> Load<A> loadOf(const PreparedOp &op, void *load, int64_t n, int64_t k) {
+  return {out<A>(load), n, std::gcd(n, k), op.has(Accumulate)};
+}
 
 /// One block, which adds up all choices first.
-template <class A> __global__ void __launch_bounds__(256) expertLoadKernel(ExpertLoad<A> its) {
+template <class A> __global__ void __launch_bounds__(256) expertLoadKernel(const int32_t *counts, Load<A> load) {
   double choices[1] = {0};
-  for (int64_t e = threadIdx.x; e < its.n; e += blockDim.x)
-    choices[0] += its.counts[e];
+  for (int64_t e = threadIdx.x; e < load.n; e += blockDim.x)
+    choices[0] += counts[e];
   blockSum(choices, sharedMemory<double>());
-  for (int64_t e = threadIdx.x; e < its.n; e += blockDim.x) {
-    const auto more = A((its.n * its.counts[e] - int64_t(choices[0])) / its.shared);
-    its.load[e] = its.adds ? its.load[e] + more : more;
-  }
+  for (int64_t e = threadIdx.x; e < load.n; e += blockDim.x)
+    load.put(e, counts[e], int64_t(choices[0]));
 }
 /// dims n k.
 template <class E> pp_status_t expert_load(const PreparedOp &op, void *const *a) {
-  using A = Acc<E>;
-  int64_t n = op.dims[0], shared = n;
-  while (n % shared || op.dims[1] % shared)
-    --shared;
-  return launch(op, expertLoadKernel<A>, {1}, 256, blockSumEntries * sizeof(double),
-                ExpertLoad<A>{in<int32_t>(a[0]), out<A>(a[1]), n, shared, op.has(Accumulate)});
+  return launch(op, expertLoadKernel<Acc<E>>, {1}, 256, blockSumEntries * sizeof(double), in<int32_t>(a[0]),
+                loadOf<Acc<E>>(op, a[1], op.dims[0], op.dims[1]));
 }
 
-template <class A> struct ChoiceLoad {
-  const int32_t *sel;
-  A *load;
-  int64_t n, choices, shared;
-  bool adds;
-};
-
 /// A warp has an expert, and reads all choices.
-template <class A> __global__ void __launch_bounds__(128) choiceLoadKernel(ChoiceLoad<A> its) {
+template <class A>
+__global__ void __launch_bounds__(128) choiceLoadKernel(const int32_t *sel, int64_t choices, Load<A> load) {
   const int64_t e = warpNumber();
-  if (e >= its.n)
+  if (e >= load.n)
     return;
   int32_t own = 0, all = 0;
-  for (int64_t i = laneNumber(); i < its.choices; i += 32)
-    own += its.sel[i] == e, all += its.sel[i] >= 0;
+  for (int64_t i = laneNumber(); i < choices; i += 32)
+    own += sel[i] == e, all += sel[i] >= 0;
   own = warpSum(own), all = warpSum(all);
-  const auto more = A((its.n * int64_t(own) - int64_t(all)) / its.shared);
   if (laneNumber() == 0)
-    its.load[e] = its.adds ? its.load[e] + more : more;
+    load.put(e, own, all);
 }
 /// dims T n k.
 template <class E> pp_status_t choice_load(const PreparedOp &op, void *const *a) {
-  using A = Acc<E>;
-  int64_t n = op.dims[1], shared = n;
-  while (n % shared || op.dims[2] % shared)
-    --shared;
-  return launchWarps(
-      op, choiceLoadKernel<A>, n,
-      ChoiceLoad<A>{in<int32_t>(a[0]), out<A>(a[1]), n, op.dims[0] * op.dims[2], shared, op.has(Accumulate)});
+  const int64_t n = op.dims[1], k = op.dims[2];
+  return launchWarps(op, choiceLoadKernel<Acc<E>>, n, in<int32_t>(a[0]), op.dims[0] * k,
+                     loadOf<Acc<E>>(op, a[1], n, k));
 }
 
 /// The sum of the weights of a token's choices of experts without rows.

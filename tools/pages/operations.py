@@ -57,8 +57,8 @@ class Definitions:
 # Words of models that stand for several ops, by the op that has their options.
 WORDS = {"route": "experts"}
 # Options that do not belong to the op: of the update of a weight, and of the ops beside it.
-OF_OTHERS = {("experts", name) for name in ("rate", "router_bias", "gate_up_bias", "down_bias", "on_input",
-                                            "activation", "limit", "alpha", "plus")}
+OF_OTHERS = {("experts", name) for name in ("rate", "router_bias", "gate_up_bias", "down_bias", "reads",
+                                            "on_input", "activation", "limit", "alpha", "plus")}
 
 
 def word_of(op):
