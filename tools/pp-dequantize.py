@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a folder of Hugging Face whose weights are packed, in MXFP4 or in blocks of fp8, as one with weights in bf16."""
+"""Writes a folder of Hugging Face with weights in MXFP4, or in blocks of fp8, as one with weights in bf16."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: pp-dequantize FOLDER -o OUT
@@ -32,7 +32,7 @@ def mxfp4(blocks, scales, name):
     import torch
     if blocks.dtype != torch.uint8 or blocks.dim() != 4 or blocks.shape[-1] != 16 or blocks.shape[:3] != scales.shape:
         raise Refused(f"`{name}_blocks` is {list(blocks.shape)} of {blocks.dtype} and `{name}_scales` "
-                      f"{list(scales.shape)}; expected [experts, out, in / 32, 16] and [experts, out, in / 32] of bytes")
+                      f"{list(scales.shape)}; expected bytes, [experts, out, in / 32, 16] and [experts, out, in / 32]")
     table = torch.tensor(NUMBERS + [-number for number in NUMBERS])
     made = []
     for its, exponents in zip(blocks, scales):  # an expert at a time: f32 takes eight times the room of the bytes
@@ -45,8 +45,8 @@ def mxfp4(blocks, scales, name):
 def fp8(weight, scales, name, block):
     import torch
     if weight.dim() != 2 or list(scales.shape) != [-(-size // its) for size, its in zip(weight.shape, block)]:
-        raise Refused(f"`{name}` is {list(weight.shape)} and its scales {list(scales.shape)}; expected a scale for each "
-                      f"block of {block[0]} x {block[1]}")
+        raise Refused(f"`{name}` is {list(weight.shape)} and its scales {list(scales.shape)}; expected a scale for "
+                      f"each block of {block[0]} x {block[1]}")
     for side, its in enumerate(block):
         scales = scales.repeat_interleave(its, side).narrow(side, 0, weight.shape[side])
     return (weight.float() * scales.float()).to(torch.bfloat16)

@@ -370,7 +370,8 @@ static NumberOfLayer numberOfLayer(llvm::StringRef text) {
   llvm::StringRef rest = text;
   if (rest.consume_front("{l}"))
     return {1, 0, false, 3};
-  if (!rest.consume_front("{") || (!rest.empty() && llvm::isDigit(rest.front()) && rest.consumeInteger(10, its.factor)) ||
+  if (!rest.consume_front("{") ||
+      (!rest.empty() && llvm::isDigit(rest.front()) && rest.consumeInteger(10, its.factor)) ||
       !rest.consume_front("k") || (rest.consume_front("+") && rest.consumeInteger(10, its.more)) ||
       !rest.consume_front("}"))
     return {};

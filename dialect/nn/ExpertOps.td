@@ -21,8 +21,8 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
   let signature = "experts(x, wr, w_gate, w_up, w_down[, bias], top = .., renormalise = false, scale = 1.0, "
                   "balance = 0.0, over = \"sequence\", z = 0.0, score = \"softmax\", groups = 1, top_groups = 1, "
                   "rate = 0.0, capacity = 0.0, group_by = \"pair\", least = 0.0, added = 0.0, router_bias = .., "
-                  "gate_up_bias = .., down_bias = .., on_input = false, activation = \"silu\", limit = 0.0, "
-                  "alpha = 1.0, plus = 0.0, identity = 0, jitter = 0.01)";
+                  "gate_up_bias = .., down_bias = .., reads = .., on_input = false, activation = \"silu\", "
+                  "limit = 0.0, alpha = 1.0, plus = 0.0, identity = 0, jitter = 0.01)";
   let formula = "y = sum over the top experts e, those of largest p, of w_e (swiglu(x w_gate_e, x w_up_e)) w_down_e, "
                 "p = softmax(x wr), w = scale p or, with renormalise, scale p / (sum of the chosen p)";
   let note = "a mixture of experts; wr is [in, experts], the others [experts, in, out]; w_gate and w_up may be one, "
@@ -35,8 +35,9 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
              "`rate` for an expert with fewer choices than the mean, and falls for one with more; with `capacity` f "
              "devices with experts of their own take f times the mean of choices at most, and drop the rest; "
              "`router_bias` [experts] is added to x wr, `down_bias` [experts, in] to what w_e multiplies, and "
-             "`gate_up_bias` [experts, 2 out] to x times the one weight for gate and up; with `on_input` w_e "
-             "multiplies x, not the output of the expert; with `identity` so many experts behind the others have no "
+             "`gate_up_bias` [experts, 2 out] to x times the one weight for gate and up; experts read `reads`, "
+             "if it is there, in the place of x; with `on_input` w_e "
+             "multiplies what they read, not the output of the expert; with `identity` so many experts behind the others have no "
              "weights, and give x itself; with `score` \"sparsemixer\" each token has two choices, the largest logit "
              "and the next one, and w is the softmax at the choice over the logits r, without what is chosen before, "
              "that are no farther from its logit m than (m - r) / max(|r|, m) = 2 `jitter`; `activation` to `plus`: of "

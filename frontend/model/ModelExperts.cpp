@@ -176,9 +176,9 @@ FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, const Expert
     fails = failed(square);
     unit = fails ? mlir::Value() : *square;
   }
-  mlir::Value y = isOnInput     ? product(unit, down, named.downBias)
+  mlir::Value y = isOnInput        ? product(unit, down, named.downBias)
                   : named.downBias ? scaled(product(unit, down, named.downBias)) // w (a Wd + b)
-                                : product(scaled(unit), down, {});
+                                   : product(scaled(unit), down, {});
   y = made("combine", {y, places});
   if (identity > 0 && !fails) {
     const int64_t held = cast<RankedTensorType>(operands[2].getType()).getDimSize(0);

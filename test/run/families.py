@@ -354,14 +354,14 @@ VARIANTS = {
                                    shared_expert_intermediate_size=11, num_experts=5, num_experts_per_tok=2,
                                    layer_types=["linear_attention", "full_attention"] * 2, mlp_only_layers=[0, 3],
                                    pad_token_id=101),
-    # One block for two layers, with products of their own.
+    # One block for two layers, with products of their own; two blocks for three layers.
     "zamba2": llama_like("zamba2", 20, 2, 2, 33, layers_block_type=["hybrid", "mamba"] * 2, mamba_d_state=6,
                          n_mamba_heads=8, adapter_rank=3, use_shared_attention_adapter=True, time_step_min=0.6,
                          chunk_size=8, pad_token_id=101),
     "zamba2_turned": llama_like("zamba2", 24, 4, 2, 21, layers_block_type=["hybrid", "linear_attention", "hybrid",
                                                                            "hybrid"], mamba_d_state=5,
                                 n_mamba_heads=6, mamba_ngroups=2, adapter_rank=7, use_mem_rope=True, chunk_size=8,
-                                add_bias_linear=True, pad_token_id=None, rope_theta=300.0),
+                                add_bias_linear=True, pad_token_id=None, rope_theta=300.0, num_mem_blocks=2),
     # A convolution in three files, of unequal widths.
     "olmo_hybrid": llama_like("olmo_hybrid", 20, 2, 1, 33, **rule(2, 4, 5, 7, 3), pad_token_id=101, rope_theta=300.0),
     "olmo_hybrid_plain": llama_like("olmo_hybrid", 24, 4, 2, 21, **rule(3, 3, 4, 5, 2), linear_allow_neg_eigval=False,
@@ -377,7 +377,8 @@ VARIANTS = {
         "moe", "linear_attention", "full_attention", "mlp"], mamba_num_heads=4, mamba_head_dim=5, ssm_state_size=8,
                                     n_groups=2, chunk_size=8, moe_intermediate_size=7, n_routed_experts=5,
                                     moe_shared_expert_intermediate_size=13, num_experts_per_tok=2, use_bias=True,
-                                    norm_topk_prob=False, mlp_bias=True, use_conv_bias=False, conv_kernel=3),
+                                    norm_topk_prob=False, mlp_bias=True, use_conv_bias=False, conv_kernel=3,
+                                    moe_latent_size=10),
     "mamba2": dict(model_type="mamba2", hidden_size=20, num_heads=8, head_dim=5, state_size=6, n_groups=2,
                    conv_kernel=3, use_bias=True, time_step_limit=[0.6, 0.75], chunk_size=8, pad_token_id=101,
                    tie_word_embeddings=True, num_hidden_layers=LAYERS, vocab_size=256),
