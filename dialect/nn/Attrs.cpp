@@ -356,8 +356,8 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned, unsig
 //===-- Names of weights ----------------------------------------------------------------------------------------===//
 
 namespace {
-/// A number in braces at the beginning of a text: `{l}` is the layer, `{k}` its number among the layers of its kind, and
-/// `{2k+1}` twice that and one more.
+/// A number in braces at the beginning of a text: `{l}` is the layer, `{k}` its number among the layers of its kind,
+/// and `{2k+1}` twice that and one more.
 struct NumberOfLayer {
   int64_t factor = 1, more = 0;
   bool ofKind = false;
@@ -370,9 +370,11 @@ static NumberOfLayer numberOfLayer(llvm::StringRef text) {
   llvm::StringRef rest = text;
   if (rest.consume_front("{l}"))
     return {1, 0, false, 3};
-  if (!rest.consume_front("{") ||
-      (!rest.empty() && llvm::isDigit(rest.front()) && rest.consumeInteger(10, its.factor)) ||
-      !rest.consume_front("k") || (rest.consume_front("+") && rest.consumeInteger(10, its.more)) ||
+  if (!rest.consume_front("{"))
+    return {};
+  if (!rest.empty() && llvm::isDigit(rest.front()) && rest.consumeInteger(10, its.factor))
+    return {}; // too large a number
+  if (!rest.consume_front("k") || (rest.consume_front("+") && rest.consumeInteger(10, its.more)) ||
       !rest.consume_front("}"))
     return {};
   its.ofKind = true, its.length = text.size() - rest.size();

@@ -36,13 +36,12 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
              "devices with experts of their own take f times the mean of choices at most, and drop the rest; "
              "`router_bias` [experts] is added to x wr, `down_bias` [experts, in] to what w_e multiplies, and "
              "`gate_up_bias` [experts, 2 out] to x times the one weight for gate and up; experts read `reads`, "
-             "if it is there, in the place of x; with `on_input` w_e "
-             "multiplies what they read, not the output of the expert; with `identity` so many experts behind the others have no "
-             "weights, and give x itself; with `score` \"sparsemixer\" each token has two choices, the largest logit "
-             "and the next one, and w is the softmax at the choice over the logits r, without what is chosen before, "
-             "that are no farther from its logit m than (m - r) / max(|r|, m) = 2 `jitter`; `activation` to `plus`: of "
-             "the gated unit, as `glu` has them; with `activation` \"relu2\" experts have no gate, "
-             "relu(x w_up_e)^2 w_down_e, and no w_gate";
+             "if it is there, in the place of x; with `on_input` w_e multiplies what they read, not the output of the "
+             "expert; with `identity` so many experts behind the others have no weights, and give x itself; with "
+             "`score` \"sparsemixer\" each token has two choices, the largest logit and the next one, and w is the "
+             "softmax at the choice over the logits r, without what is chosen before, that are no farther from its "
+             "logit m than (m - r) / max(|r|, m) = 2 `jitter`; `activation` to `plus`: of the gated unit, as `glu` has "
+             "them; with `activation` \"relu2\" experts have no gate, relu(x w_up_e)^2 w_down_e, and no w_gate";
   let description = [{
     p is the softmax of the logits, or with `score = "sigmoid"` the sigmoid of each, whose lse is 0. `sel` are the `top`
     experts of largest p, of equal ones the lower first; `w` are their p, divided by their sum with `renormalise`, times

@@ -11,7 +11,7 @@
 import contextlib, importlib.util, io, json, os, re, shutil, stat, sys
 import harness, zoo
 
-PATH = os.path.join(harness.ROOT, "tools", "pp-check-hf.py")
+PATH = os.path.join(harness.ROOT, "tools", "scripts", "pp-check-hf.py")
 HAS_TORCH = all(importlib.util.find_spec(name) for name in ("torch", "transformers", "safetensors"))
 # Two programs that do something else than the compiled one, which lies beside them under another name.
 READS_OTHERS = """

@@ -147,7 +147,7 @@ class Folders:
         for tensors, quantization, wanted in [
                 (row, dict(quant_method="gptq"), "`quant_method` is `gptq`; it must be `mxfp4` or `fp8`"),
                 (row, dict(quant_method="fp8", weight_block_size=[0, 16]), "`weight_block_size` is [0, 16]"),
-                (row, fp8 | dict(weight_block_size=[16, 16]), "its scales [3, 2]; expected a scale for each block of 16 x 16"),
+                (row, fp8 | dict(weight_block_size=[16, 16]), "[3, 2]; expected a scale for each block of 16 x 16"),
                 ({"a.weight": row["a.weight"]}, fp8, "`a.weight` has no `a.weight_scale_inv` beside it"),
                 (fours, dict(quant_method="mxfp4"), "`x_scales` [2, 4, 2]; expected"),
                 ({"a.weight": torch.zeros(4, dtype=torch.int8)}, fp8, "is of type torch.int8"),
