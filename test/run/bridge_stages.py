@@ -88,6 +88,13 @@ def outputs(rank, programs):
     pipe.step(*batch(MICROBATCHES))
     if rank == 0 and (len(made) != MICROBATCHES + 1 or max(alive) > 2):
         raise RuntimeError(f"{max(alive)} outputs of {len(made)} are there when a backward runs")
+    said = []
+    for loss in (lambda y, t: y.sum(), lambda y, t: y.exp().sum()):  # autograd keeps `exp(y)`
+        pipe, _ = pipeline(programs["other"], 2, loss=loss)
+        pipe.step(*batch(MICROBATCHES))
+        said.append(pipe.memory()["stashes"])
+    if said[1] - said[0] != rank * MICROBATCHES * 2 * 5 * 24 * 8:
+        raise RuntimeError(f"rank {rank}: stashes of {said} bytes, without and with what the loss keeps")
 
 
 def writers(rank, programs):

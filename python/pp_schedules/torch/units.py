@@ -8,6 +8,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ..refused import Refused
 from .backward import Pending, products
 from .boxes import Boxes
+from .memory import saved_by
 from .shared import current
 from .vocabulary import dlogits_of, nll_of, said
 
@@ -176,9 +177,12 @@ class Units:
                 y, own = with_keys(y)
             if not last:
                 return (y,) if isinstance(y, torch.Tensor) else tensors_of(y), own
-            if loss is not None:
-                y = loss(y if y is not None else tensors_of(y), *now.targets[mb])
-            return (self.scalar(y, keeps),), own
+            given, y = () if loss is None else y, y if loss is None else loss(
+                y if y is not None else tensors_of(y), *now.targets[mb])
+            y, meta = self.scalar(y, keeps), now.metas[mb][piece]
+            if keeps and meta.loss is None:        # the first time with these shapes
+                meta.loss = saved_by(y, given, pipe.pieces[piece].parameters)
+            return (y,), own
         return run
 
     def scalar(self, y, trains):
