@@ -324,6 +324,31 @@ def late(rank, programs):
     pipe.close()
 
 
+def aliases(rank, programs):
+    """Two weights whose gradients autograd makes as one tensor: each microbatch counts once. Backwards of plain PyTorch
+    that add to `.grad` count it twice, so here one process differentiates the sum of all microbatches."""
+    import torch
+    from bridge_models import WIDTH, Llama, batch
+    inputs, targets, weight = batch(MICROBATCHES)
+
+    class Both(Llama):
+        def __init__(self, stage, stages):
+            super().__init__(stage, stages)
+            self.a, self.b = (torch.nn.Parameter(torch.randn(WIDTH, WIDTH, dtype=torch.double) / 3) for _ in "ab")
+
+        def forward(self, x):
+            x = (x if self.embed is None else self.embed(x)) @ torch.stack([self.a, self.b]).sum(0)
+            x = self.layer(x)
+            return x if self.head is None else self.head(self.norm(x))
+    for name, stages in (("1f1b", 2), ("zb_v", 4), ("recompute", 2)):
+        made = [Both(stage, stages) for stage in range(stages)]
+        pipe, _ = pipeline(programs[name], stages, made=made)
+        pipe.step(inputs, targets, weight)
+        x, t = (torch.cat([one for one, in all]) for all in (inputs, targets))
+        one_process(made, [(x,)], [(t,)], weight)
+        close(pipe, made)
+
+
 def halves(rank, programs):
     """I and W together make the gradients of one backward, on graphs of many shapes."""
     import torch
@@ -361,10 +386,9 @@ def halves(rank, programs):
 
 
 # Name: (function, ranks).
-CHECKS = {"halves": (halves, 1), "refusals": (refusals, 2), "shapes": (shapes, 2), "fails": (fails, 4),
-          "fails_last": (fails_last, 2), "frozen": (frozen, 2),
-          "own_loop": (own_loop, 2), "homes": (homes, 2), "masks": (masks, 2), "cuts": (cuts, 2),
-          "copies": (copies, 4), "late": (late, 2)}
+CHECKS = {"halves": (halves, 1), "aliases": (aliases, 2), "refusals": (refusals, 2), "shapes": (shapes, 2),
+          "fails": (fails, 4), "fails_last": (fails_last, 2), "frozen": (frozen, 2), "own_loop": (own_loop, 2),
+          "homes": (homes, 2), "masks": (masks, 2), "cuts": (cuts, 2), "copies": (copies, 4), "late": (late, 2)}
 
 
 def worker(check, rank, ranks, paths, store, errors):

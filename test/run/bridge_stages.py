@@ -439,6 +439,10 @@ def given(rank, programs):
     other = "`optimizer` was called with the parameters of stage 1, and returns an optimizer of others"
     refusal(lambda: Pipeline(programs["1f1b"], made, optimizer=lambda ps: adam).step(inputs, targets), other)
     refusal(lambda: pipeline(programs["unclipped"], 2, clip=1.0, optimizer=lambda ps: adam), "updates without the norm")
+    refusal(lambda: Pipeline(programs["1f1b"], made, optimizer=torch.optim.LBFGS).step(inputs, targets),
+            f"stage {rank}: `LBFGS` runs the model again in its `step`")
+    lazy = [torch.nn.Sequential(module, torch.nn.LazyLinear(8)) for module in made]
+    refusal(lambda: Pipeline(programs["1f1b"], lazy, loss=counted_sum), f"stage {rank}: `1.weight` has no shape yet")
     try:                                           # a builder that fails on one rank fails on both
         Pipeline(programs["1f1b"], lambda stage: made[stage] if rank else 1 / 0)
     except (ZeroDivisionError, Refused) as error:

@@ -368,7 +368,7 @@ class Units:
         dx, sums = [x.grad for x in inputs], [q.grad for q in p.parameters]
         for q in p.parameters:
             q.grad = None
-        return dx, sums
+        return dx, sums if held is not None else apart(sums)
 
     def weights(self, piece, reads, makes):
         env, p = self.env, self.pipe.pieces[piece]
@@ -400,6 +400,19 @@ class Units:
 def add_up(old, new):
     """A sum in a tensor of its own: what autograd gives may be the gradient of something else, too."""
     return new if old is None else old if new is None else old + new
+
+
+def apart(gradients):
+    """Gradients without a storage in common: of `stack([a, b]).sum(0)` autograd makes one for both, to which PyTorch's
+    next backward would add twice."""
+    seen = set()
+    for place, gradient in enumerate(gradients):
+        if gradient is not None and gradient.layout == torch.strided:
+            start = gradient.data_ptr() if gradient.numel() else 0
+            if start in seen and start:
+                gradients[place] = gradient.clone()
+            seen.add(start)
+    return gradients
 
 
 def add_all(add, gradients):
