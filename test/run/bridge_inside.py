@@ -3,8 +3,8 @@
 #
 # usage: bridge_inside.py PP_COMPILE FOLDER [--only NAME,..]
 # Ends with 77, which ctest calls skipped, where there is no torch.
-import copy, faulthandler, json, os, re, signal, sys, time, traceback
-from bridge_programs import program_of
+import copy, json, os, re, signal, sys, time, traceback
+from bridge_programs import join, pair, program_of
 from harness import ROOT, call, draws
 
 MICROBATCHES = 8
@@ -293,12 +293,11 @@ def copies(rank, programs):
     """Two pipelines of two ranks side by side, which sum their gradients once; and a pipeline with two copies of each
     stage, where `backward` leaves the whole gradient with both."""
     import torch
-    import torch.distributed as dist
     from bridge_models import Llama, batch
-    pairs, rows = [dist.new_group(ranks) for ranks in ((0, 1), (2, 3), (0, 2), (1, 3))], rank // 2
+    (group, replicas), rows = pair(rank), rank // 2
     inputs, targets, weight = batch(MICROBATCHES)
     made = [Llama(stage, 4) for stage in range(4)]
-    pipe, _ = pipeline(programs["zb_v"], 4, made=made, group=pairs[rows], replicas=pairs[2 + rank % 2], clip=1.0,
+    pipe, _ = pipeline(programs["zb_v"], 4, made=made, group=group, replicas=replicas, clip=1.0,
                        optimizer=lambda ps: torch.optim.SGD(ps, 0.1))
     pipe.step([(x[rows:rows + 1],) for x, in inputs], [(y[rows:rows + 1],) for y, in targets], weight)
     one_process(made, inputs, targets, weight)
@@ -392,16 +391,12 @@ CHECKS = {"halves": (halves, 1), "aliases": (aliases, 2), "refusals": (refusals,
 
 
 def worker(check, rank, ranks, paths, store, errors):
-    import torch
     import torch.distributed as dist
     from pp_schedules import Program
     os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     os.chdir(os.path.dirname(errors))
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    faulthandler.dump_traceback_later(120, exit=True)
     try:
-        dist.init_process_group("gloo", rank=rank, world_size=ranks, init_method=f"file://{store}")
+        join(rank, ranks, store)
         check(rank, {key: Program.load(path) for key, path in paths.items()})
     except BaseException:
         traceback.print_exc()
