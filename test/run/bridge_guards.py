@@ -5,6 +5,7 @@
 # Ends with 77, which ctest calls skipped, where there is no torch.
 import contextlib, copy, io, os, sys
 from bridge_inside import MICROBATCHES, close, main, one_process, pipeline, refusal
+from bridge_programs import pair
 from bridge_stages import llamas
 
 
@@ -101,10 +102,9 @@ def trained(programs, name, data, bound, made=None, stages=4, **more):
 def wide(rank, programs):
     """Sums of gradients in a type of their own, wherever they are: at home, on their way, in shards, of ties."""
     import torch
-    import torch.distributed as dist
     from bridge_models import batch, counted_sum
     from pp_schedules.torch import Pipeline
-    pair = [dist.new_group(ranks) for ranks in ((0, 1), (2, 3))][rank // 2]
+    two, _ = pair(rank)
     inputs, targets, weight = batch(MICROBATCHES)
     loss = lambda y, t: counted_sum(y.float(), t)
     for name, stages, split in (("1f1b", 2, "whole"), ("zb_v", 4, "whole"), ("zb_v", 4, "halves"), (
@@ -122,7 +122,7 @@ def wide(rank, programs):
 
         def worst(**more):
             """The largest difference to the sum, in units of what rounding it once to bf16 may make."""
-            pipe = Pipeline(programs[name], copy.deepcopy(made), loss=loss, group=pair, split=split, **more)
+            pipe = Pipeline(programs[name], copy.deepcopy(made), loss=loss, group=two, split=split, **more)
             pipe.step(inputs, targets, weight)
             return max(((q.grad.double() - total).abs() / (2 ** -8 * total.abs() + 1e-30)).max().item()
                        for i, p in pipe.pieces.items() for q, total in zip(p.parameters, exact[i]))
@@ -130,14 +130,14 @@ def wide(rank, programs):
         if not apart[0] <= (8 if split == "linears" else 1.01) or not apart[1] > 16:
             raise RuntimeError(f"{name}, {split}: sums of bf16 in f32 are {apart[0]} apart, and {apart[1]} without")
     data, f32, ends = (inputs, targets, weight), {"grad_dtype": torch.float32}, {0: ["embed.weight"]}
-    apart = [trained(programs, name, data, 1e-5, stages=stages, group=pair, **f32, **more) for name, stages, more in (
+    apart = [trained(programs, name, data, 1e-5, stages=stages, group=two, **f32, **more) for name, stages, more in (
         ("zb_v", 4, {}), ("zb_v", 4, {"split": "halves"}), ("zb_v", 4, {"split": "whole"}), ("wzb1", 2, {}),
         ("zero1", 4, {}), ("fsdp", 4, {}))]
     apart += [trained(programs, "chimera", data, 1e-5, **f32), trained(
-        programs, "tied zb_v", data, 1e-5, tied(4), group=pair, ties={**ends, 3: ["head.weight"]}, **f32)]
+        programs, "tied zb_v", data, 1e-5, tied(4), group=two, ties={**ends, 3: ["head.weight"]}, **f32)]
     if not min(apart) > 1e-12:
         raise RuntimeError(f"f64 in place of f32: {apart}")
-    refusal(lambda: pipeline(programs["1f1b"], 2, group=pair, grad_dtype=torch.int64), "`grad_dtype`: expected a float")
+    refusal(lambda: pipeline(programs["1f1b"], 2, group=two, grad_dtype=torch.int64), "`grad_dtype`: expected a float")
 
 
 def scaled(rank, programs):
@@ -193,12 +193,11 @@ def scaled(rank, programs):
 def copies(rank, programs):
     """A copy that is not like the others is named with its ranks, on all ranks."""
     import torch
-    import torch.distributed as dist
     from bridge_models import batch
     from pp_schedules.torch.copies import check
     data, words = batch(MICROBATCHES), {"optimizer": lambda ps: torch.optim.AdamW(ps, 1e-2)}
-    groups = [dist.new_group(ranks) for ranks in ((0, 1), (2, 3), (0, 2), (1, 3))]
-    beside = {"group": groups[rank // 2], "replicas": groups[2 + rank % 2]}
+    two, replicas = pair(rank)
+    beside = {"group": two, "replicas": replicas}
 
     def bump(pipe, who, name, times=1 + 1e-15):
         for key, q in pipe.named_parameters():
@@ -215,7 +214,7 @@ def copies(rank, programs):
         raise RuntimeError(f"nobody says: {words}")
     for name, more, who, said in (("chimera", {}, 3, "the copy on rank 3 is not that on rank 0"),
                                   ("zb_v", beside, 2, "the copy on rank 2 is not that on rank 0"),
-                                  ("zero1", {"group": groups[rank // 2]}, 1, "rank 1 is not that on rank 0")):
+                                  ("zero1", {"group": two}, 1, "rank 1 is not that on rank 0")):
         pipe, _ = pipeline(programs[name], 4, check_copies=2, **more, **words)
         for _ in range(2):
             pipe.step(*data)
@@ -225,7 +224,7 @@ def copies(rank, programs):
             continue
         pipe.step(*data)                           # not looked at
         differs(lambda: pipe.step(*data), "behind step 4, stage 0, `layer.up.weight`", said)
-    pipe, _ = pipeline(programs["tied"], 2, group=groups[rank // 2], check_copies=1, **words,
+    pipe, _ = pipeline(programs["tied"], 2, group=two, check_copies=1, **words,
                        ties={0: ["embed.weight"], 1: ["head.weight"]}, made=tied(2))
     pipe.step(*data)
     bump(pipe, 1, "stages.1.head.weight")
@@ -244,8 +243,8 @@ def tried(rank, programs):
     import torch.distributed as dist
     from harness import ROOT
     from pp_schedules.torch import check, trial
-    pair, real = [dist.new_group(ranks) for ranks in ((0, 1), (2, 3))][rank // 2], trial.Pipeline
-    trial.Pipeline = lambda *args, **words: real(*args, **words, group=None if args[0].ranks == 4 else pair)
+    (two, _), real = pair(rank), trial.Pipeline
+    trial.Pipeline = lambda *args, **words: real(*args, **words, group=None if args[0].ranks == 4 else two)
     for name in ("1f1b", "tied zb_v", "parts", "terapipe", "vocabulary", "wzb1", "fsdp", "frozen", "chimera"):
         found, saved, wanted = trial.compare(programs[name])
         if not max(found.values()) <= 1e-12 or {"loss", "weights"} - set(found):
@@ -328,14 +327,14 @@ def ends(rank, programs):
             pipe.step(inputs, targets, weight)
         finally:
             pipe.close()
-    pair = [torch.distributed.new_group(ranks) for ranks in ((0, 1), (2, 3))][rank // 2]
+    two, _ = pair(rank)
     for make, said in ((lambda ps: Muon(ps, 0.1), "`Muon` needs whole matrices"), (
             lambda ps: torch.optim.Adafactor(ps), "`Adafactor` needs whole matrices"), (
             getattr(torch.optim, "Muon", lambda ps: Muon(ps, 0.1)), "Muon")):
-        refusal(lambda: step("zero1", make, group=pair), "is updated in shards", said)
+        refusal(lambda: step("zero1", make, group=two), "is updated in shards", said)
     pipe = Pipeline(program, split(whole, program, names), loss=lambda nll, t: nll.sum(), optimizer=Muon)
     refusal(lambda: pipe.step(inputs, targets, weight), f"part `embed {rank}` is a shard, and `Muon` needs")
-    step("zb_v", lambda ps: Muon(ps, 0.1), group=pair)
+    step("zb_v", lambda ps: Muon(ps, 0.1), group=two)
 
 
 CHECKS = {"ends": (ends, 4), "tried": (tried, 4), "notices": (notices, 2), "wide": (wide, 4), "scaled": (scaled, 2),

@@ -3,8 +3,8 @@
 #
 # usage: bridge_inside.py PP_COMPILE FOLDER [--only NAME,..]
 # Ends with 77, which ctest calls skipped, where there is no torch.
-import copy, faulthandler, json, os, re, signal, sys, time, traceback
-from bridge_programs import program_of
+import copy, json, os, re, signal, sys, time, traceback
+from bridge_programs import join, pair, program_of
 from harness import ROOT, call, draws
 
 MICROBATCHES = 8
@@ -293,12 +293,11 @@ def copies(rank, programs):
     """Two pipelines of two ranks side by side, which sum their gradients once; and a pipeline with two copies of each
     stage, where `backward` leaves the whole gradient with both."""
     import torch
-    import torch.distributed as dist
     from bridge_models import Llama, batch
-    pairs, rows = [dist.new_group(ranks) for ranks in ((0, 1), (2, 3), (0, 2), (1, 3))], rank // 2
+    (group, replicas), rows = pair(rank), rank // 2
     inputs, targets, weight = batch(MICROBATCHES)
     made = [Llama(stage, 4) for stage in range(4)]
-    pipe, _ = pipeline(programs["zb_v"], 4, made=made, group=pairs[rows], replicas=pairs[2 + rank % 2], clip=1.0,
+    pipe, _ = pipeline(programs["zb_v"], 4, made=made, group=group, replicas=replicas, clip=1.0,
                        optimizer=lambda ps: torch.optim.SGD(ps, 0.1))
     pipe.step([(x[rows:rows + 1],) for x, in inputs], [(y[rows:rows + 1],) for y, in targets], weight)
     one_process(made, inputs, targets, weight)
@@ -322,6 +321,31 @@ def late(rank, programs):
         os.kill(os.getpid(), signal.SIGSTOP)
     pipe.step(*batch(MICROBATCHES))
     pipe.close()
+
+
+def aliases(rank, programs):
+    """Two weights whose gradients autograd makes as one tensor: each microbatch counts once. Backwards of plain PyTorch
+    that add to `.grad` count it twice, so here one process differentiates the sum of all microbatches."""
+    import torch
+    from bridge_models import WIDTH, Llama, batch
+    inputs, targets, weight = batch(MICROBATCHES)
+
+    class Both(Llama):
+        def __init__(self, stage, stages):
+            super().__init__(stage, stages)
+            self.a, self.b = (torch.nn.Parameter(torch.randn(WIDTH, WIDTH, dtype=torch.double) / 3) for _ in "ab")
+
+        def forward(self, x):
+            x = (x if self.embed is None else self.embed(x)) @ torch.stack([self.a, self.b]).sum(0)
+            x = self.layer(x)
+            return x if self.head is None else self.head(self.norm(x))
+    for name, stages in (("1f1b", 2), ("zb_v", 4), ("recompute", 2)):
+        made = [Both(stage, stages) for stage in range(stages)]
+        pipe, _ = pipeline(programs[name], stages, made=made)
+        pipe.step(inputs, targets, weight)
+        x, t = (torch.cat([one for one, in all]) for all in (inputs, targets))
+        one_process(made, [(x,)], [(t,)], weight)
+        close(pipe, made)
 
 
 def halves(rank, programs):
@@ -361,23 +385,18 @@ def halves(rank, programs):
 
 
 # Name: (function, ranks).
-CHECKS = {"halves": (halves, 1), "refusals": (refusals, 2), "shapes": (shapes, 2), "fails": (fails, 4),
-          "fails_last": (fails_last, 2), "frozen": (frozen, 2),
-          "own_loop": (own_loop, 2), "homes": (homes, 2), "masks": (masks, 2), "cuts": (cuts, 2),
-          "copies": (copies, 4), "late": (late, 2)}
+CHECKS = {"halves": (halves, 1), "aliases": (aliases, 2), "refusals": (refusals, 2), "shapes": (shapes, 2),
+          "fails": (fails, 4), "fails_last": (fails_last, 2), "frozen": (frozen, 2), "own_loop": (own_loop, 2),
+          "homes": (homes, 2), "masks": (masks, 2), "cuts": (cuts, 2), "copies": (copies, 4), "late": (late, 2)}
 
 
 def worker(check, rank, ranks, paths, store, errors):
-    import torch
     import torch.distributed as dist
     from pp_schedules import Program
     os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     os.chdir(os.path.dirname(errors))
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    faulthandler.dump_traceback_later(120, exit=True)
     try:
-        dist.init_process_group("gloo", rank=rank, world_size=ranks, init_method=f"file://{store}")
+        join(rank, ranks, store)
         check(rank, {key: Program.load(path) for key, path in paths.items()})
     except BaseException:
         traceback.print_exc()

@@ -1,6 +1,6 @@
 """The programs that the tests of the package `pp_schedules` read: schedules of the library as pp.program/1."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-import json, os, sys
+import faulthandler, json, os, sys
 from harness import ROOT, call
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
@@ -29,6 +29,22 @@ CUT = {"1f1b_vocabulary": ("1f1b_vocabulary", "one_f_one_b_vocabulary", {}, 1),
        "slimpipe": ("slimpipe", "slimpipe", {"slices": 4, "exchange": "false", "vocabulary": "false"}, 1)}
 # With a weight that the first and the last stage share.
 TIED = ("1f1b", "zb_v", "interleaved", "chimera", "zb_h1", "dualpipe_v")
+
+
+def join(rank, ranks, store, limit=120):
+    """Makes a forked process one of `ranks` over gloo, with one thread. It ends with its stacks after `limit` seconds."""
+    import torch
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    faulthandler.dump_traceback_later(limit, exit=True)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks, init_method=f"file://{store}")
+
+
+def pair(rank):
+    """Of four processes: the group of this rank's pair, and that of the ranks with the same place in their pairs."""
+    from torch.distributed import new_group
+    groups = [new_group(ranks) for ranks in ((0, 1), (2, 3), (0, 2), (1, 3))]
+    return groups[rank // 2], groups[2 + rank % 2]
 
 
 def judged(program):

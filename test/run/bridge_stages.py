@@ -5,6 +5,7 @@
 # Ends with 77, which ctest calls skipped, where there is no torch.
 import contextlib, copy, io, os, shutil, sys
 from bridge_inside import MICROBATCHES, close, main, one_process, pipeline, refusal
+from bridge_programs import pair
 
 
 def llamas(stages):
@@ -88,6 +89,13 @@ def outputs(rank, programs):
     pipe.step(*batch(MICROBATCHES))
     if rank == 0 and (len(made) != MICROBATCHES + 1 or max(alive) > 2):
         raise RuntimeError(f"{max(alive)} outputs of {len(made)} are there when a backward runs")
+    said = []
+    for loss in (lambda y, t: y.sum(), lambda y, t: y.exp().sum()):  # autograd keeps `exp(y)`
+        pipe, _ = pipeline(programs["other"], 2, loss=loss)
+        pipe.step(*batch(MICROBATCHES))
+        said.append(pipe.memory()["stashes"])
+    if said[1] - said[0] != rank * MICROBATCHES * 2 * 5 * 24 * 8:
+        raise RuntimeError(f"rank {rank}: stashes of {said} bytes, without and with what the loss keeps")
 
 
 def writers(rank, programs):
@@ -145,15 +153,31 @@ def buffers(rank, programs):
 
 
 def compiled(rank, programs):
-    """Compiled stages; the compiler's stand-in `aot_eager` traces forward and backward as the real one does."""
+    """Compiled stages, one of each rank behind the first step; the compiler's stand-in `aot_eager` traces forward and
+    backward as the real one does. Then a hook on a weight of a stage that has run."""
     import torch
-    from bridge_models import batch
-    made = llamas(4)
-    pipe, _ = pipeline(programs["zb_v"], 4, made=[torch.compile(m, backend="aot_eager") for m in copy.deepcopy(made)])
-    agrees(pipe, made, batch(MICROBATCHES), 1e-11)
-    if set(pipe.splits.values()) != {"whole"}:
-        raise RuntimeError(f"the halves of a compiled stage are {pipe.splits}")
-    same(pipe, made, 1e-12)
+    from bridge_models import Hard, batch, counted_sum
+    from pp_schedules.torch import Pipeline
+    made, data = llamas(4), batch(MICROBATCHES)
+    parts = [torch.compile(m, backend="aot_eager") if i < 2 else m for i, m in enumerate(copy.deepcopy(made))]
+    pipe = Pipeline(programs["zb_v"], parts, loss=counted_sum)
+    for later in (False, True):
+        for i, p in pipe.pieces.items():
+            if later and i > 1:
+                p.module.compile(backend="aot_eager")
+        agrees(pipe, made, data, 1e-11)
+        if pipe.splits != {i: "whole" if later or i < 2 else "linears" for i in pipe.pieces}:
+            raise RuntimeError(f"the halves of compiled stages are {pipe.splits}")
+        same(pipe, made, 1e-12)
+    parts, hooked = ([Hard("a keyword", stage, 4) for stage in range(4)] for _ in "ab")
+    other = Pipeline(programs["zb_v"], parts, loss=counted_sum)
+    agrees(other, hooked, data)
+    for module in (*[p.module for p in other.pieces.values()], *hooked):
+        if module.head is None:
+            module.body.l.weight.register_hook(lambda g: 0.5 * g)
+    agrees(other, hooked, data, 1e-11)
+    same(other, hooked, 1e-12)
+    other.close()
     names = [f"stages.{i}.{name}" for i in pipe.pieces for name, _ in made[i].named_parameters()]
     if [name for name, _ in pipe.named_parameters()] != names or set(names) - set(pipe.state_dict()):
         raise RuntimeError(f"the names are {sorted(pipe.state_dict())}")
@@ -432,6 +456,10 @@ def given(rank, programs):
     other = "`optimizer` was called with the parameters of stage 1, and returns an optimizer of others"
     refusal(lambda: Pipeline(programs["1f1b"], made, optimizer=lambda ps: adam).step(inputs, targets), other)
     refusal(lambda: pipeline(programs["unclipped"], 2, clip=1.0, optimizer=lambda ps: adam), "updates without the norm")
+    refusal(lambda: Pipeline(programs["1f1b"], made, optimizer=torch.optim.LBFGS).step(inputs, targets),
+            f"stage {rank}: `LBFGS` runs the model again in its `step`")
+    lazy = [torch.nn.Sequential(module, torch.nn.LazyLinear(8)) for module in made]
+    refusal(lambda: Pipeline(programs["1f1b"], lazy, loss=counted_sum), f"stage {rank}: `1.weight` has no shape yet")
     try:                                           # a builder that fails on one rank fails on both
         Pipeline(programs["1f1b"], lambda stage: made[stage] if rank else 1 / 0)
     except (ZeroDivisionError, Refused) as error:
@@ -633,11 +661,15 @@ def odd(rank, programs):
     thread = threading.Thread(target=beside)
     thread.start()
     for name in HARD:
+        taken = ""
         for split in ("linears", "halves"):
+            if split == taken or taken == "whole":
+                continue                           # `linears` found none in these bodies
             pipe = Pipeline(programs["zb_v"], lambda stage: Hard(name, stage, 4), loss=counted_sum, split=split,
                             clip=1e9, optimizer=lambda ps: torch.optim.SGD(ps, 0.0))
             made = [Hard(name, stage, 4) for stage in range(4)]
             total, want = pipe.step(*data), one_process(made, *data)
+            taken = pipe.splits[min(pipe.pieces)]
             numbers = [q.grad.to_dense() for module in made for q in module.parameters()]
             norm = torch.stack([g.abs().square().sum() for g in numbers]).double().sum().sqrt()
             bound = 1e-5 if name == "autocast inside" else 1e-12
@@ -653,28 +685,17 @@ def odd(rank, programs):
     thread.join()
     if {name for name, _ in seen} != {"AddmmBackward0"} or len(seen) != 1:
         raise RuntimeError(f"another thread saw {seen}")
-    for change in (lambda m: m.compile(backend="aot_eager"), lambda m: m.head is None and m.body.l.weight.register_hook(
-            lambda g: 0.5 * g)):                   # behind the first step
-        parts, made = ([Hard("a keyword", stage, 4) for stage in range(4)] for _ in "ab")
-        pipe = Pipeline(programs["zb_v"], parts, loss=counted_sum)
-        agrees(pipe, made, data)
-        for module in (*[p.module for p in pipe.pieces.values()], *made):
-            change(module)
-        agrees(pipe, made, data, 1e-11)
-        same(pipe, made, 1e-12)
-        pipe.close()
 
 
 def rounded(rank, programs):
     """bf16, of modules and by autocast, with cut vocabularies and in slices: no further from f64 than twice what one
     process is that rounds as often."""
     import torch
-    import torch.distributed as dist
     from torch.nn import functional
     from bridge_models import batch, counted_sum
     from pp_schedules.torch import Pipeline
     inputs, targets, weight = batch(MICROBATCHES, length=6)
-    pair = [dist.new_group(ranks) for ranks in ((0, 1), (2, 3))][rank // 2]
+    two, _ = pair(rank)
 
     def gradients(modules):
         return [{name: q.grad.double() for name, q in module.named_parameters()} for module in modules]
@@ -698,7 +719,7 @@ def rounded(rank, programs):
                 parts = [sliced(stage, stages) for stage in range(stages)]
                 parts = [m.bfloat16() if way == "modules" else m.float() for m in parts]
                 pipe = Pipeline(programs[case], parts, loss=lambda y, t: counted_sum(y.float(), t), context=cast,
-                                group=pair)
+                                group=two)
             pipe.step(inputs, targets, weight)
             for p in pipe.pieces.values():
                 of = programs[case].pieces[p.number]

@@ -7,7 +7,7 @@
 # 4e-8, for Adam divides by what is nearly nothing where a gradient is; norms and weights are not compared.
 # Ends with 77, which ctest calls skipped, where there is no torch.
 import copy, faulthandler, os, sys, traceback
-from bridge_programs import CASES, PARTS, TIED, program_of
+from bridge_programs import CASES, PARTS, TIED, join, program_of
 from harness import apart, draws
 
 BOUND, SEED, CLIP, MICROBATCHES = 1e-12, 5, 0.5, 8
@@ -91,12 +91,9 @@ def compared(program, kind, wanted, way):
 
 
 def worker(rank, ranks, cases, store, results):
-    import torch
     import torch.distributed as dist
     from pp_schedules import Program
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", rank=rank, world_size=ranks, init_method=f"file://{store}")
+    join(rank, ranks, store)
     references = {}
     for name, kind, way, path in cases:
         faulthandler.dump_traceback_later(600, exit=True)

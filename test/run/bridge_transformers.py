@@ -3,8 +3,8 @@
 #
 # usage: bridge_transformers.py PP_COMPILE FOLDER
 # Ends with 77, which ctest calls skipped, where there is no torch or no transformers.
-import faulthandler, os, re, subprocess, sys, types
-from bridge_programs import ROOT, program_of       # which also find the package
+import os, re, subprocess, sys, types
+from bridge_programs import ROOT, join, program_of # which also find the package
 from harness import draws
 
 LAYERS, STAGES, BOUND = 8, 4, 1e-4
@@ -79,10 +79,7 @@ def tied(rank, data, folder):
     import torch
     import torch.distributed as dist
     from pp_schedules.torch import Pipeline, Program, split
-    faulthandler.dump_traceback_later(100, exit=True)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{folder}/store-{os.getppid()}")
+    join(rank, 2, f"{folder}/store-{os.getppid()}")
 
     def loss(logits, x):
         return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), x[:, 1:].flatten(), reduction="sum") / 56

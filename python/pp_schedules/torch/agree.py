@@ -1,5 +1,6 @@
 """What a program, the modules and the processes must have in common; what they have not is refused with a sentence."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+import inspect
 import torch
 import torch.distributed as dist
 from ..form import part_of
@@ -81,6 +82,9 @@ def modules(program, stages, numbers, ties, device):
             module = module.to(device)
         if isinstance(module, torch.nn.parallel.DistributedDataParallel):
             raise Refused(f"{what} is a DistributedDataParallel, which sums at every backward; use `replicas`")
+        for name, p in module.named_parameters():
+            if torch.nn.parameter.is_lazy(p):
+                raise Refused(f"{what}: `{name}` has no shape yet; run the lazy module once before")
         piece = pieces[i] = Piece(i, what, module, device)
         if not piece.parameters:
             raise Refused(f"{what} has no parameters")
@@ -165,6 +169,10 @@ def updater(p, make, parameters, sharded):
         raise Refused(f"{what} is {'updated in shards' if sharded else 'a shard'}, and `{name}` needs whole matrices")
     if not hasattr(optimizer, "param_groups"):
         raise Refused(f"`optimizer` returns {in_words(optimizer)}; expected a torch.optim.Optimizer")
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise Refused(f"{what}: `{type(optimizer).__name__}` runs the model again in its `step`, and an update has no "
+                      "closure to give it")
     held = {id(q) for group in optimizer.param_groups for q in group["params"]}
     if not held or held - {id(q) for q in parameters}:
         raise Refused(f"`optimizer` was called with the parameters of {what}, and returns an optimizer of others")

@@ -14,41 +14,19 @@ from torch import nn
 from torch.autograd.graph import GradientEdge
 
 
-def ordered(roots):
-    """[(node, [(a node that it leads to, which of its outputs)])] of all nodes behind `roots`, each behind those that
-    it leads to; and how many edges lead to a node. A root has its seed beside them."""
-    seen, order, parents, todo = set(), [], dict.fromkeys(roots, 1), [(root, None) for root in roots]
-    while todo:
-        node, nexts = todo.pop()
-        if nexts is not None:
-            order.append((node, nexts))
-        elif node not in seen:
-            seen.add(node)
-            nexts = node.next_functions
-            for edge in nexts:
-                if edge[0] is None:
-                    nexts = [edge for edge in nexts if edge[0] is not None]
-                    break
-            if not nexts:
-                order.append((node, nexts))
-                continue
-            todo.append((node, nexts))
-            for other, _ in nexts:
-                parents[other] = parents.get(other, 0) + 1
-                if other not in seen:
-                    todo.append((other, None))
-    return order, parents
+SEVERAL = -1                                       # edges that lead to a node
 
 
 class Pending:
     """What I leaves for W. `roots` are the edges of outputs, `places` has of a weight's id its place among the
     parameters; `dinputs` has a gradient, or None, for each input."""
+    __slots__ = ("leaf", "ways", "jobs", "dinputs")
 
     def __init__(self, roots, seeds, inputs, places):
         self.leaf, self.ways, self.jobs = {}, {}, []
         wanted = [x for x in inputs if x.requires_grad]
         edges, owners, count = list(wanted), [], len(wanted)
-        self._users([root.node for root in roots], places, edges, owners)
+        self._users(roots, places, edges, owners)
         got = torch.autograd.grad(roots, edges, seeds, retain_graph=True, allow_unused=True) if edges else ()
         if count == len(inputs):
             self.dinputs = list(got[:count])
@@ -63,34 +41,58 @@ class Pending:
         """Finds the jobs (node, [(child, its output, weight)], level, gradients). A chain of nodes with one input and
         one user, such as a transpose, is part of the weight; a node of it that has two users is a user itself, or its
         graph would run twice. A user's level is the most users on a way from it to a leaf: two of one level do not
-        reach each other. `edges` gets those where a gradient is caught, and `owners` the lists that get it."""
-        chain, level, leaf, ways = {}, {}, self.leaf, self.ways
-        order, parents = ordered(roots)
+        reach each other. `edges` gets those where a gradient is caught, and `owners` the lists that get it.
+
+        The first loop puts nodes behind those that they lead to; `entries` has the output of a node by which the only
+        edge leads to it. This runs once a unit with cold caches, so it is one function, and it asks a node for little.
+        """
+        chain, level, order, entries, leaf, ways = {}, {}, [], {}, self.leaf, self.ways
+        todo, heads = [], [root[0] for root in roots]
+        for root in roots:
+            entries[root[0]] = SEVERAL if root[0] in entries else root[1]
+            todo.append((root[0], None))
+        while todo:
+            node, nexts = todo.pop()
+            if nexts is not None:
+                order.append((node, nexts))
+            elif node not in level:
+                level[node], nexts = 0, node.next_functions
+                if nexts:
+                    todo.append((node, nexts))
+                    for other, place in nexts:
+                        if other is not None:
+                            entries[other] = SEVERAL if other in entries else place
+                            if other not in level:
+                                todo.append((other, None))
+                else:
+                    weight = places.get(id(getattr(node, "variable", None)))
+                    if weight is not None:
+                        chain[node], leaf[weight] = weight, node
         for node, nexts in order:
-            high, children = 0, None
+            high, count, children = 0, 0, None
             for other, place in nexts:
-                above = level[other]
-                if above > high:
-                    high = above
-                if other in chain:
-                    children = [] if children is None else children
-                    children.append((other, place, chain[other]))
-            if not nexts:
-                weight = places.get(id(getattr(node, "variable", None)))
-                if weight is not None:
-                    chain[node], leaf[weight] = weight, node
-            elif children and len(nexts) == 1 and parents[node] == 1 and node not in roots:
-                chain[node] = children[0][2]
-            elif children:
-                high += 1
-                for _, _, weight in children:
-                    ways[weight] = ways.get(weight, 0) + 1
-                gradients = []
-                self.jobs.append((node, children, high, gradients))
-                for i in range(len(node._input_metadata)):
-                    edges.append(GradientEdge(node, i))
-                    owners.append(gradients)
-            level[node] = high
+                if other is not None:
+                    count += 1
+                    if level[other] > high:
+                        high = level[other]
+                    if other in chain:
+                        children = [] if children is None else children
+                        children.append((other, place, chain[other]))
+            if children is not None:
+                entry = entries[node]
+                if count == 1 and entry != SEVERAL and node not in heads:
+                    chain[node] = children[0][2]
+                else:
+                    high += 1
+                    for _, _, weight in children:
+                        ways[weight] = ways.get(weight, 0) + 1
+                    gradients = []
+                    self.jobs.append((node, children, high, gradients))
+                    for i in range(len(node._input_metadata)) if entry == SEVERAL else (entry,):
+                        edges.append(GradientEdge(node, i))
+                        owners.append(gradients)
+            if high:
+                level[node] = high
 
     def weights(self, add):
         """Calls `add(number of the weight, gradient)` for every contribution."""

@@ -1,5 +1,6 @@
 """Estimates the peak of a rank: its list is walked once, and each value has the bytes that the first step saw."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+from collections.abc import Mapping
 import torch
 
 
@@ -9,6 +10,35 @@ def bytes_of(tensors):
 
 def of_outputs(outputs):
     return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype, _ in outputs)
+
+
+def saved_by(loss, given, parameters):
+    """What autograd keeps for a loss of `given`, the outputs of a module: (bytes, those of the largest tensor). If
+    nothing is given, the module made the loss, and all that it keeps counts but its weights."""
+    given = given.values() if isinstance(given, Mapping) else given if isinstance(given, (tuple, list)) else [given]
+    seen = {t.grad_fn for t in given if isinstance(t, torch.Tensor)} | {None}
+    weights = {q.untyped_storage().data_ptr() for q in parameters if not hasattr(q, "to_local")}
+    todo, found = [loss.grad_fn], {}
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            todo += [other for other, _ in node.next_functions]
+            for name in dir(node):
+                try:
+                    kept = getattr(node, name) if name.startswith("_raw_saved_") else ()
+                    tensors = [one.data for one in (kept if isinstance(kept, (tuple, list)) else [kept])]
+                except (AttributeError, RuntimeError):  # older than PyTorch 2.15; a backward was here
+                    continue
+                for t in tensors:                  # what a checkpoint keeps is no tensor
+                    if isinstance(t, torch.Tensor) and not hasattr(t, "to_local"):
+                        found[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+    sizes = [size for place, size in found.items() if place not in weights]
+    return sum(sizes), max(sizes, default=0)
+
+
+def lost(meta):
+    return meta.loss or (0, 0)
 
 
 class Sizes:
@@ -30,16 +60,23 @@ class Sizes:
             piece = pipe.before[piece] if role == "dact" else piece
             return "acts", self.largest(piece, lambda meta: of_outputs(meta.outputs))
         if role == "stash":
-            return "stashes", self.largest(piece, lambda meta: meta.held if piece in pipe.pieces else meta.sent)
+            return "stashes", self.largest(piece, lambda meta: meta.sent if piece not in pipe.pieces else
+                                           meta.held if meta.held is None else meta.held + lost(meta)[0])
         if role in ("kv", "dkv"):
             return "keys", self.largest(piece, lambda meta: meta.keys)
         return "others", 0
 
     def beside(self, action):
-        """What is there beside values: a gradient that is added to its sum; twice that in an update, as Adam has it."""
-        p, update = self.pipe.pieces[action[3]], action[1] == "U"
-        largest = max(bytes_of([t]) for t in ([p.shard] if update and p.shard is not None else p.like))
-        return largest if action[1] in "BW" else 2 * largest if action[1:3] == ["U", "plain"] and p.optimizer else 0
+        """What is there beside values: a gradient that is added to its sum; twice that in an update, as Adam has it.
+        Where the loss is made, what the module returns, and in its backward two gradients of that size."""
+        piece, p = action[3], self.pipe.pieces.get(action[3])
+        if p is None or not p.like:
+            return 0
+        if action[1] == "U":
+            largest = max(bytes_of([t]) for t in ([p.shard] if p.shard is not None else p.like))
+            return 2 * largest if action[2] == "plain" and p.optimizer else 0
+        beside = self.largest(piece, lambda meta: lost(meta)[1]) * (1 if action[1] in "FR" else 2 * (action[1] != "W"))
+        return max(beside, max(bytes_of([t]) for t in p.like) if action[1] in "BW" else 0)
 
     def weights(self, v, value):
         pipe, bind = self.pipe, value["bind"]
@@ -72,7 +109,7 @@ def peak(pipe):
             now[kinds[v][0]] = now.get(kinds[v][0], 0) + kinds[v][1]
         sums = [kinds[v][1] for v in a[5] if values[v]["role"] == "grad"] if a[0] == "run" else []
         clipped = pipe.clip and a[1:3] == ["U", "plain"]  # `.grad` keeps what the optimizer gets in a scaled copy
-        there = dict(now, updates=max(sums) if clipped else 0, temporaries=sizes.beside(a) if sums else 0)
+        there = dict(now, updates=max(sums) if clipped else 0, temporaries=sizes.beside(a) if a[0] == "run" else 0)
         if best is None or sum(there.values()) > sum(best.values()):
             best = there
         for v in set(a[8] if a[0] == "run" else a[-1]) & alive:

@@ -432,9 +432,9 @@ class Pipeline:
 
     def memory(self) -> dict[str, int]:
         """An estimate of this rank's peak, by the proved lives of values and what the stages made: {what: bytes} of the
-        moment where their sum is largest, and this sum, "peak". "temporaries" are gradients that are added to sums, and
-        what Adam needs; what else a unit needs while it runs is not in it. Stashes are missing where shapes were
-        declared, for no stage was run."""
+        moment where their sum is largest, and this sum, "peak". "temporaries" are gradients that are added to sums,
+        logits beside what the loss keeps of them, and what Adam needs; what else a unit needs while it runs is not in
+        it. Stashes are missing where shapes were declared, for no stage was run."""
         if not self.shapes.known:
             raise Refused("memory is known behind the first step")
         return memory.peak(self)

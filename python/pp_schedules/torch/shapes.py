@@ -12,11 +12,12 @@ from .units import random_state, tensors_of, with_keys
 
 class Meta:
     """What a stage makes: `outputs`, [(shape, dtype, has a gradient)]; bytes of its stash that are `held` and `sent`,
-    None where nobody ran it; whether it writes into its inputs; whether it has parameters to train; bytes of keys."""
+    None where nobody ran it; whether it writes into its inputs; whether it has parameters to train; bytes of keys;
+    `loss`: bytes that the loss keeps beside the stash, and its largest tensor, once the rank that has it knows them."""
 
     def __init__(self, outputs, held=None, sent=None, writes=False, trains=False, keys=0):
         self.outputs, self.held, self.sent, self.writes, self.trains = outputs, held, sent, writes, trains
-        self.keys = keys
+        self.keys, self.loss = keys, None
         self.shapes, self.dtypes, self.grads = ([output[k] for output in outputs] for k in range(3))
 
 

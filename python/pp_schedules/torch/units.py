@@ -8,6 +8,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ..refused import Refused
 from .backward import Pending, products
 from .boxes import Boxes
+from .memory import saved_by
 from .shared import current
 from .vocabulary import dlogits_of, nll_of, said
 
@@ -176,9 +177,12 @@ class Units:
                 y, own = with_keys(y)
             if not last:
                 return (y,) if isinstance(y, torch.Tensor) else tensors_of(y), own
-            if loss is not None:
-                y = loss(y if y is not None else tensors_of(y), *now.targets[mb])
-            return (self.scalar(y, keeps),), own
+            given, y = () if loss is None else y, y if loss is None else loss(
+                y if y is not None else tensors_of(y), *now.targets[mb])
+            y, meta = self.scalar(y, keeps), now.metas[mb][piece]
+            if keeps and meta.loss is None:        # the first time with these shapes
+                meta.loss = saved_by(y, given, pipe.pieces[piece].parameters)
+            return (y,), own
         return run
 
     def scalar(self, y, trains):
@@ -364,7 +368,7 @@ class Units:
         dx, sums = [x.grad for x in inputs], [q.grad for q in p.parameters]
         for q in p.parameters:
             q.grad = None
-        return dx, sums
+        return dx, sums if held is not None else apart(sums)
 
     def weights(self, piece, reads, makes):
         env, p = self.env, self.pipe.pieces[piece]
@@ -396,6 +400,19 @@ class Units:
 def add_up(old, new):
     """A sum in a tensor of its own: what autograd gives may be the gradient of something else, too."""
     return new if old is None else old if new is None else old + new
+
+
+def apart(gradients):
+    """Gradients without a storage in common: of `stack([a, b]).sum(0)` autograd makes one for both, to which PyTorch's
+    next backward would add twice."""
+    seen = set()
+    for place, gradient in enumerate(gradients):
+        if gradient is not None and gradient.layout == torch.strided:
+            start = gradient.data_ptr() if gradient.numel() else 0
+            if start in seen and start:
+                gradients[place] = gradient.clone()
+            seen.add(start)
+    return gradients
 
 
 def add_all(add, gradients):
