@@ -10,7 +10,7 @@ using namespace pp::pipeline;
 
 /// The places of k and v among the arguments of the part that are neither weights nor data.
 static SmallVector<unsigned, 2> keyPlaces(func::FuncOp part) {
-  auto attentions = llvm::to_vector(part.getOps<nn::AttentionOp>());
+  auto attentions = llvm::to_vector(part.getOps<nn::Attends>());
   if (attentions.size() != 1 || attentions.front().getKv().size() != 2)
     return {};
   SmallVector<unsigned, 2> places;
@@ -43,9 +43,8 @@ static PartKeys readPart(func::FuncOp part) {
   if (!part || part.empty())
     return {};
   auto isWeight = [&](unsigned i) { return part.getArgAttr(i, nn::kWeightAttr) != nullptr; };
-  return {keyPlaces(part), !part.getOps<nn::AttentionOp>().empty(),
-          llvm::any_of(llvm::seq(part.getNumArguments()), isWeight),
-          llvm::any_of(part.getOps(), llvm::IsaPred<nn::ScanOp, nn::ConvOp>)};
+  return {keyPlaces(part), !part.getOps<nn::Attends>().empty(),
+          llvm::any_of(llvm::seq(part.getNumArguments()), isWeight), !part.getOps<nn::Carries>().empty()};
 }
 
 bool KeysBefore::hasHelps(ProgramOp program) {

@@ -104,7 +104,7 @@ FailureOr<InnerMessage> pp::innerMessage(nn::Exchange op, MeshAttr mesh) {
   if (auto gather = dyn_cast<nn::AllGatherOp>(op.getOperation()))
     for (int64_t extent : message.type.getShape().take_front(gather.getDim()))
       outer *= extent;
-  message.zigzag = isa<nn::GatherRunsOp, nn::ScatterRunsOp>(op);
+  message.zigzag = op.getCut() == "zigzag";
   if (message.zigzag)
     outer = 2 * message.type.getDimSize(0);
   int64_t bytes = message.bytes() / (outer * message.members);

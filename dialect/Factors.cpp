@@ -159,9 +159,20 @@ private:
         rule.copies = true;
       else if (word == "linear_in" && expect("(") && !(word = readName()).empty() && expect(")"))
         rule.linearIn.push_back(word.str());
-      else
-        return fail("counts, uncounted, ranked, linear, linear_in(name), each or copies");
+      else if (word.empty() || !take("("))
+        return fail("counts, uncounted, ranked, linear, linear_in(name), each, copies or attribute(factors)");
+      else if (!readSize(rule, rule.sizes.emplace_back(word.str(), SmallVector<int, 3>()).second))
+        return false;
     }
+    return true;
+  }
+
+  /// Factors that stand in the statement, and a bracket.
+  bool readSize(FactorRule &rule, SmallVector<int, 3> &factors) {
+    do
+      if (factors.push_back(rule.numberOf(readName())); factors.back() < 0)
+        return fail("a factor");
+    while (!take(")"));
     return true;
   }
 

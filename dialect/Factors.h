@@ -14,7 +14,8 @@
 //             from where a device counts it         y=acc   goes on in the operand `acc`
 // Behind `;` stand words. The op `counts` positions, so rows without their order are refused. It is `ranked` if it
 // numbers rows of its own, and `linear` in all operands together if terms and copies pass. It computes `each` element
-// by itself. It `copies` if copies pass and terms do not.
+// by itself. It `copies` if copies pass and terms do not. `heads(g r)`: the attribute counts these factors, or lists
+// their sizes, so a cut divides it.
 //
 // Behind `|` stands an op that is called with values of the op before it and their gradients, `d(y)`. A gradient has
 // the factors of its value, and all else follows: a factor that a gradient lacks is summed, and the op is linear in
@@ -52,6 +53,8 @@ struct FactorRule {
   std::vector<Group> operands, results;
   bool counts = false, isRanked = false, isLinear = false, isEach = false, copies = false;
   llvm::SmallVector<std::string> linearIn; ///< linear in these operands together, the others fixed
+  /// An attribute, and the factors that it counts, the outer one first.
+  llvm::SmallVector<std::pair<std::string, llvm::SmallVector<int, 3>>> sizes;
 
   int numberOf(llvm::StringRef factor) const;
 };

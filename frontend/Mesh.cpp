@@ -226,7 +226,7 @@ LogicalResult MeshClause::markParts(mlir::ModuleOp module) const {
       function->setAttr(nn::kWholeAttr, builder.getUnitAttr());
     if (expert.value > 1 && expertParts.contains(part))
       function->setAttr(nn::kAllExpertsAttr, builder.getUnitAttr());
-    hasExperts |= !function.getOps<nn::RouteOp>().empty();
+    hasExperts |= !function.getOps<nn::Chooses>().empty();
     auto its = againOfParts.find(part);
     if (gathers() && its != againOfParts.end() && its->second != again)
       function->setAttr(nn::kAgainAttr, builder.getStringAttr(pipeline::stringifyAgain(its->second)));
@@ -234,7 +234,7 @@ LogicalResult MeshClause::markParts(mlir::ModuleOp module) const {
     if (size(Axis::context) > 1 && meeting != attentionOfParts.end() && meeting->second.first != attention)
       function->setAttr(nn::kAttentionAttr, builder.getStringAttr(meeting->second.first));
     hasFurther |= any_of(function.getOps<nn::CrossEntropyOp>(), [](auto loss) { return loss.getFurther(); });
-    if (!function.getOps<nn::AttentionOp>().empty())
+    if (!function.getOps<nn::Attends>().empty())
       attends.insert(part);
   }
   if (size(Axis::tensor) > 1 && hasFurther)

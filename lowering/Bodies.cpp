@@ -191,7 +191,7 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, con
   if (auto exchange = dyn_cast<nn::Exchange>(op))
     return lowerExchange(exchange, chain, places, body);
   auto kernel = dyn_cast<nn::Kernel>(op);
-  bool isView = op.hasTrait<nn::View>();
+  bool isView = isa<nn::View>(op);
   if (!kernel && !isView)
     return op.emitOpError("has no kernel: it cannot run in a task body");
   if (failed(placeResults(op, places)))

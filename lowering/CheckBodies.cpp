@@ -110,7 +110,7 @@ private:
     size_t next = 0;
     auto ops = body.front().without_terminator();
     for (auto op = ops.begin(); op != ops.end(); ++op) {
-      if (op->hasTrait<nn::View>())
+      if (isa<nn::View>(*op))
         continue;
       if (failed(checkCompleted(next)) || failed(checkBeside(*op)))
         return failure();
@@ -232,7 +232,7 @@ private:
     Operation *op = exchange;
     std::string where = ("body `@" + body.getSymName() + "`, `" + op->getName().getStringRef() + "`").str();
     CallAddress from = addressOf(op->getOperand(0)), to = addressOf(op->getResult(0));
-    bool sums = isa<nn::AllReduceOp>(op), copies = sums && !(from == to);
+    bool sums = exchange.getKind() == nn::ExchangeKind::all_reduce, copies = sums && !(from == to);
     if (calls.size() - next < (copies ? 2 : 1))
       return differs(op, "`" + op->getName().getStringRef() + "`", "a message", "no further calls");
     auto type = cast<RankedTensorType>(op->getResult(0).getType());

@@ -326,7 +326,8 @@ LogicalResult TextCheck::checkExchange(nn::Exchange exchange, int64_t number) {
   if (exchange.countNeighbours() > 0)
     expected["neighbours"] = exchange.countNeighbours();
   auto members = exchange->getAttrOfType<IntegerAttr>("members");
-  bool sums = isa<nn::AllReduceOp>(exchange), swaps = isa<nn::RunsToHeadsOp, nn::HeadsToRunsOp>(exchange);
+  bool sums = exchange.getKind() == nn::ExchangeKind::all_reduce,
+       swaps = exchange.getKind() == nn::ExchangeKind::all_to_all;
   if (!sums && (!members || state->devicesAlong(axes) != members.getInt()))
     return reportDifference(exchange.getLoc(), state->number, "a gather, a scatter or an all-to-all",
                             Twine(state->devicesAlong(axes)) + " members", Twine(members ? members.getInt() : 0));

@@ -180,11 +180,11 @@ FailureOr<int32_t> RankText::addExchange(nn::Exchange exchange, bool follows) {
   if (message->zigzag)
     json["zigzag"] = true;
   if (exchange.getKind() == nn::ExchangeKind::all_to_all) {
-    bool toHeads = isa<nn::RunsToHeadsOp>(exchange);
-    json["to"] = isa<nn::ExchangeSectionsOp>(exchange) ? "sections" : toHeads ? "columns" : "runs";
-    if (!isa<nn::ExchangeSectionsOp>(exchange)) {
+    StringRef to = exchange.getCut();
+    json["to"] = to.str();
+    if (to != "sections") {
       json["sequences"] = message->type.getDimSize(0);
-      json["length"] = message->type.getDimSize(1) * (toHeads ? 1 : message->members);
+      json["length"] = message->type.getDimSize(1) * (to == "columns" ? 1 : message->members);
     }
   }
   json["inside"] = true;

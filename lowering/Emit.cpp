@@ -142,7 +142,7 @@ LogicalResult pp::emitObjects(const ProvedModule &proved, ArrayRef<int64_t> rank
     return emitError(module.getLoc()) << "cannot make folder `" << folder << "`: " << error.message();
   if (failed(checkTarget(module)))
     return failure();
-  FailureOr<std::map<int64_t, nn::MapOp>> formulas = formulasOf(module);
+  auto formulas = formulasOf(module);
   if (failed(formulas))
     return failure();
   auto maps = llvm::map_to_vector(*formulas, [](auto each) { return each.second; });

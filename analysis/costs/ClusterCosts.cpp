@@ -194,11 +194,9 @@ private:
     auto figure = [&](StringRef option, StringRef label, double otherwise) {
       return figureOf(kind, option, label, otherwise);
     };
-    Value expertWeights = weightsOfExperts(kernel);
-    bool product = expertWeights || isa<nn::LinearOp, nn::LinearDxOp, nn::LinearDwOp, nn::LinearGeluOp, nn::LinearAddOp,
-                                        nn::LinearDxGeluOp, nn::LinearDwBiasOp, nn::RouterOp, nn::RouterDxOp,
-                                        nn::RouterDwOp, nn::OpaqueOp, nn::OpaqueDxOp, nn::OpaqueDwOp>(kernel);
-    bool attention = isa<nn::AttentionOp, nn::AttentionBwdOp>(kernel);
+    auto product = dyn_cast<nn::Product>(kernel.getOperation());
+    Value expertWeights = product ? product.expertWeights() : Value();
+    bool attention = isa<nn::Attends>(kernel.getOperation());
     std::string type;
     llvm::raw_string_ostream(type) << kernel.elementType();
     double peak = figure("device", product || attention ? StringRef(type) : "f32", 0);
@@ -242,25 +240,15 @@ private:
     return std::min(4.0, least * multiprocessors / static_cast<double>(rows * columns));
   }
 
-  /// The tensor [experts, in, out] that a product of experts reads or makes; null for other ops.
-  static Value weightsOfExperts(Operation *op) {
-    if (auto product = dyn_cast<nn::ExpertLinearOp>(op))
-      return product.getW();
-    if (auto product = dyn_cast<nn::ExpertLinearDxOp>(op))
-      return product.getW();
-    auto product = dyn_cast<nn::ExpertLinearDwOp>(op);
-    return product ? product.getDw() : Value();
-  }
-
   /// Seconds in which each expert multiplies its share of the rows; nobody reads the matrix of an expert without rows.
   /// If experts are cut over devices, it is the time of the slowest device: the others wait for it.
   double secondsOfExperts(nn::Kernel kernel, Value weights, double flops, double bytes, double bandwidth) const {
     auto filled = kernel->getAttrOfType<FloatAttr>("filled");
     auto type = cast<RankedTensorType>(weights.getType());
     bool isGradient = weights.getDefiningOp() == kernel.getOperation();
-    double times = isGradient && cast<nn::ExpertLinearDwOp>(kernel.getOperation()).getAcc() ? 2 : 1;
+    bool adds = isGradient && !cast<nn::InPlace>(kernel.getOperation()).getRequiredTies().empty();
     double matrices =
-        times * static_cast<double>(type.getNumElements()) * type.getElementTypeBitWidth() / 8 / bandwidth;
+        (adds ? 2 : 1) * static_cast<double>(type.getNumElements()) * type.getElementTypeBitWidth() / 8 / bandwidth;
     double rows = (bytes - matrices) * (filled ? filled.getValueAsDouble() : 1);
     int64_t own = type.getDimSize(0);
     double longest = 0, each = matrices / static_cast<double>(own);

@@ -171,7 +171,8 @@ std::string PieceWeights::str() const {
   if (parts.empty())
     return text;
   os << (text.empty() ? "" : "; ") << "a unit of ";
-  llvm::interleave(parts, os, [&](StringAttr part) { os << part.getValue(); }, " or ");
+  llvm::interleave(
+      parts, os, [&](StringAttr part) { os << part.getValue(); }, " or ");
   os << " counts " << (layers.empty() ? "1" : least < most ? "1, too" : "as much as one of a stage");
   return text;
 }
@@ -188,7 +189,7 @@ static StringAttr partOfKind(ProgramOp program, StringAttr name) {
 
 static bool hasAttention(ProgramOp program, StringAttr part) {
   auto function = program->getParentOfType<ModuleOp>().lookupSymbol<func::FuncOp>(part.getValue());
-  return function && !function.empty() && !function.front().getOps<nn::AttentionOp>().empty();
+  return function && !function.empty() && !function.front().getOps<nn::Attends>().empty();
 }
 
 UnitTimes::UnitTimes(ProgramOp program) : bodies(program->getParentOfType<ModuleOp>()) {

@@ -73,7 +73,7 @@ static int64_t bytesOfSum(PostOp post) {
 /// Inside a body. Rows of an all_to_all are packed; sections lie as they travel.
 static int64_t bytesOfExchange(nn::ExchangeKind kind, const InnerMessage &message) {
   if (kind == nn::ExchangeKind::all_to_all)
-    return isa<nn::ExchangeSectionsOp>(message.op) ? 0 : message.bytes();
+    return nn::Exchange(message.op).getCut() == "sections" ? 0 : message.bytes();
   return message.cuts.empty() ? bytesOfAllReduce(message.bytes(), message.members, true)
                               : bytesOfScatter(message.cuts, message.members, true);
 }

@@ -246,8 +246,6 @@ LogicalResult MapOp::differentiate(Gradients &gradients) {
   return success();
 }
 
-bool MapOp::isCheap() { return true; }
-
 /// The first result alone, with the rows that F keeps in place of the reductions.
 Operation *MapOp::rebuild(OpBuilder &builder) {
   MapFormula its = formulaOf(*this);

@@ -73,8 +73,6 @@ struct MapFormula {
   llvm::SmallVector<unsigned> reads; ///< axes of the tensors
 };
 MapFormula formulaOf(MapOp map);
-/// The factors of a map of one head, if it is one of several that devices share.
-llvm::StringRef factorsOfOwnHead(MapOp map);
 
 /// Makes the op, which reads those of the tensors that the values need.
 MapOp createMap(mlir::OpBuilder &builder, mlir::Location loc, const Formula &formula,

@@ -310,8 +310,10 @@ static StringRef factorsOf(MapOp map, bool hasOneOfSeveral) {
   for (auto [i, each] : llvm::enumerate(its.made))
     state('y', i, each.axes);
   uint64_t linear = linearTensors(its);
-  if (linear != 0)
-    out << " ;";
+  const bool counts =
+      map.getHeads() > 1 && llvm::any_of(its.reads, [](unsigned axes) { return (axes & Along::heads) != 0; });
+  if (linear != 0 || counts)
+    out << " ;" << (counts ? " heads(h)" : "");
   if (llvm::popcount(linear) == static_cast<int>(its.reads.size()))
     out << " linear";
   else
@@ -322,7 +324,7 @@ static StringRef factorsOf(MapOp map, bool hasOneOfSeveral) {
 }
 
 StringRef MapOp::factorText() { return factorsOf(*this, false); }
-StringRef pp::nn::factorsOfOwnHead(MapOp map) { return factorsOf(map, true); }
+StringRef MapOp::factorTextOfDevice() { return getHeads() == 1 ? factorsOf(*this, true) : ""; }
 
 ArrayRef<llvm::StringLiteral> MapOp::factorTexts() {
   static constexpr llvm::StringLiteral kTexts[] = {

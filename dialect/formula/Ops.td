@@ -6,8 +6,9 @@
 def MapOp : Nn_Op<"map", [
   Nn_Kernels<["kernelName", "elementType", "lists"]>,
   DeclareOpInterfaceMethods<Nn_InPlace, ["getAllowedTies"]>,
-  DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap", "rebuild"]>,
-  DeclareOpInterfaceMethods<Nn_Factored, ["factorText", "factorTexts", "operandsAt", "resultsAt"]>,
+  DeclareOpInterfaceMethods<Nn_Differentiable, ["rebuild"]>, Nn_Cheap,
+  DeclareOpInterfaceMethods<Nn_Factored, ["factorText", "factorTextOfDevice", "factorTexts", "operandsAt",
+                                         "resultsAt"]>,
   IsolatedFromAbove, SingleBlock]> {
   let summary = "a formula: what the region computes of one element, for all of them";
   let description = [{

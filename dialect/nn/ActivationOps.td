@@ -15,7 +15,7 @@ def AddBiasOp : Nn_ForwardOp<"add_bias", ["flags", "elementType"], [
 }
 
 def GeluOp : Nn_KernelOp<"gelu", ["flags"], [
-  DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>,
+  DeclareOpInterfaceMethods<Nn_Differentiable>, Nn_Cheap,
   Nn_Factors<Nn_GeluFactors>]> {
   let summary = "gelu in the tanh form; `exact` is the erf form, which is another function";
   let signature = "gelu(x, exact = false)";
@@ -30,7 +30,7 @@ def GeluOp : Nn_KernelOp<"gelu", ["flags"], [
 def Nn_Gates { string format = "$p (`,` $q^)? attr-dict `:` functional-type(operands, results)"; }
 
 def SwigluOp : Nn_KernelOp<"swiglu", ["flags", "pointers"], [
-  DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>,
+  DeclareOpInterfaceMethods<Nn_Differentiable>, Nn_Cheap,
   Nn_Factors<Nn_GatesFactors, [
     Nn_When<"getPacked()", Nn_PackedGatesFactors>]>]> {
   let summary = "p sigmoid(p) q";
@@ -43,7 +43,7 @@ def SwigluOp : Nn_KernelOp<"swiglu", ["flags", "pointers"], [
 }
 
 def GluOp : Nn_KernelOp<"glu", ["params", "flags", "pointers"], [
-  DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>,
+  DeclareOpInterfaceMethods<Nn_Differentiable>, Nn_Cheap,
   Nn_Factors<Nn_GatesFactors, [
     Nn_When<"getPacked()", Nn_PackedGatesFactors>]>]> {
   let summary = "a gated unit: an activation of p, times q, each within limits";
@@ -126,14 +126,17 @@ def DropoutOp : Nn_ForwardOp<"dropout", ["params", "flags", "varying"], [
 
 //===-- Two kernels in one call: epilogues of a library's products -----------------------------------------------===//
 
-def LinearGeluOp : Nn_KernelOp<"linear_gelu", ["flags", "pointers"]> {
+/// What the two are, each by itself.
+defvar Nn_Both = DeclareOpInterfaceMethods<Nn_Composed>;
+
+def LinearGeluOp : Nn_KernelOp<"linear_gelu", ["flags", "pointers"], [Nn_Both, Nn_Product]> {
   let summary = "a `linear` and the `gelu` of it, the tanh form; both are results";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$w, Optional<Nn_Tensor>:$bias, Nn_Flag:$transposed);
   let results = (outs Nn_Tensor:$u, Nn_Tensor:$y);
   let assemblyFormat = "$x `,` $w (`bias` $bias^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def LinearAddOp : Nn_KernelOp<"linear_add", ["flags", "pointers"]> {
+def LinearAddOp : Nn_KernelOp<"linear_add", ["flags", "pointers"], [Nn_Both, Nn_Product]> {
   let summary = "a `linear` plus r, which a residual connection adds; the result of the `linear` itself is not kept";
   let description = [{
     y never takes the memory of r, even if nothing reads r afterwards. If two kernels run the op, y holds the product
@@ -144,7 +147,7 @@ def LinearAddOp : Nn_KernelOp<"linear_add", ["flags", "pointers"]> {
   let assemblyFormat = "$x `,` $w (`bias` $bias^)? `to` $r attr-dict `:` functional-type(operands, results)";
 }
 
-def LinearDxGeluOp : Nn_KernelOp<"linear_dx_gelu", ["flags"]> {
+def LinearDxGeluOp : Nn_KernelOp<"linear_dx_gelu", ["flags"], [Nn_Both, Nn_Product]> {
   let summary = "the `gelu_bwd` at u of a `linear_dx`; the result of the `linear_dx` itself is not kept";
   let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$w, Nn_Tensor:$u, Nn_Flag:$transposed);
   let results = (outs Nn_Tensor:$du);
@@ -152,7 +155,8 @@ def LinearDxGeluOp : Nn_KernelOp<"linear_dx_gelu", ["flags"]> {
 }
 
 def LinearDwBiasOp : Nn_KernelOp<"linear_dw_bias", ["flags"],
-                                 [DeclareOpInterfaceMethods<Nn_InPlace, ["getRequiredTies"]>, Nn_WeightGradient]> {
+                                 [DeclareOpInterfaceMethods<Nn_InPlace, ["getRequiredTies"]>, Nn_WeightGradient,
+                                  Nn_Both, Nn_Product]> {
   let summary = "`linear_dw` and `bias_dw` of one dy; `acc`, both sums so far or none";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$dy, Variadic<Nn_Tensor>:$acc, Nn_Flag:$transposed);
   let results = (outs Nn_Tensor:$dw, Nn_Tensor:$db);

@@ -166,8 +166,8 @@ template <typename Adaptor> static LogicalResult checkDropout(Check check, Adapt
 
 /// The number of heads with columns in q's tensor: heads of q alone, or of q, k and v.
 template <typename Op> static int64_t headsInQ(Op op) {
-  int64_t heads = op.getHeads(), kvHeads = kvHeadsOf(op);
-  return op.getPacked() ? heads + 2 * kvHeads : heads;
+  int64_t heads = op.getHeads(), kvHeads = op.getKvHeads();
+  return op.getPacked() ? heads + 2 * (kvHeads > 0 ? kvHeads : heads) : heads;
 }
 template <typename Op> static int64_t headWidth(Op op) { return widthOf(op.getQ()) / headsInQ(op); }
 /// The type of o.
@@ -195,7 +195,7 @@ template <typename Adaptor> static LogicalResult checkAttention(Check check, Ada
   if (kv.empty() || kv.size() % 2)
     return emitOptionalError(check.loc, "`", check.op, "` expects k and v of one chunk or more, got ", kv.size(),
                              kv.size() == 1 ? " tensor" : " tensors");
-  int64_t heads = a.getHeads(), kvHeads = kvHeadsOf(a);
+  int64_t heads = a.getHeads(), kvHeads = a.getKvHeads() ? static_cast<int64_t>(a.getKvHeads()) : heads;
   if (failed(check.heads("q", widthOf(q), headsInQ(a), false)))
     return failure();
   if (heads % kvHeads != 0)
@@ -217,7 +217,7 @@ template <typename Adaptor> static LogicalResult checkAttention(Check check, Ada
 /// dims b s H G d position, then length and position of each chunk; of two runs, where the second begins.
 template <typename Op> static Dims attentionDims(Op op) {
   auto q = tensorOf(op.getQ());
-  int64_t heads = op.getHeads(), kvHeads = kvHeadsOf(op);
+  int64_t heads = op.getHeads(), kvHeads = op.countKeyHeads();
   Dims dims = {q.getDimSize(0), q.getDimSize(1), heads, kvHeads, headWidth(op)};
   dims.push_back(op.getOffset());
   for (auto [i, position] : llvm::enumerate(positionsOf(op)))

@@ -19,6 +19,7 @@ def Nn_KeyLists { string declaration = [{
 def Nn_Dropout : OptionalAttr<Nn_DropoutAttr>;
 
 def AttentionOp : Nn_ForwardOp<"attention", ["params", "flags", "lists", "varying", "variedParams"], [
+  Nn_Attends,
   Nn_Factors<Nn_AttentionFactors, [
     Nn_When<"getPacked()", Nn_PackedAttentionFactors>,
     Nn_When<"getDropoutAttr()", Nn_DroppedAttentionFactors>]>]> {
@@ -109,7 +110,7 @@ def AttentionDeltaOp : Nn_KernelOp<"attention_delta", [], [
 }
 
 def AttentionBwdOp : Nn_KernelOp<"attention_bwd", ["params", "flags", "lists", "varying", "variedParams"], [
-  AttrSizedOperandSegments, DeclareOpInterfaceMethods<Nn_InPlace, ["getRequiredTies"]>,
+  AttrSizedOperandSegments, DeclareOpInterfaceMethods<Nn_InPlace, ["getRequiredTies"]>, Nn_Attends,
   Nn_Factors<!strconcat(Nn_AttentionFactors, Nn_AttentionCall), [
     Nn_When<"getPacked()", !strconcat(Nn_PackedAttentionFactors, Nn_AttentionCall)>,
     Nn_When<"getDropoutAttr()", !strconcat(Nn_DroppedAttentionFactors, Nn_AttentionCall)>]>]> {
@@ -132,7 +133,7 @@ def AttentionBwdOp : Nn_KernelOp<"attention_bwd", ["params", "flags", "lists", "
   let extraClassDeclaration = Nn_KeyLists.declaration;
 }
 
-def RepeatHeadsOp : Nn_ForwardOp<"repeat_heads", [], [
+def RepeatHeadsOp : Nn_ForwardOp<"repeat_heads", ["moves"], [
   Nn_Factors<Nn_HeadsFactors>]> {
   let summary = "each of `heads` heads of x `times` times, copies side by side";
   let description = [{

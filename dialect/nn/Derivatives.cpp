@@ -79,8 +79,6 @@ LogicalResult OpaqueOp::differentiate(Gradients &gradients) {
   return success();
 }
 
-bool LayernormOp::isCheap() { return true; }
-
 Operation *LayernormOp::rebuild(OpBuilder &builder) {
   return builder.create<LayernormRebuildOp>(getLoc(), getX(), getGain(), getBias(), getMean(), getRstd());
 }
@@ -96,8 +94,6 @@ LogicalResult LayernormOp::differentiate(Gradients &gradients) {
   gradients.set(getX(), backward.getDx());
   return success();
 }
-
-bool RmsnormOp::isCheap() { return true; }
 
 Operation *RmsnormOp::rebuild(OpBuilder &builder) {
   return builder.create<RmsnormRebuildOp>(getLoc(), getX(), getGain(), getRstd(), getPlus());
@@ -125,15 +121,11 @@ LogicalResult RopeOp::differentiate(Gradients &gradients) {
   return success();
 }
 
-bool GeluOp::isCheap() { return true; }
-
 LogicalResult GeluOp::differentiate(Gradients &gradients) {
   if (Value dy = gradients.get(getY()))
     gradients.add(getLoc(), getX(), gradients.builder.create<GeluBwdOp>(getLoc(), dy, getX(), getExact()));
   return success();
 }
-
-bool SwigluOp::isCheap() { return true; }
 
 LogicalResult SwigluOp::differentiate(Gradients &gradients) {
   Value dy = gradients.get(getY());
@@ -145,8 +137,6 @@ LogicalResult SwigluOp::differentiate(Gradients &gradients) {
     gradients.add(getLoc(), getQ(), backward.getDq());
   return success();
 }
-
-bool GluOp::isCheap() { return true; }
 
 LogicalResult GluOp::differentiate(Gradients &gradients) {
   Value dy = gradients.get(getY());

@@ -437,7 +437,6 @@ Dims SliceColumnsOp::dims() {
   return {rowsOf(getX()) * periods, widthOf(getX()) / periods, static_cast<int64_t>(getStart()),
           static_cast<int64_t>(getWidth())};
 }
-double SliceColumnsOp::flops() { return 0; }
 StringRef SumColumnsOp::kernelName() { return "sum_heads"; }
 Dims SumColumnsOp::dims() {
   auto periods = static_cast<int64_t>(getPeriods());
@@ -449,7 +448,6 @@ StringRef SliceElementsOp::kernelName() { return "slice_columns"; } // of one lo
 Dims SliceElementsOp::dims() {
   return {1, elementsOf(getX()), static_cast<int64_t>(getStart()), static_cast<int64_t>(getCount())};
 }
-double SliceElementsOp::flops() { return 0; }
 Dims PlaceColumnsOp::dims() {
   auto periods = static_cast<int64_t>(getPeriods());
   int64_t times = getShared() ? periods : 1;
@@ -457,12 +455,9 @@ Dims PlaceColumnsOp::dims() {
           widthOf(getX()) / (periods / times), times};
 }
 Flags PlaceColumnsOp::flags() { return flagsOf({{"zeros", getZeros()}}); }
-double PlaceColumnsOp::flops() { return 0; }
 
 Dims CopyOp::dims() { return {elementsOf(getX())}; }
-double CopyOp::flops() { return 0; }
 Dims ZeroOp::dims() { return {elementsOf(getY())}; }
-double ZeroOp::flops() { return 0; }
 Dims AccumulateOp::dims() { return {elementsOf(getX())}; }
 double AccumulateOp::flops() {
   return elementsOf(getX()) / static_cast<double>(getFlat() ? FlatShard(*getFlat()).devices : 1);
@@ -477,7 +472,6 @@ SmallVector<Varying> AccumulateOp::moved() {
   return {flat.beginsOf(getX(), 0), flat.placesOf(getX(), getAcc(), 1)};
 }
 Dims RoundOp::dims() { return {elementsOf(getX())}; }
-double RoundOp::flops() { return 0; }
 Type RoundOp::elementType() { return getElement(); }
 Dims SumSquaresOp::dims() { return {getFlat() ? FlatShard(*getFlat()).elementsIn(getGrad()) : elementsOf(getGrad())}; }
 double SumSquaresOp::flops() { return 2.0 * dims()[0]; }
@@ -496,3 +490,55 @@ SmallVector<Varying> SumSquaresOp::moved() {
   return {flat.packed > 0 ? flat.placesOf(getGrad(), getGrad(), 0) : flat.beginsOf(getGrad(), 0)};
 }
 Flags SumSquaresOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
+
+//===-- The ops that others stand for ---------------------------------------------------------------------------===//
+
+SmallVector<Value> SplitOp::decompose(OpBuilder &builder) {
+  int64_t end = 0;
+  return llvm::map_to_vector(runWidths(), [&](int64_t width) -> Value {
+    end += width;
+    return builder.create<SliceColumnsOp>(getLoc(), getX(), end - width, width, getPeriods());
+  });
+}
+
+SmallVector<Value> SplitRowsOp::decompose(OpBuilder &builder) {
+  int64_t end = 0;
+  return llvm::map_to_vector(getCounts(), [&](int64_t count) -> Value {
+    end += count;
+    return builder.create<RowsOp>(getLoc(), getX(), end - count, count);
+  });
+}
+
+SmallVector<Value> ConcatOp::decompose(OpBuilder &builder) {
+  int64_t width = widthOf(getZ()), start = widthOf(getX()) / static_cast<int64_t>(getPeriods());
+  Value x = builder.create<PlaceColumnsOp>(getLoc(), getX(), Value(), /*start=*/0, width, getPeriods());
+  return {builder.create<PlaceColumnsOp>(getLoc(), getY(), x, start, width, getPeriods(), getShared())};
+}
+
+SmallVector<Value> PadOp::decompose(OpBuilder &builder) {
+  return {builder.create<PlaceColumnsOp>(getLoc(), getX(), Value(), /*start=*/0, widthOf(getZ()), getPeriods(),
+                                         /*shared=*/false, /*zeros=*/true)};
+}
+
+//===-- Views ---------------------------------------------------------------------------------------------------===//
+
+static int64_t storedBytes(Value value) { return elementsOf(value) * tensorOf(value).getElementTypeBitWidth() / 8; }
+
+using PartsOfView = SmallVector<std::pair<Value, int64_t>>;
+
+Value RowsOp::getWhole() { return getX(); }
+PartsOfView RowsOp::getParts() {
+  return {{getY(), storedBytes(getY()) / tensorOf(getY()).getDimSize(1) * static_cast<int64_t>(getStart())}};
+}
+Value SpreadOp::getWhole() { return getX(); }
+PartsOfView SpreadOp::getParts() { return {{getY(), 0}}; }
+Value PieceOp::getWhole() { return getX(); }
+PartsOfView PieceOp::getParts() { return {{getY(), storedBytes(getY()) * static_cast<int64_t>(getIndex())}}; }
+Value JoinRowsOp::getWhole() { return getY(); }
+PartsOfView JoinRowsOp::getParts() {
+  int64_t end = 0;
+  return llvm::map_to_vector(getRuns(), [&](Value run) {
+    end += storedBytes(run);
+    return std::pair(run, end - storedBytes(run));
+  });
+}

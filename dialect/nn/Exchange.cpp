@@ -166,7 +166,6 @@ template <typename Op> static Dims dimsOfCopies(Op op, Value few) {
   return {elementsOf(few) / width, width, static_cast<int64_t>(op.getTimes())};
 }
 Dims RepeatHeadsOp::dims() { return dimsOfCopies(*this, getX()); }
-double RepeatHeadsOp::flops() { return 0; }
 Dims SumHeadsOp::dims() {
   Dims dims = dimsOfCopies(*this, getY());
   dims.append({dims[1], 0});
@@ -201,11 +200,9 @@ INFER(PlacePieceOp) {
 
 StringRef TakePieceOp::kernelName() { return "slice_columns"; } // of one row, from where the device's piece begins
 Dims TakePieceOp::dims() { return {1, elementsOf(getX()), 0, elementsOf(getY())}; }
-double TakePieceOp::flops() { return 0; }
 SmallVector<Varying> TakePieceOp::varying() { return {{2, getAxes(), elementsOf(getY())}}; }
 StringRef PlacePieceOp::kernelName() { return "place_columns"; }
 Dims PlacePieceOp::dims() { return {1, elementsOf(getY()), 0, elementsOf(getX()), 1}; }
-double PlacePieceOp::flops() { return 0; }
 SmallVector<Varying> PlacePieceOp::varying() { return {{2, getAxes(), elementsOf(getX())}}; }
 
 INFER(ScatterRunsOp) { return runsOfSequences({"scatter_runs", loc}, a, /*whole=*/true, types); }
@@ -226,7 +223,6 @@ INFER(TakeColumnsOp) {
 
 StringRef TakeColumnsOp::kernelName() { return "slice_columns"; }
 Dims TakeColumnsOp::dims() { return {rowsOf(getX()), widthOf(getX()), 0, widthOf(getY())}; }
-double TakeColumnsOp::flops() { return 0; }
 SmallVector<Varying> TakeColumnsOp::moved() {
   int64_t bytes = widthOf(getY()) * (tensorOf(getY()).getElementTypeBitWidth() / 8);
   return {{0, getAxes(), bytes}};
@@ -234,21 +230,10 @@ SmallVector<Varying> TakeColumnsOp::moved() {
 
 StringRef TakeRowsOp::kernelName() { return "copy"; }
 Dims TakeRowsOp::dims() { return {elementsOf(getY())}; }
-double TakeRowsOp::flops() { return 0; }
 SmallVector<Varying> TakeRowsOp::moved() {
   int64_t bytes = elementsOf(getY()) * (tensorOf(getY()).getElementTypeBitWidth() / 8);
   return {{0, getAxes(), bytes}};
 }
-
-ExchangeKind GatherRowsOp::getKind() { return ExchangeKind::all_gather; }
-ExchangeKind ScatterRowsOp::getKind() { return ExchangeKind::reduce_scatter; }
-ExchangeKind GatherRunsOp::getKind() { return ExchangeKind::all_gather; }
-ExchangeKind ScatterRunsOp::getKind() { return ExchangeKind::reduce_scatter; }
-ExchangeKind ExchangeSectionsOp::getKind() { return ExchangeKind::all_to_all; }
-ExchangeKind RunsToHeadsOp::getKind() { return ExchangeKind::all_to_all; }
-ExchangeKind HeadsToRunsOp::getKind() { return ExchangeKind::all_to_all; }
-ExchangeKind AllReduceOp::getKind() { return ExchangeKind::all_reduce; }
-ExchangeKind AllGatherOp::getKind() { return ExchangeKind::all_gather; }
 
 //===-- Derivatives ---------------------------------------------------------------------------------------------===//
 
@@ -262,8 +247,6 @@ LogicalResult SpreadOp::differentiate(Gradients &gradients) {
                                      : gradients.add(getLoc(), getX(), sum);
   return success();
 }
-
-bool SpreadOp::isCheap() { return true; }
 
 LogicalResult AllReduceOp::differentiate(Gradients &gradients) {
   if (Value dy = gradients.get(getY()))

@@ -6,6 +6,7 @@
 //===-- Router --------------------------------------------------------------------------------------------------===//
 
 def RouterOp : Nn_ForwardOp<"router", [], [
+  Nn_Product,
   Nn_Factors<Nn_RouterFactors>]> {
   let summary = "x times wr [in, experts], in the type of sums: the logits of the experts";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$wr);
@@ -14,9 +15,10 @@ def RouterOp : Nn_ForwardOp<"router", [], [
 }
 
 def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType"], [
-  AttrSizedOperandSegments,
+  AttrSizedOperandSegments, Nn_Chooses,
   Nn_Factors<"logits: b s n!, bias: n!, #rows: b s "
-             "-> w: b s k!, #sel: b s k!, p: b s n!, lse: b s, #places: b s k!, #counts: s n! ; ranked">]> {
+             "-> w: b s k!, #sel: b s k!, p: b s n!, lse: b s, #places: b s k!, #counts: s n! ; ranked">],
+  ["whyNotSliced"]> {
   let summary = "which experts take each token, with which weight, and where its rows are among all";
   let signature = "experts(x, wr, w_gate, w_up, w_down[, bias], top = .., renormalise = false, scale = 1.0, "
                   "balance = 0.0, over = \"sequence\", z = 0.0, score = \"softmax\", groups = 1, top_groups = 1, "
@@ -81,6 +83,7 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
 }
 
 def RouterDxOp : Nn_AccOp<"router_dx", ["flags", "elementType"], [
+  Nn_Product,
   Nn_Factors<Nn_RouterFactors # " | d(logits) wr acc -> d(x)=acc">]> {
   let summary = "gradient of a router's input";
   let arguments = (ins Nn_Tensor:$dlogits, Nn_Tensor:$wr, Optional<Nn_Tensor>:$acc);
@@ -89,7 +92,7 @@ def RouterDxOp : Nn_AccOp<"router_dx", ["flags", "elementType"], [
 }
 
 def RouterDwOp : Nn_AccOp<"router_dw", ["flags"], [
-  Nn_WeightGradient,
+  Nn_WeightGradient, Nn_Product,
   Nn_Factors<Nn_RouterFactors # " | x d(logits) acc -> d(wr)=acc">]> {
   let summary = "gradient of a router's weight";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$dlogits, Optional<Nn_Tensor>:$acc);
@@ -161,7 +164,7 @@ def IdentityWeightsOp : Nn_ForwardOp<"identity_weights", [], [
   let assemblyFormat = "$w `,` $sel attr-dict `:` functional-type(operands, results)";
 }
 
-def IdentityWeightsBwdOp : Nn_KernelOp<"identity_weights_bwd", [], [
+def IdentityWeightsBwdOp : Nn_KernelOp<"identity_weights_bwd", ["moves"], [
   Nn_Factors<"du: b s, #sel: b s k! -> dw: b s k! ; linear ranked">]> {
   let summary = "gradient of the weights that an identity_weights reads; of other choices 0";
   let arguments = (ins Nn_Tensor:$du, Nn_Integers:$sel, I64Attr:$experts);
@@ -171,8 +174,8 @@ def IdentityWeightsBwdOp : Nn_KernelOp<"identity_weights_bwd", [], [
 
 //===-- Rows of experts -----------------------------------------------------------------------------------------===//
 
-def DispatchOp : Nn_KernelOp<"dispatch", [], [
-  DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>,
+def DispatchOp : Nn_KernelOp<"dispatch", ["moves"], [
+  DeclareOpInterfaceMethods<Nn_Differentiable>, Nn_Cheap,
   Nn_Factors<"x: b s c, #places: b s k! -> rows: o s c ; linear ranked">]> {
   let summary = "the rows of experts: for each choice of a token a copy of its row; the derivative of `combine`";
   let description = [{
@@ -194,7 +197,7 @@ def CombineOp : Nn_AccOp<"combine", ["flags"], [
   let assemblyFormat = "$rows `,` $places (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def PlaceWeightsOp : Nn_ForwardOp<"place_weights", [], [
+def PlaceWeightsOp : Nn_ForwardOp<"place_weights", ["moves"], [
   Nn_Factors<"w: b s k!, #places: b s k! -> rows: o s ; linear ranked">]> {
   let summary = "the weights of choices as numbers of their rows, [1, rows of all sections]; of others 0";
   let arguments = (ins Nn_Tensor:$w, Nn_Integers:$places, Nn_SectionsAttr:$sections);
@@ -202,7 +205,7 @@ def PlaceWeightsOp : Nn_ForwardOp<"place_weights", [], [
   let assemblyFormat = "$w `,` $places attr-dict `:` functional-type(operands, results)";
 }
 
-def TakeWeightsOp : Nn_KernelOp<"take_weights", [], [
+def TakeWeightsOp : Nn_KernelOp<"take_weights", ["moves"], [
   Nn_Factors<"rows: o s, #places: b s k! -> w: b s k! ; linear ranked">]> {
   let summary = "of numbers of rows those of choices, 0 of those without a row; the derivative of `place_weights`";
   let arguments = (ins Nn_Tensor:$rows, Nn_Integers:$places);
@@ -211,6 +214,7 @@ def TakeWeightsOp : Nn_KernelOp<"take_weights", [], [
 }
 
 def ExpertLinearOp : Nn_ForwardOp<"expert_linear", [], [
+  DeclareOpInterfaceMethods<Nn_Product, ["expertWeights"]>,
   Nn_Factors<Nn_ExpertsFactors>]> {
   let summary = "the rows of each expert times its matrix of w [experts, in, out]";
   let description = [{
@@ -224,6 +228,7 @@ def ExpertLinearOp : Nn_ForwardOp<"expert_linear", [], [
 }
 
 def ExpertLinearDxOp : Nn_AccOp<"expert_linear_dx", ["flags"], [
+  DeclareOpInterfaceMethods<Nn_Product, ["expertWeights"]>,
   Nn_Factors<Nn_ExpertsFactors # " | d(y) w counts acc -> d(x)=acc">]> {
   let summary = "gradient of an expert_linear's input";
   let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$w, Nn_Integers:$counts, Optional<Nn_Tensor>:$acc,
@@ -233,7 +238,7 @@ def ExpertLinearDxOp : Nn_AccOp<"expert_linear_dx", ["flags"], [
 }
 
 def ExpertLinearDwOp : Nn_AccOp<"expert_linear_dw", ["flags"], [
-  Nn_WeightGradient,
+  Nn_WeightGradient, DeclareOpInterfaceMethods<Nn_Product, ["expertWeights"]>,
   Nn_Factors<Nn_ExpertsFactors # " | x d(y) counts acc -> d(w)=acc">]> {
   let summary = "gradient of an expert_linear's weight; an expert that no row came to adds nothing";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$dy, Nn_Integers:$counts, Optional<Nn_Tensor>:$acc,
@@ -262,7 +267,7 @@ def ExpertBiasDwOp : Nn_AccOp<"expert_bias_dw", ["flags"], [
 }
 
 def ScaleRowsOp : Nn_KernelOp<"scale_rows", ["pointers"], [
-  DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>, Nn_InPlace,
+  DeclareOpInterfaceMethods<Nn_Differentiable>, Nn_Cheap, Nn_InPlace,
   Nn_Factors<Nn_RowsByNumbersFactors, [
     Nn_When<"getPlaces()", Nn_RowsByChoicesFactors>]>]> {
   let summary = "the row of each choice that has one times its weight; without places row i times number i of w";

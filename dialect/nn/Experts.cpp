@@ -383,7 +383,6 @@ INFER(IdentityWeightsBwdOp) {
 }
 
 Dims IdentityWeightsBwdOp::dims() { return {rowsOf(getSel()), widthOf(getSel()), static_cast<int64_t>(getExperts())}; }
-double IdentityWeightsBwdOp::flops() { return 0; }
 
 //===-- Rows ----------------------------------------------------------------------------------------------------===//
 
@@ -398,9 +397,6 @@ INFER(DispatchOp) {
 }
 
 Dims DispatchOp::dims() { return {rowsOf(getX()), widthOf(getPlaces()), widthOf(getX())}; }
-double DispatchOp::flops() { return 0; }
-bool DispatchOp::isCheap() { return true; }
-
 LogicalResult DispatchOp::differentiate(Gradients &gradients) {
   if (Value drows = gradients.get(getRows()))
     gradients.set(getX(), gradients.builder.create<CombineOp>(getLoc(), drows, getPlaces(), gradients.get(getX()),
@@ -574,7 +570,6 @@ INFER(PlaceWeightsOp) {
 }
 
 Dims PlaceWeightsOp::dims() { return {rowsOf(getW()), widthOf(getW()), elementsOf(getRows())}; }
-double PlaceWeightsOp::flops() { return 0; }
 
 LogicalResult PlaceWeightsOp::differentiate(Gradients &gradients) {
   if (Value drows = gradients.get(getRows()))
@@ -591,7 +586,6 @@ INFER(TakeWeightsOp) {
 }
 
 Dims TakeWeightsOp::dims() { return {rowsOf(getPlaces()), widthOf(getPlaces()), elementsOf(getRows())}; }
-double TakeWeightsOp::flops() { return 0; }
 
 /// A number for each choice, or without places for each row.
 static LogicalResult checkWeightsOfRows(Check &check, Value rows, Value w, Value places) {
@@ -621,8 +615,6 @@ static Dims dimsOfWeights(Value w, Value places, Value rows) {
 Dims ScaleRowsOp::dims() { return dimsOfWeights(getW(), getPlaces(), getA()); }
 SmallVector<Value> ScaleRowsOp::pointers() { return {getA(), getW(), getPlaces(), getY()}; }
 double ScaleRowsOp::flops() { return elementsOf(getA()); }
-bool ScaleRowsOp::isCheap() { return true; }
-
 LogicalResult ScaleRowsOp::differentiate(Gradients &gradients) {
   Value dy = gradients.get(getY());
   if (!dy)
@@ -645,3 +637,11 @@ INFER(ScaleRowsBwdOp) {
 Dims ScaleRowsBwdOp::dims() { return dimsOfWeights(getW(), getPlaces(), getA()); }
 SmallVector<Value> ScaleRowsBwdOp::pointers() { return {getDy(), getA(), getW(), getPlaces(), getDa(), getDw()}; }
 double ScaleRowsBwdOp::flops() { return 3.0 * elementsOf(getA()); }
+
+Value ExpertLinearOp::expertWeights() { return getW(); }
+Value ExpertLinearDxOp::expertWeights() { return getW(); }
+Value ExpertLinearDwOp::expertWeights() { return getDw(); }
+
+StringRef RouteOp::whyNotSliced() {
+  return getBalance().isZero() ? "" : "`balance` counts the experts of whole sequences; slices do not see them";
+}

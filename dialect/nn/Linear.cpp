@@ -34,7 +34,6 @@ INFER(EmbeddingOp) {
 }
 
 Dims EmbeddingOp::dims() { return tableDims(*this, getX(), tensorOf(getTable()).getDimSize(0)); }
-double EmbeddingOp::flops() { return 0; }
 SmallVector<Varying> EmbeddingOp::varying() { return firstRow(*this, tensorOf(getTable()).getDimSize(0)); }
 
 INFER(EmbeddingDwOp) {
@@ -88,7 +87,6 @@ template <typename Op> static Dims positionDims(Op op, Value x, int64_t context)
 Dims PositionsOp::dims() { return positionDims(*this, getX(), tensorOf(getTable()).getDimSize(0)); }
 Flags PositionsOp::flags() { return flagsOf({{"zigzag", getZigzag() > 0}}); }
 SmallVector<Varying> PositionsOp::varying() { return TwoRuns(*this, getX()).varying(3, 5); }
-double PositionsOp::flops() { return 0; }
 
 Dims PositionsDwOp::dims() { return positionDims(*this, getDx(), getPositions()); }
 SmallVector<Varying> PositionsDwOp::varying() { return TwoRuns(*this, getDx()).varying(3, 5); }
@@ -317,3 +315,31 @@ Flags LinearDwBiasOp::flags() { return flagsOf({{"transposed", getTransposed()},
 SmallVector<Tie> LinearDwBiasOp::getRequiredTies() {
   return getAcc().empty() ? SmallVector<Tie>{} : SmallVector<Tie>{{0, 2}, {1, 3}};
 }
+
+Value LinearOp::declaredWeight() {
+  auto transpose = getW().getDefiningOp<TransposeOp>();
+  return transpose ? transpose.getW() : getW();
+}
+
+SmallVector<Value> LinearGeluOp::decompose(OpBuilder &builder) {
+  Value u = productOf(builder, getLoc(), getX(), getW(), getBias(), getTransposed());
+  return {u, builder.create<GeluOp>(getLoc(), u)};
+}
+
+SmallVector<Value> LinearAddOp::decompose(OpBuilder &builder) {
+  Value product = productOf(builder, getLoc(), getX(), getW(), getBias(), getTransposed());
+  return {builder.create<AddOp>(getLoc(), getR(), product)};
+}
+
+SmallVector<Value> LinearDxGeluOp::decompose(OpBuilder &builder) {
+  Value dx = builder.create<LinearDxOp>(getLoc(), getDy(), getW(), Value(), getTransposed());
+  return {builder.create<GeluBwdOp>(getLoc(), dx, getU())};
+}
+
+SmallVector<Value> LinearDwBiasOp::decompose(OpBuilder &builder) {
+  bool adds = !getAcc().empty();
+  Value dw = builder.create<LinearDwOp>(getLoc(), getX(), getDy(), adds ? getAcc()[0] : Value(), getTransposed());
+  return {dw, builder.create<BiasDwOp>(getLoc(), getDy(), adds ? getAcc()[1] : Value())};
+}
+
+StringRef OpaqueOp::whyNotSliced() { return "`opaque` says what whole sequences cost; slices do not see it"; }

@@ -178,7 +178,6 @@ Dims CrossEntropyMergeOp::dims() {
 double CrossEntropyMergeOp::flops() { return 5.0 * rowsOf(getStats()) * static_cast<double>(getParts().size()); }
 SmallVector<Run> CrossEntropyMergeOp::lists() { return {{0, static_cast<unsigned>(getParts().size())}}; }
 Dims CrossEntropyLossOp::dims() { return {rowsOf(getStats())}; }
-double CrossEntropyLossOp::flops() { return 0; }
 SmallVector<double> CrossEntropyLossOp::params() {
   return withCap({getScale().convertToDouble()}, 0, aheadOf(*this), getZLoss().convertToDouble());
 }
@@ -303,7 +302,6 @@ SmallVector<double> TokenStatsBwdOp::params() { return withCap({}, getSoftcap().
 double TokenStatsBwdOp::flops() { return 8.0 * elementsOf(getZ()); }
 
 Dims TokenRowsOp::dims() { return {rowsOf(getStats()), widthOf(getStats()) - 3}; }
-double TokenRowsOp::flops() { return 0; }
 
 /// The own runs of each row.
 template <typename Op> static TwoRuns ownRuns(Op op) {
@@ -340,3 +338,36 @@ SmallVector<double> TokenMeanBwdOp::params() { return meanParams(*this); }
 Flags TokenMeanBwdOp::flags() { return flagsOf({{"counted", getCounted()}, {"zigzag", getZigzag() > 0}}); }
 SmallVector<Value> TokenMeanBwdOp::pointers() { return {getV(), getTargets(), getStarts(), getDv(), getLoss()}; }
 double TokenMeanBwdOp::flops() { return 2.0 * elementsOf(getV()); }
+
+StringRef SegmentSumOp::whyNotSliced() {
+  return "a sum over documents is of whole sequences, and the head of a slice makes loss and gradient before those of "
+         "earlier slices are there; a schedule without slices can sum, also over `context`";
+}
+
+bool TokenMeanOp::isDivided() { return !getCounted() && !getTotal(); }
+
+//===-- Through statistics of columns ---------------------------------------------------------------------------===//
+
+Value CrossEntropyOp::statisticsOf(OpBuilder &builder, ValueRange operands, int64_t first, AxesAttr firstBy) {
+  return builder.create<CrossEntropyStatsOp>(getLoc(), operands[0], operands[1], /*ids=*/Value(), first,
+                                             widthOf(getZ()), getSoftcap(), firstBy);
+}
+SmallVector<Value> CrossEntropyOp::fromStatistics(OpBuilder &builder, Value stats, ValueRange operands) {
+  return {builder.create<CrossEntropyLossOp>(getLoc(), stats, operands[1], getScaleAttr(), getCountedAttr(),
+                                             getAheadAttr(), getZLossAttr())};
+}
+
+Value CrossEntropyStatsOp::statisticsOf(OpBuilder &builder, ValueRange operands, int64_t first, AxesAttr firstBy) {
+  return builder.create<CrossEntropyStatsOp>(getLoc(), operands[0], operands[1], getIds() ? operands[2] : Value(),
+                                             static_cast<int64_t>(getFirst()) + first, getVocab(), getSoftcap(),
+                                             firstBy);
+}
+SmallVector<Value> CrossEntropyStatsOp::fromStatistics(OpBuilder &, Value stats, ValueRange) { return {stats}; }
+
+Value TokenStatsOp::statisticsOf(OpBuilder &builder, ValueRange operands, int64_t first, AxesAttr firstBy) {
+  return builder.create<CrossEntropyStatsOp>(getLoc(), operands[0], operands[1], operands[2], first, widthOf(getZ()),
+                                             getSoftcap(), firstBy);
+}
+SmallVector<Value> TokenStatsOp::fromStatistics(OpBuilder &builder, Value stats, ValueRange operands) {
+  return builder.create<TokenRowsOp>(getLoc(), stats, operands[1], operands[2])->getResults();
+}

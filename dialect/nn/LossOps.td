@@ -4,7 +4,7 @@
 #define PP_DIALECT_NNLOSSOPS_TD
 
 def CrossEntropyOp : Nn_Op<"cross_entropy", [
-  DeclareOpInterfaceMethods<Nn_Differentiable>,
+  DeclareOpInterfaceMethods<Nn_Differentiable>, Nn_Loss, DeclareOpInterfaceMethods<Nn_ReadsLogits>,
   Nn_Factors<Nn_LossFactors>]> {
   let summary = "`scale` times the sum over tokens of lse(z) - z[target]; runs as `cross_entropy_bwd`, which makes dz "
                 "too";
@@ -44,6 +44,7 @@ class Nn_PicksMany<string factors> : Nn_When<
   "getIds() && ::llvm::cast<::mlir::RankedTensorType>(getIds().getType()).getRank() == 3", factors>;
 
 def CrossEntropyStatsOp : Nn_ForwardOp<"cross_entropy_stats", ["kernelName", "params", "varying"], [
+  DeclareOpInterfaceMethods<Nn_ReadsLogits>,
   Nn_Factors<"z: b s v@, #targets: b s -> stats: (v b) s t!", [
     Nn_PicksMany<"z: b s v@, #targets: b s, #ids: b s k! -> stats: (v b) s t!">,
     Nn_When<"getIds() != nullptr", "z: b s v@, #targets: b s, #ids: b s -> stats: (v b) s t!">]>]> {
@@ -74,7 +75,8 @@ def CrossEntropyMergeOp : Nn_ForwardOp<"cross_entropy_merge", ["kernelName", "li
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 
-def CrossEntropyLossOp : Nn_ForwardOp<"cross_entropy_loss", ["params", "flags"], [
+def CrossEntropyLossOp : Nn_ForwardOp<"cross_entropy_loss", ["params", "flags", "moves"], [
+  Nn_Loss,
   Nn_Factors<"stats: b s t!, #targets: b s -> loss: u">]> {
   let summary = "`scale` times the sum over tokens of log(sum) + largest - logit, from the statistics of whole rows";
   let description = [{
@@ -106,6 +108,7 @@ defvar Nn_TokensFactors = "z: b s v!, #targets: b s, #ids: b s k! -> lse: b s, m
 defvar Nn_TokenRows = "~lse: b s, ~mean_p: b s, ~dlse: b s, ~dmean_p: b s, ~dmean: b s, ";
 
 def TokenStatsOp : Nn_ForwardOp<"token_stats", ["params"], [
+  DeclareOpInterfaceMethods<Nn_ReadsLogits>,
   Nn_Factors<Nn_TokenFactors, [
     Nn_When<"::llvm::cast<::mlir::RankedTensorType>(getIds().getType()).getRank() == 3", Nn_TokensFactors>]>]> {
   let summary = "of each row of logits: log(sum(e^z)), the means of z under softmax(z) and of z, and z at some columns";
@@ -119,7 +122,7 @@ def TokenStatsOp : Nn_ForwardOp<"token_stats", ["params"], [
   let assemblyFormat = "$z `,` $targets `,` $ids attr-dict `:` functional-type(operands, results)";
 }
 
-def TokenRowsOp : Nn_ForwardOp<"token_rows", [], [
+def TokenRowsOp : Nn_ForwardOp<"token_rows", ["moves"], [
   Nn_Factors<"stats: b s t!, #targets: b s, #ids: b s -> lse: b s, mean_p: b s, mean: b s, picks: b s", [
     Nn_When<"::llvm::cast<::mlir::RankedTensorType>(getIds().getType()).getRank() == 3",
             "stats: b s t!, #targets: b s, #ids: b s k! -> lse: b s, mean_p: b s, mean: b s, picks: b s k!">]>]> {
@@ -153,7 +156,7 @@ def TokenStatsBwdOp : Nn_KernelOp<"token_stats_bwd", ["params", "varying"], [
 }
 
 def SegmentSumOp : Nn_ForwardOp<"segment_sum", ["flags", "varying"], [
-  Nn_Factors<"v: b s!, #targets: b s!, #starts: b s! -> y: b s!">]> {
+  Nn_Factors<"v: b s!, #targets: b s!, #starts: b s! -> y: b s!">], ["whyNotSliced"]> {
   let summary = "for each token with a target, the sum of v over those of its segment that have one, or their `mean`";
   let description = [{
     Tokens of a row with equal `starts` are a segment, such as a document. Tokens without a target give and get 0. The
@@ -167,6 +170,7 @@ def SegmentSumOp : Nn_ForwardOp<"segment_sum", ["flags", "varying"], [
 defvar Nn_TokenMeanFactors = "v: b s, #targets: b s, #starts: b s -> loss: u";
 
 def TokenMeanOp : Nn_ForwardOp<"token_mean", ["params", "flags", "pointers", "varying"], [
+  DeclareOpInterfaceMethods<Nn_Loss, ["isDivided"]>,
   Nn_Factors<Nn_TokenMeanFactors>]> {
   let summary = "`scale` times the sum of v over the tokens that have a target; runs as `token_mean_bwd`, which makes "
                 "dv too";

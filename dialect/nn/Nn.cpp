@@ -58,13 +58,10 @@ FailureOr<Operation *> pp::nn::createAgain(OpBuilder &builder, Operation *op, Va
 }
 
 std::optional<DropoutSite> pp::nn::dropoutSiteOf(Operation *op) {
-  auto known = [](int64_t site, int64_t sites) { return DropoutSite{site, sites}; };
   if (auto dropout = dyn_cast<DropoutOp>(op))
-    return known(dropout.getSite(), dropout.getSites());
-  auto attention = dyn_cast<AttentionOp>(op);
-  if (!attention || !attention.getDropoutAttr())
-    return std::nullopt;
-  return known(attention.getDropoutAttr().getSite(), attention.getDropoutAttr().getSites());
+    return DropoutSite{static_cast<int64_t>(dropout.getSite()), static_cast<int64_t>(dropout.getSites())};
+  auto its = op->getAttrOfType<DropoutAttr>("dropout");
+  return its ? std::optional(DropoutSite{its.getSite(), its.getSites()}) : std::nullopt;
 }
 
 void pp::nn::setDropoutSite(Operation *op, DropoutSite site) {
@@ -72,10 +69,9 @@ void pp::nn::setDropoutSite(Operation *op, DropoutSite site) {
     dropout.setSite(site.site);
     return dropout.setSites(site.sites);
   }
-  auto attention = cast<AttentionOp>(op);
-  DropoutAttr old = attention.getDropoutAttr();
-  attention.setDropoutAttr(
-      DropoutAttr::get(op->getContext(), old.getRate(), site.site, site.sites, old.getLength(), old.getHeadsBy()));
+  auto old = op->getAttrOfType<DropoutAttr>("dropout");
+  op->setAttr("dropout", DropoutAttr::get(op->getContext(), old.getRate(), site.site, site.sites, old.getLength(),
+                                          old.getHeadsBy()));
 }
 
 bool pp::nn::areEqualRuns(Value whole, Value run, uint64_t start) {
@@ -85,7 +81,7 @@ bool pp::nn::areEqualRuns(Value whole, Value run, uint64_t start) {
 SmallVector<Operation *> pp::nn::readersOf(Value value) {
   SmallVector<Operation *> readers(value.getUsers());
   for (size_t i = 0; i < readers.size(); ++i)
-    if (readers[i]->hasTrait<View>())
+    if (isa<View>(readers[i]))
       llvm::append_range(readers, readers[i]->getUsers());
   return readers;
 }
@@ -109,4 +105,22 @@ SmallVector<Value> pp::nn::operandsThenResults(Operation *op) {
       pointers.push_back(operand.get());
   llvm::append_range(pointers, op->getResults());
   return pointers;
+}
+
+bool pp::nn::takes(Operation *op, StringRef attribute) {
+  return llvm::any_of(op->getName().getAttributeNames(), [&](StringAttr name) { return name == attribute; });
+}
+
+Value pp::nn::copyOf(OpBuilder &builder, Location loc, Value x, Value into) {
+  return builder.create<CopyOp>(loc, x, into);
+}
+
+Value pp::nn::zeroOf(OpBuilder &builder, Location loc, Type type) { return builder.create<ZeroOp>(loc, type); }
+
+Value pp::nn::addedTo(OpBuilder &builder, Location loc, Value sum, Value x, DenseI64ArrayAttr flat) {
+  return builder.create<AccumulateOp>(loc, x, sum, flat);
+}
+
+Value pp::nn::productOf(OpBuilder &builder, Location loc, Value x, Value w, Value bias, bool transposed) {
+  return builder.create<LinearOp>(loc, x, w, bias, transposed);
 }

@@ -83,8 +83,8 @@ private:
 /// Marks the ops that W runs: they make gradients of weights and read no weight.
 template <typename ConcreteOp> class WeightGradient : public mlir::OpTrait::TraitBase<ConcreteOp, WeightGradient> {};
 
-/// Marks the ops that run nothing: their results are memory of their operands, or the other way round.
-template <typename ConcreteOp> class View : public mlir::OpTrait::TraitBase<ConcreteOp, View> {};
+/// Marks the ops whose first result may be rebuilt elementwise.
+template <typename ConcreteOp> class Cheap : public mlir::OpTrait::TraitBase<ConcreteOp, Cheap> {};
 
 /// Marks the ops that state their factors (dialect/Factors.h).
 template <typename ConcreteOp> class Stated : public mlir::OpTrait::TraitBase<ConcreteOp, Stated> {};
@@ -135,10 +135,8 @@ void setDropoutSite(mlir::Operation *op, DropoutSite site);
 /// The ops that read the value's memory, through views too; a view is a reader itself.
 llvm::SmallVector<mlir::Operation *> readersOf(mlir::Value value);
 
-/// The number of heads of keys of an attention or its backward.
-template <typename Op> int64_t kvHeadsOf(Op op) {
-  return static_cast<int64_t>(op.getKvHeads() ? op.getKvHeads() : op.getHeads());
-}
+/// Whether the op has an attribute of this name, set or not.
+bool takes(mlir::Operation *op, llvm::StringRef attribute);
 
 /// The name in checkpoints of a weight that this part of a model declares, in this layer; -1: the part exists once.
 std::string weightName(WeightAttr declared, mlir::Operation *part, int64_t layer);
@@ -146,9 +144,15 @@ std::string weightName(WeightAttr declared, mlir::Operation *part, int64_t layer
 /// Whether the name in checkpoints has a number of a layer: `{l}`, `{k}`, or a multiple of the latter, as in `{2k+1}`.
 bool isNumbered(llvm::StringRef name);
 
-} // namespace pp::nn
-
-namespace pp::nn {
+/// x in another buffer; that of `into`, whose content is lost, if given.
+mlir::Value copyOf(mlir::OpBuilder &builder, mlir::Location loc, mlir::Value x, mlir::Value into = {});
+mlir::Value zeroOf(mlir::OpBuilder &builder, mlir::Location loc, mlir::Type type);
+/// sum + x, in the memory and type of `sum`; of a shard with `flat` what a device has of x.
+mlir::Value addedTo(mlir::OpBuilder &builder, mlir::Location loc, mlir::Value sum, mlir::Value x,
+                    mlir::DenseI64ArrayAttr flat = {});
+/// x times w, transposed or not, plus a bias if there is one.
+mlir::Value productOf(mlir::OpBuilder &builder, mlir::Location loc, mlir::Value x, mlir::Value w, mlir::Value bias = {},
+                      bool transposed = false);
 
 /// Makes `nn.<name>` with inferred result types; a wrong operand or attribute is an error at `loc`.
 mlir::FailureOr<mlir::Operation *> createOp(mlir::OpBuilder &builder, mlir::Location loc, llvm::StringRef name,

@@ -33,7 +33,8 @@ def Nn_Kernel : OpInterface<"Kernel"> {
                     "::llvm::SmallVector<::pp::nn::Varying>", "moved", (ins), "", [{ return {}; }]>,
     InterfaceMethod<"runs of those pointers that the kernel takes as one list of addresses each",
                     "::llvm::SmallVector<::pp::nn::Run>", "lists", (ins), "", [{ return {}; }]>,
-    InterfaceMethod<"floating-point operations that are executed (causal pairs only)", "double", "flops">,
+    InterfaceMethod<"floating-point operations that are executed (causal pairs only)", "double", "flops", (ins), "",
+                    [{ return 0; }]>,
   ];
 }
 
@@ -54,10 +55,13 @@ def Nn_Differentiable : OpInterface<"Differentiable"> {
   let methods = [
     InterfaceMethod<"from the gradients of the results those of the operands, weights first",
                     "::llvm::LogicalResult", "differentiate", (ins "::pp::nn::Gradients &":$gradients)>,
-    InterfaceMethod<"the first result may be rebuilt elementwise", "bool", "isCheap", (ins), "", [{ return false; }]>,
+    InterfaceMethod<"the first result may be rebuilt elementwise", "bool", "isCheap", (ins), "",
+                    [{ return ConcreteOp::template hasTrait<::pp::nn::Cheap>(); }]>,
     InterfaceMethod<"the op that makes the first result again from the operands and saved statistics",
                     "::mlir::Operation *", "rebuild", (ins "::mlir::OpBuilder &":$builder), "",
                     [{ return builder.clone(*$_op.getOperation()); }]>,
+    InterfaceMethod<"why it cannot run on slices of a sequence; empty: it can", "::llvm::StringRef", "whyNotSliced",
+                    (ins), "", [{ return ""; }]>,
   ];
 }
 
@@ -66,6 +70,8 @@ def Nn_Factored : OpInterface<"Factored"> {
   let description = [{ An op that states which factors its operands and results share (dialect/Factors.h). }];
   let methods = [
     InterfaceMethod<"the statement of this op", "::llvm::StringRef", "factorText">,
+    InterfaceMethod<"another one, if the op is what one of the devices computes; empty: there is none",
+                    "::llvm::StringRef", "factorTextOfDevice", (ins), "", [{ return ""; }]>,
     StaticInterfaceMethod<"all statements of such ops", "::llvm::ArrayRef<::llvm::StringLiteral>", "factorTexts">,
     InterfaceMethod<"the first of its operands number k, which may be several, and how many they are",
                     "std::pair<unsigned, unsigned>", "operandsAt", (ins "unsigned":$k), "",
@@ -86,11 +92,97 @@ def Nn_Exchange : OpInterface<"Exchange"> {
     InterfaceMethod<"along these axes its members lie", "::pp::nn::AxesAttr", "getAxes">,
     InterfaceMethod<"so many neighbours along the axes are the members; 0: all devices", "int64_t", "countNeighbours",
                     (ins), "", [{ return 0; }]>,
+    InterfaceMethod<"how it cuts what it exchanges: `zigzag`, in two runs of every sequence; into `columns`, back into "
+                    "`runs`, or in `sections`; empty: in one piece for each member", "::llvm::StringRef", "getCut",
+                    (ins), "", [{ return ""; }]>,
   ];
 }
 
-/// It names memory of its operands, or that its result is made of them: no kernel runs and nothing is copied.
-def Nn_View : NativeOpTrait<"View"> { let cppNamespace = "::pp::nn"; }
+def Nn_View : OpInterface<"View"> {
+  let cppNamespace = "::pp::nn";
+  let description = [{
+    An op that names memory of its operand, or says that its result is made of its operands: no kernel runs and nothing
+    is copied.
+  }];
+  let methods = [
+    InterfaceMethod<"the operand, or the result, in which the others lie", "::mlir::Value", "getWhole">,
+    InterfaceMethod<"what lies there, each from which byte on",
+                    "::llvm::SmallVector<std::pair<::mlir::Value, int64_t>>", "getParts">,
+  ];
+}
+
+def Nn_Composed : OpInterface<"Composed"> {
+  let cppNamespace = "::pp::nn";
+  let description = [{ An op that stands for others: no kernel runs it, or one runs them all in one call. }];
+  let methods = [
+    InterfaceMethod<"writes these ops, and says what the results are then", "::llvm::SmallVector<::mlir::Value>",
+                    "decompose", (ins "::mlir::OpBuilder &":$builder)>,
+  ];
+}
+
+def Nn_Product : OpInterface<"Product"> {
+  let cppNamespace = "::pp::nn";
+  let description = [{ An op that takes the time of a product of matrices. }];
+  let methods = [
+    InterfaceMethod<"the tensor [experts, in, out] that a product of experts reads or makes; null: it is of none",
+                    "::mlir::Value", "expertWeights", (ins), "", [{ return {}; }]>,
+  ];
+}
+
+def Nn_Attends : OpInterface<"Attends"> {
+  let cppNamespace = "::pp::nn";
+  let description = [{ Queries that see keys: an attention, or the gradients of one. }];
+  let methods = [
+    InterfaceMethod<"the queries", "::mlir::Value", "getQ">,
+    InterfaceMethod<"k and v of each chunk in turn", "::mlir::OperandRange", "getKv">,
+    InterfaceMethod<"where each query's document begins, or null", "::mlir::Value", "getStarts">,
+    InterfaceMethod<"numbers of the queries' sequences, for dropout, or null", "::mlir::Value", "getRows">,
+    InterfaceMethod<"heads of queries", "uint64_t", "getHeads">,
+    InterfaceMethod<"heads of keys", "int64_t", "countKeyHeads", (ins), "",
+                    [{ return $_op.getKvHeads() ? $_op.getKvHeads() : $_op.getHeads(); }]>,
+    InterfaceMethod<"whether a query sees no later key", "bool", "getCausal">,
+    InterfaceMethod<"devices that have two runs of each sequence, or 0", "uint64_t", "getZigzag">,
+  ];
+}
+
+def Nn_Carries : OpInterface<"Carries"> {
+  let cppNamespace = "::pp::nn";
+  let description = [{ A forward op that hands a state from row to row, and so from slice to slice of a sequence. }];
+}
+
+def Nn_Chooses : OpInterface<"Chooses"> {
+  let cppNamespace = "::pp::nn";
+  let description = [{ A forward op that chooses experts. What it chose once is never chosen again. }];
+}
+
+def Nn_Loss : OpInterface<"Loss"> {
+  let cppNamespace = "::pp::nn";
+  let description = [{ A forward op whose result is a loss; operand 1 are the targets. }];
+  let methods = [
+    InterfaceMethod<"whether the number of targets divides it, as far as that is known before the step runs", "bool",
+                    "isDivided", (ins), "", [{ return !$_op.getCounted(); }]>,
+  ];
+}
+
+def Nn_ReadsLogits : OpInterface<"ReadsLogits"> {
+  let cppNamespace = "::pp::nn";
+  let description = [{
+    A forward op of rows of logits, operand 0. Where the vocabulary is cut, each piece makes statistics of its columns,
+    and from those of whole rows follow the results.
+  }];
+  let methods = [
+    InterfaceMethod<"the statistics of the columns in `operands`, which begin `first` columns further on",
+                    "::mlir::Value", "statisticsOf",
+                    (ins "::mlir::OpBuilder &":$builder, "::mlir::ValueRange":$operands, "int64_t":$first,
+                         "::pp::nn::AxesAttr":$firstBy)>,
+    InterfaceMethod<"the results, from the statistics of whole rows", "::llvm::SmallVector<::mlir::Value>",
+                    "fromStatistics",
+                    (ins "::mlir::OpBuilder &":$builder, "::mlir::Value":$stats, "::mlir::ValueRange":$operands)>,
+  ];
+}
+
+/// Its first result may be rebuilt elementwise.
+def Nn_Cheap : NativeOpTrait<"Cheap"> { let cppNamespace = "::pp::nn"; }
 
 /// Its result is the gradient of a weight and it reads no weight: what W does (docs/derivatives.md R3).
 def Nn_WeightGradient : NativeOpTrait<"WeightGradient"> { let cppNamespace = "::pp::nn"; }
@@ -119,17 +211,19 @@ defvar Nn_LinearFactors = "x: b s k, w: k n -> y: b s n";
 defvar Nn_TurnedFactors = "x: b s k, w: n k -> y: b s n";
 defvar Nn_BiasFactors = "x: b s c, bias: c -> y: b s c";
 defvar Nn_LayernormFactors = "x: b s c!, gain: c!, bias: c! -> y: b s c!, mean: b s, rstd: b s";
-defvar Nn_RmsnormFactors = "x: b s (h d!), gain: d! -> y: b s (h d!), rstd: b s h";
+defvar Nn_RmsnormFactors = "x: b s (h d!), gain: d! -> y: b s (h d!), rstd: b s h ; heads(h)";
 defvar Nn_GeluFactors = "x: .. -> y: .. ; each";
 defvar Nn_GatesFactors = "p: .., q: .. -> y: .. ; each";
 defvar Nn_PackedGatesFactors = "p: b s (* c) -> y: b s c";
 defvar Nn_AttentionFactors =
-    "q: b s (g r d!), [k: b S! (g d!), v: b S! (g e!)] -> o: b s (g r e!), lse: b (g r) s ; counts";
+    "q: b s (g r d!), [k: b S! (g d!), v: b S! (g e!)] -> o: b s (g r e!), lse: b (g r) s "
+    "; counts heads(g r) kv_heads(g)";
 defvar Nn_DroppedAttentionFactors =
-    "q: b s (g@ r@ d!), [k: b S! (g d!), v: b S! (g e!)] -> o: b s (g r e!), lse: b (g r) s ; counts";
+    "q: b s (g@ r@ d!), [k: b S! (g d!), v: b S! (g e!)] -> o: b s (g r e!), lse: b (g r) s "
+    "; counts heads(g r) kv_heads(g)";
 defvar Nn_PackedAttentionFactors = "q: b s! c!, [k: b s! c!, v: b s! c!] -> o: b s! c!, lse: b H! s! ; counts";
 defvar Nn_SinkFactors = "o: b s (h d!), lse: b h s, scores: h -> y: b s (h d!), lse_y: b h s";
-defvar Nn_HeadsFactors = "x: b s (h d!) -> y: b s (h n! d!) ; linear";
+defvar Nn_HeadsFactors = "x: b s (h d!) -> y: b s (h n! d!) ; linear heads(h)";
 defvar Nn_RouterFactors = "x: b s k!, wr: k! n! -> logits: b s n!";
 defvar Nn_ExpertsFactors = "x: o (x s) k, w: x k n, #counts: s x -> y: o (x s) n ; ranked";
 defvar Nn_ExpertBiasFactors = "x: o (x s) c, bias: x c, #counts: s x -> y: o (x s) c ; ranked";
@@ -153,15 +247,20 @@ class Nn_Op<string mnemonic, list<Trait> traits = []>
   string note = "";
 }
 
-class Nn_Kernels<list<string> also> : DeclareOpInterfaceMethods<Nn_Kernel, also>;
+/// `also` names the interface methods beyond `dims` and `flops` that the op defines itself; and `moves`, if it only
+/// moves numbers and has no `flops`.
+class Nn_Kernels<list<string> also> : DeclareOpInterfaceMethods<Nn_Kernel,
+    !listconcat(!filter(name, also, !ne(name, "moves")),
+                !if(!empty(!filter(name, also, !eq(name, "moves"))), ["flops"], []<string>))>;
 
-/// An op with a kernel; `also` names the interface methods beyond `dims` and `flops` that it defines itself.
+/// An op with a kernel.
 class Nn_KernelOp<string mnemonic, list<string> also = [], list<Trait> traits = []>
     : Nn_Op<mnemonic, !listconcat([Nn_Kernels<also>], traits)>;
 
 /// A forward op with a kernel.
-class Nn_ForwardOp<string mnemonic, list<string> also = [], list<Trait> traits = []>
-    : Nn_KernelOp<mnemonic, also, !listconcat([DeclareOpInterfaceMethods<Nn_Differentiable>], traits)>;
+class Nn_ForwardOp<string mnemonic, list<string> also = [], list<Trait> traits = [], list<string> differentiable = []>
+    : Nn_KernelOp<mnemonic, also,
+                  !listconcat([DeclareOpInterfaceMethods<Nn_Differentiable, differentiable>], traits)>;
 
 /// An op whose last operand `acc`, if there, is added to and becomes the first result.
 class Nn_AccOp<string mnemonic, list<string> also = [], list<Trait> traits = []>
@@ -192,7 +291,7 @@ def Nn_Epsilon : DefaultValuedAttr<F64Attr, "1e-5">;
 
 //===-- Forward -------------------------------------------------------------------------------------------------===//
 
-def EmbeddingOp : Nn_ForwardOp<"embedding", ["varying"], [
+def EmbeddingOp : Nn_ForwardOp<"embedding", ["varying", "moves"], [
   Nn_Factors<Nn_EmbeddingFactors>]> {
   let summary = "rows of a table, one for each token";
   let signature = "embedding(tokens, table, pad = -1)";
@@ -210,7 +309,7 @@ def EmbeddingOp : Nn_ForwardOp<"embedding", ["varying"], [
   let assemblyFormat = "$tokens `,` $table attr-dict `:` functional-type(operands, results)";
 }
 
-def PositionsOp : Nn_ForwardOp<"positions", ["flags", "varying"], [
+def PositionsOp : Nn_ForwardOp<"positions", ["flags", "varying", "moves"], [
   Nn_Factors<Nn_PositionsFactors>]> {
   let summary = "row `offset + t` of a table at position t; the tokens give only the shape";
   let signature = "positions(tokens, table, offset = 0)";
@@ -222,6 +321,7 @@ def PositionsOp : Nn_ForwardOp<"positions", ["flags", "varying"], [
 }
 
 def LinearOp : Nn_ForwardOp<"linear", ["flags", "pointers"], [
+  Nn_Product,
   Nn_Factors<Nn_LinearFactors, [
     Nn_When<"getBias() && getTransposed()", "x: b s k!, w: n k!, bias: n -> y: b s n">,
     Nn_When<"getBias()", "x: b s k!, w: k! n, bias: n -> y: b s n">,
@@ -234,6 +334,10 @@ def LinearOp : Nn_ForwardOp<"linear", ["flags", "pointers"], [
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x `,` $w (`bias` $bias^)? attr-dict `:` functional-type(operands, results)";
   let hasCanonicalizeMethod = 1;
+  let extraClassDeclaration = [{
+    /// The weight as the part declares it, seen through a transpose of it.
+    ::mlir::Value declaredWeight();
+  }];
 }
 
 def TransposeOp : Nn_Op<"transpose", [
@@ -263,7 +367,7 @@ def QuantizeOp : Nn_ForwardOp<"quantize", [], [
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
-def OpaqueOp : Nn_ForwardOp<"opaque"> {
+def OpaqueOp : Nn_ForwardOp<"opaque", [], [Nn_Product], ["whyNotSliced"]> {
   let summary = "a stand-in for a module that runs elsewhere: what it costs, without what it computes";
   let signature = "opaque(x, w, flops = .., keeps = ..)";
   let formula = "y = what a driver computes of x and w";
@@ -275,7 +379,7 @@ def OpaqueOp : Nn_ForwardOp<"opaque"> {
 }
 
 def LayernormOp : Nn_KernelOp<"layernorm", ["params"], [
-  DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap", "rebuild"]>,
+  DeclareOpInterfaceMethods<Nn_Differentiable, ["rebuild"]>, Nn_Cheap,
   Nn_Factors<Nn_LayernormFactors>]> {
   let summary = "mean 0 and variance 1 over the width, times a gain, plus a bias; keeps mean and 1/deviation";
   let signature = "layernorm(x, gain, bias, epsilon = 1e-5)";
@@ -287,7 +391,7 @@ def LayernormOp : Nn_KernelOp<"layernorm", ["params"], [
 }
 
 def RmsnormOp : Nn_KernelOp<"rmsnorm", ["params", "flags"], [
-  DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap", "rebuild"]>,
+  DeclareOpInterfaceMethods<Nn_Differentiable, ["rebuild"]>, Nn_Cheap,
   Nn_Factors<Nn_RmsnormFactors>]> {
   let summary = "mean square 1 over the width, times a gain; keeps 1/root";
   let signature = "rmsnorm(x, gain, epsilon = 1e-5, heads = 1, plus = 0)";
@@ -302,7 +406,7 @@ def RmsnormOp : Nn_KernelOp<"rmsnorm", ["params", "flags"], [
 
 def RopeOp : Nn_ForwardOp<"rope", ["params", "flags", "pointers", "varying"], [
   Nn_InPlace,
-  Nn_Factors<"x: b s (m d!), #starts: b s -> y: b s (m d!) ; counts linear", [
+  Nn_Factors<"x: b s (m d!), #starts: b s -> y: b s (m d!) ; counts linear heads(m)", [
     Nn_When<"getPassing() > 0", "x: b s c!, #starts: b s -> y: b s c! ; counts linear">]>]> {
   let summary = "turns pairs of each head by an angle of the position; `inverse` turns back, the derivative";
   let signature = "rope(x, heads = .., theta = 10000.0, style = \"half\", table = [], growth = [])";
@@ -358,10 +462,10 @@ def ScaleOp : Nn_ForwardOp<"scale", ["params"], [
 }
 
 def SplitOp : Nn_Op<"split", [
-  DeclareOpInterfaceMethods<Nn_Differentiable>,
+  DeclareOpInterfaceMethods<Nn_Differentiable>, DeclareOpInterfaceMethods<Nn_Composed>,
   Nn_Factors<"x: b s c! -> [y: b s d!] ; linear", [
-    Nn_When<"getPeriods() > 1", "x: b s (p a!) -> [y: b s (p d!)] ; linear">,
-    Nn_When<"areEqualRuns(getX(), getColumns()[0], 0)", "x: b s (* c) -> [y: b s c] ; linear">]>]> {
+    Nn_When<"getPeriods() > 1", "x: b s (p a!) -> [y: b s (p d!)] ; linear periods(p)">,
+    Nn_When<"areEqualRuns(getX(), getColumns()[0], 0)", "x: b s (* c) -> [y: b s c] ; linear widths(c)">]>]> {
   let summary = "the width cut in `parts` equal runs of columns, or in runs of `widths`, in each of `periods` runs";
   let signature = "split(x, parts = .., periods = 1)";
   let formula = "columns_i = x[.., i width/parts : (i + 1) width/parts]";
@@ -379,10 +483,10 @@ def SplitOp : Nn_Op<"split", [
 }
 
 def ConcatOp : Nn_Op<"concat", [
-  DeclareOpInterfaceMethods<Nn_Differentiable>,
+  DeclareOpInterfaceMethods<Nn_Differentiable>, DeclareOpInterfaceMethods<Nn_Composed>,
   Nn_Factors<"x: b s c!, y: b s d! -> z: b s e! ; linear", [
-    Nn_When<"getPeriods() > 1 && getShared()", "x: b s (p a!), y: b s d! -> z: b s (p e!) ; linear">,
-    Nn_When<"getPeriods() > 1", "x: b s (p a!), y: b s (p d!) -> z: b s (p e!) ; linear">]>]> {
+    Nn_When<"getPeriods() > 1 && getShared()", "x: b s (p a!), y: b s d! -> z: b s (p e!) ; linear periods(p)">,
+    Nn_When<"getPeriods() > 1", "x: b s (p a!), y: b s (p d!) -> z: b s (p e!) ; linear periods(p)">]>]> {
   let summary = "the columns of x, and behind them those of y, in each of `periods` runs; `shared`: y is one run";
   let signature = "concat(x, y, periods = 1, shared = false)";
   let formula = "z = [x, y]";
@@ -394,9 +498,9 @@ def ConcatOp : Nn_Op<"concat", [
 }
 
 def PadOp : Nn_Op<"pad", [
-  DeclareOpInterfaceMethods<Nn_Differentiable>,
+  DeclareOpInterfaceMethods<Nn_Differentiable>, DeclareOpInterfaceMethods<Nn_Composed>,
   Nn_Factors<"x: b s c! -> z: b s e! ; linear", [
-    Nn_When<"getPeriods() > 1", "x: b s (p a!) -> z: b s (p e!) ; linear">]>]> {
+    Nn_When<"getPeriods() > 1", "x: b s (p a!) -> z: b s (p e!) ; linear periods(p)">]>]> {
   let summary = "the columns of x, and `columns` zeros behind each of `periods` equal runs of them";
   let signature = "pad(x, columns = .., periods = 1)";
   let formula = "z = [x, 0]";
@@ -408,7 +512,7 @@ def PadOp : Nn_Op<"pad", [
 }
 
 def SplitRowsOp : Nn_Op<"split_rows", [
-  DeclareOpInterfaceMethods<Nn_Differentiable>,
+  DeclareOpInterfaceMethods<Nn_Differentiable>, DeclareOpInterfaceMethods<Nn_Composed>,
   Nn_Factors<"x: b s c -> [y: b s c] ; linear ranked">]> {
   let summary = "the rows of all sequences together cut in runs of `counts` rows, each as one sequence";
   let arguments = (ins Nn_Tensor:$x, DenseI64ArrayAttr:$counts);
@@ -417,7 +521,7 @@ def SplitRowsOp : Nn_Op<"split_rows", [
 }
 
 def JoinRowsOp : Nn_Op<"join_rows", [
-  DeclareOpInterfaceMethods<Nn_Differentiable>, Nn_View,
+  DeclareOpInterfaceMethods<Nn_Differentiable>, DeclareOpInterfaceMethods<Nn_View>,
   Nn_Factors<"[x: b s c] -> y: b s c ; linear ranked">]> {
   let summary = "`batch` sequences of equal length from runs of their rows, which are computed where they belong";
   let arguments = (ins Variadic<Nn_Tensor>:$runs, I64Attr:$batch);
@@ -428,6 +532,7 @@ def JoinRowsOp : Nn_Op<"join_rows", [
 //===-- Backward ------------------------------------------------------------------------------------------------===//
 
 def LinearDxOp : Nn_AccOp<"linear_dx", ["flags"], [
+  Nn_Product,
   Nn_Factors<Nn_LinearFactors # " | d(y) w acc -> d(x)=acc", [
     Nn_When<"getTransposed()", Nn_TurnedFactors # " | d(y) w acc -> d(x)=acc">]>]> {
   let summary = "gradient of a linear's input";
@@ -437,7 +542,7 @@ def LinearDxOp : Nn_AccOp<"linear_dx", ["flags"], [
 }
 
 def LinearDwOp : Nn_AccOp<"linear_dw", ["flags"], [
-  Nn_WeightGradient,
+  Nn_WeightGradient, Nn_Product,
   Nn_Factors<Nn_LinearFactors # " | x d(y) acc -> d(w)=acc", [
     Nn_When<"getTransposed()", Nn_TurnedFactors # " | x d(y) acc -> d(w)=acc">]>]> {
   let summary = "gradient of a linear's weight";
@@ -446,7 +551,7 @@ def LinearDwOp : Nn_AccOp<"linear_dw", ["flags"], [
   let assemblyFormat = "$x `,` $dy (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def OpaqueDxOp : Nn_AccOp<"opaque_dx", ["flags"]> {
+def OpaqueDxOp : Nn_AccOp<"opaque_dx", ["flags"], [Nn_Product]> {
   let summary = "gradient of the input of an `opaque`";
   let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$w, Nn_Tensor:$kept, Optional<Nn_Tensor>:$acc, F64Attr:$flops);
   let results = (outs Nn_Tensor:$dx);
@@ -455,7 +560,7 @@ def OpaqueDxOp : Nn_AccOp<"opaque_dx", ["flags"]> {
   }];
 }
 
-def OpaqueDwOp : Nn_AccOp<"opaque_dw", ["flags"], [Nn_WeightGradient]> {
+def OpaqueDwOp : Nn_AccOp<"opaque_dw", ["flags"], [Nn_WeightGradient, Nn_Product]> {
   let summary = "gradient of the weight of an `opaque`, which holds `count` numbers";
   let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$kept, Optional<Nn_Tensor>:$acc, F64Attr:$flops, I64Attr:$count);
   let results = (outs Nn_Tensor:$dw);
@@ -536,7 +641,7 @@ def RmsnormBwdOp : Nn_AccOp<"rmsnorm_bwd", ["flags"], [
 //===-- Columns, copies, sums -----------------------------------------------------------------------------------===//
 
 def RowsOp : Nn_Op<"rows", [
-  Nn_View,
+  DeclareOpInterfaceMethods<Nn_View>,
   Nn_Factors<"x: b s c -> y: b s c ; linear ranked">]> {
   let summary = "rows [start, start + count) of all sequences together, where they lie: a run of `split_rows`";
   let arguments = (ins Nn_Tensor:$x, I64Attr:$start, I64Attr:$count);
@@ -544,7 +649,7 @@ def RowsOp : Nn_Op<"rows", [
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
-def SliceColumnsOp : Nn_KernelOp<"slice_columns", [], [
+def SliceColumnsOp : Nn_KernelOp<"slice_columns", ["moves"], [
   Nn_Factors<"x: b s c! -> y: b s d! ; linear", [
     Nn_When<"getPeriods() > 1", "x: b s (p a!) -> y: b s (p d!) ; linear">,
     Nn_When<"areEqualRuns(getX(), getY(), getStart())", "x: b s (* c) -> y: b s c ; linear">]>]> {
@@ -563,14 +668,14 @@ def SumColumnsOp : Nn_KernelOp<"sum_columns", ["kernelName"], [
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
-def SliceElementsOp : Nn_KernelOp<"slice_elements", ["kernelName"]> {
+def SliceElementsOp : Nn_KernelOp<"slice_elements", ["kernelName", "moves"]> {
   let summary = "elements [start, start + count) of x in row-major order, as a tensor of one dimension";
   let arguments = (ins Nn_Tensor:$x, I64Attr:$start, I64Attr:$count);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
-def PlaceColumnsOp : Nn_AccOp<"place_columns", ["flags"], [
+def PlaceColumnsOp : Nn_AccOp<"place_columns", ["flags", "moves"], [
   Nn_Factors<"x: b s d!, acc: b s c! -> y=acc: b s c! ; linear", [
     Nn_When<"getPeriods() > 1 && getShared()", "x: b s d!, acc: b s (p a!) -> y=acc: b s (p a!) ; linear">,
     Nn_When<"getPeriods() > 1", "x: b s (p d!), acc: b s (p a!) -> y=acc: b s (p a!) ; linear">,
@@ -583,7 +688,7 @@ def PlaceColumnsOp : Nn_AccOp<"place_columns", ["flags"], [
   let assemblyFormat = "$x (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def CopyOp : Nn_AccOp<"copy", [], [
+def CopyOp : Nn_AccOp<"copy", ["moves"], [
   Nn_Factors<"x: .., acc: .. -> y=acc: .. ; linear each">]> {
   let summary = "x in another buffer; that of `acc`, whose content is lost, if given";
   let arguments = (ins Nn_Tensor:$x, Optional<Nn_Tensor>:$acc);
@@ -591,7 +696,7 @@ def CopyOp : Nn_AccOp<"copy", [], [
   let assemblyFormat = "$x (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def ZeroOp : Op<Nn_Dialect, "zero", [Pure, Nn_Kernels<[]>]> {
+def ZeroOp : Op<Nn_Dialect, "zero", [Pure, Nn_Kernels<["moves"]>]> {
   let summary = "zeros, of any type";
   let arguments = (ins);
   let results = (outs Nn_Tensor:$y);
@@ -608,7 +713,7 @@ def AccumulateOp : Nn_AccOp<"accumulate", ["varying", "moved"], [
   let assemblyFormat = "$x `into` $acc attr-dict `:` functional-type(operands, results)";
 }
 
-def RoundOp : Nn_KernelOp<"round", ["elementType"], [
+def RoundOp : Nn_KernelOp<"round", ["elementType", "moves"], [
   Nn_Factors<"x: .. -> y: .. ; linear each">]> {
   let summary = "a sum rounded, once it is complete";
   let arguments = (ins Nn_Tensor:$x, TypeAttrOf<AnyTypeOf<[F32, BF16, F16, F64]>>:$element);

@@ -5,16 +5,17 @@
 
 defvar Nn_ConvFactors = "x: b s! c, w: c m! n!, #starts: b s!, state: b k! c -> y: b s! c, state_out: b k! c";
 defvar Nn_SharedScanFactors = "q: b s! d!, k: b s! d!, v: b s! (h e!), decay: b s! h, beta: b s! h, #starts: b s!, "
-                              "state: b h d! e! -> o: b s! (h e!), state_out: b h d! e!";
+                              "state: b h d! e! -> o: b s! (h e!), state_out: b h d! e! ; heads(h)";
 defvar Nn_ScanCall = " | d(o) q k v decay beta starts state d(state_out) -> d(q) d(k) d(v) d(decay) d(beta) d(state)";
 defvar Nn_ScanFactors = "q: b s! (g d!), k: b s! (g d!), v: b s! (g r! e!), decay: b s! (g r!), beta: b s! (g r!), "
-                        "#starts: b s!, state: b (g r!) d! e! -> o: b s! (g r! e!), state_out: b (g r!) d! e!";
+                        "#starts: b s!, state: b (g r!) d! e! -> o: b s! (g r! e!), state_out: b (g r!) d! e! "
+                       "; heads(g r) key_heads(g)";
 defvar Nn_ChannelScanFactors = "q: b s! (g d!), k: b s! (g d!), v: b s! (g r! e!), decay: b s! (g r! d!), "
                                "beta: b s! (g r!), #starts: b s!, state: b (g r!) d! e! "
-                               "-> o: b s! (g r! e!), state_out: b (g r!) d! e!";
+                               "-> o: b s! (g r! e!), state_out: b (g r!) d! e! ; heads(g r) key_heads(g)";
 
 def ConvOp : Nn_KernelOp<"conv", ["params", "flags", "pointers"], [
-  AttrSizedOperandSegments, DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>,
+  AttrSizedOperandSegments, DeclareOpInterfaceMethods<Nn_Differentiable>, Nn_Cheap, Nn_Carries,
   Nn_Factors<Nn_ConvFactors>]> {
   let summary = "a causal convolution of each column with its own taps: depthwise, along whole sequences or slices";
   let signature = "conv(x, w)";
@@ -63,7 +64,7 @@ def ConvDwOp : Nn_AccOp<"conv_dw", ["params", "flags", "pointers"], [
 }
 
 def ScanOp : Nn_ForwardOp<"scan", ["params", "flags", "pointers"], [
-  AttrSizedOperandSegments,
+  AttrSizedOperandSegments, Nn_Carries,
   Nn_Factors<Nn_ScanFactors, [
     Nn_When<"getShared()", Nn_SharedScanFactors>, Nn_When<"getChannels()", Nn_ChannelScanFactors>]>]> {
   let summary = "a linear scan along the sequence: each head's state is a matrix that decays, and gets a product k u^T";

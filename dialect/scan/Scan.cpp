@@ -103,8 +103,6 @@ static Value gradientOf(Value result, Value later, Gradients &gradients) {
   return own || !later ? own : gradients.builder.create<ZeroOp>(result.getLoc(), result.getType()).getResult();
 }
 
-bool ConvOp::isCheap() { return true; }
-
 LogicalResult ConvOp::differentiate(Gradients &gradients) {
   Value later = getStateOut() ? gradients.get(getStateOut()) : Value(), dy = gradientOf(getY(), later, gradients);
   if (!dy)

@@ -549,7 +549,7 @@ private:
     mlir::Value targets = ids && isTargets(ids) ? ids : targetsOf(expr);
     if (!targets)
       return failure();
-    for (nn::TokenStatsOp op : statistics)
+    for (auto op : statistics)
       if (op.getZ() == z && op.getSoftcap().convertToDouble() == softcap && op.getTargets() == targets &&
           (!ids || op.getIds() == ids))
         return op;
@@ -595,7 +595,7 @@ private:
     if (picks && !cast<RankedTensorType>(ids->getType()).getElementType().isInteger(32))
       return evaluator.fail(given[1]->at, "`logprob` expects `targets`, or a column of ints, got `" + given[1]->text +
                                               "`, which holds numbers");
-    FailureOr<nn::TokenStatsOp> made = statisticsOf(expr, *z, *ids, softcap);
+    auto made = statisticsOf(expr, *z, *ids, softcap);
     if (failed(made))
       return failure();
     auto lse = formulas.ofTokens(expr->text, made->getLse());

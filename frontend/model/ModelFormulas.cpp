@@ -401,7 +401,7 @@ FailureOr<nn::MapOp> ModelFormulas::map(const Expr *expr, Formed value, unsigned
 FailureOr<mlir::Value> ModelFormulas::store(const Expr *expr, Formed value, unsigned axes) {
   mlir::Value &tensor = made[value.value];
   if (!tensor) {
-    FailureOr<nn::MapOp> map = this->map(expr, value, axes);
+    auto map = this->map(expr, value, axes);
     if (failed(map))
       return failure();
     tensor = map->getMade()[0];

@@ -103,7 +103,7 @@ LogicalResult Elaborator::checkKeys() {
   auto module = program->getParentOp()->getParentOfType<mlir::ModuleOp>();
   for (const Undeclared &one : undeclared) {
     auto body = module.lookupSymbol<mlir::func::FuncOp>(model.parts[one.part].function);
-    if (!body.getOps<nn::AttentionOp>().empty() && failed(checkKeysOf(model.parts[one.part].name, pieces[one.piece])))
+    if (!body.getOps<nn::Attends>().empty() && failed(checkKeysOf(model.parts[one.part].name, pieces[one.piece])))
       return failure();
   }
   return success();

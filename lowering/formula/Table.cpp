@@ -68,7 +68,7 @@ static LogicalResult addKernels(Location loc, const std::map<int64_t, nn::MapOp>
 }
 
 LogicalResult pp::addFormulas(ModuleOp module, CallModule &calls) {
-  FailureOr<std::map<int64_t, nn::MapOp>> formulas = formulasOf(module);
+  auto formulas = formulasOf(module);
   if (failed(formulas))
     return failure();
   if (formulas->empty())
@@ -134,7 +134,7 @@ static bool hasItsKernels(nn::MapOp map, const llvm::Constant *entry) {
 }
 
 std::string pp::checkFormulas(ModuleOp module, const llvm::Module &lowered) {
-  FailureOr<std::map<int64_t, nn::MapOp>> formulas = formulasOf(module);
+  auto formulas = formulasOf(module);
   const bool isForGpus = programTarget(module) == "cuda";
   auto *table = lowered.getNamedGlobal(isForGpus ? "pp_formula_kernels" : "pp_formulas");
   if (failed(formulas) || formulas->empty())

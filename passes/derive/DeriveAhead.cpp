@@ -20,7 +20,7 @@ LogicalResult PieceGraph::writeAhead(const CutRequest &cut) {
 }
 
 LogicalResult PieceGraph::writeForwardAhead(const CutRequest &cut) {
-  nn::AttentionOp attention = *scratch.block().getOps<nn::AttentionOp>().begin();
+  auto attention = *scratch.block().getOps<nn::AttentionOp>().begin();
   OpBuilder builder(attention);
   Group part{GroupKind::part, scratch.addArguments(llvm::to_vector(attention->getResultTypes()))};
   // The attention over these keys, merged with what earlier ones gave.
@@ -43,14 +43,9 @@ LogicalResult PieceGraph::writeForwardAhead(const CutRequest &cut) {
     if (!merges)
       return values;
     llvm::append_range(values, part.values);
-    NamedAttrList heads;
-    heads.set("heads", attention.getHeadsAttr());
-    FailureOr<Operation *> merge =
-        nn::createOp(builder, attention.getLoc(), "attention_merge", values, heads.getAttrs());
-    if (failed(merge))
-      return failure();
-    forward.insert(*merge);
-    return SmallVector<Value>((*merge)->getResults());
+    auto merge = builder.create<nn::AttentionMergeOp>(attention.getLoc(), values, attention.getHeads());
+    forward.insert(merge);
+    return SmallVector<Value>(merge->getResults());
   };
   for (auto [number, help] : llvm::enumerate(cut.plan.helps)) {
     auto made = attend(help.getSlices(), number > 0);
@@ -75,7 +70,7 @@ LogicalResult PieceGraph::writeForwardAhead(const CutRequest &cut) {
 }
 
 LogicalResult PieceGraph::writeBackwardAhead(const CutRequest &cut) {
-  nn::AttentionBwdOp whole = *scratch.block().getOps<nn::AttentionBwdOp>().begin();
+  auto whole = *scratch.block().getOps<nn::AttentionBwdOp>().begin();
   OpBuilder builder(whole);
   if (whole.getAcc())
     return emitError(whole.getLoc()) << "`attend` expects an attention whose queries nothing else reads";

@@ -66,7 +66,7 @@ struct BodyShape {
 
 static Value copyBefore(Operation *op, Value value, Value into = {}) {
   OpBuilder builder(op);
-  return builder.create<nn::CopyOp>(op->getLoc(), value, into);
+  return nn::copyOf(builder, op->getLoc(), value, into);
 }
 
 // An op that adds in place destroys the old value: a value that another op still needs is copied first.

@@ -14,7 +14,8 @@ using namespace pp;
 
 /// Around this op, if all it reads are linears of one value, and one linear reads it and nothing else.
 static std::optional<PieceGraph::Mlp> mlpAround(Operation &op) {
-  if (!isa<nn::GeluOp, nn::SwigluOp, nn::GluOp, nn::MapOp>(op) || !op.hasOneUse())
+  auto activation = dyn_cast<nn::Differentiable>(op);
+  if (!activation || !activation.isCheap() || !op.hasOneUse() || op.getNumOperands() == 0)
     return std::nullopt;
   PieceGraph::Mlp mlp{{}, &op, *op.user_begin()};
   for (Value operand : op.getOperands()) {

@@ -92,8 +92,7 @@ private:
       return false;
     auto last = cast<ArrayAttr>(pieces.op(piece).getParts().getValue().back());
     auto part = module.lookupSymbol<func::FuncOp>(cast<StringAttr>(last[0]).getValue());
-    return part && part.getNumResults() > 0 &&
-           llvm::any_of(part.getOps(), llvm::IsaPred<nn::CrossEntropyLossOp, nn::TokenMeanOp>);
+    return part && part.getNumResults() > 0 && !part.getOps<nn::Loss>().empty();
   }
 
   void want(CoordAttr unit, int64_t rank) {

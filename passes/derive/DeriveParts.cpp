@@ -64,14 +64,10 @@ LogicalResult PieceGraph::cutForward(int64_t number, const CutPlan &plan) {
       return failure();
   queries[number] = {{GroupKind::query, number}, {attention.getQ()}};
   builder.setInsertionPoint(attention);
-  NamedAttrList attributes;
-  attributes.set("heads", attention.getHeadsAttr());
-  FailureOr<Operation *> merge = nn::createOp(builder, loc, "attention_merge", merged, attributes.getAttrs());
-  if (failed(merge))
-    return failure();
-  forward.insert(*merge);
-  cuts[*merge] = cuts.lookup(attention);
-  for (auto [old, value] : llvm::zip(attention->getResults(), (*merge)->getResults()))
+  auto merge = builder.create<nn::AttentionMergeOp>(loc, merged, attention.getHeads());
+  forward.insert(merge);
+  cuts[merge] = cuts.lookup(attention);
+  for (auto [old, value] : llvm::zip(attention->getResults(), merge->getResults()))
     replace(old, value);
   cuts.erase(attention);
   forward.erase(attention);
@@ -98,8 +94,7 @@ LogicalResult PieceGraph::cutBackward(int64_t number, const CutRequest &cut) {
   for (KeysAttr help : plan.helps)
     if (failed(writePart(number, attention, query, help, identity(cut.phase, CutPlan::part(attention, help)))))
       return failure();
-  if (failed(sumParts(number, attention, plan)))
-    return failure();
+  sumParts(number, attention, plan);
   // The gradient of the slice's own keys has its last part now: it goes on into the layer.
   ResultRange ownSums = whole.getDkv().take_back(2);
   SmallVector<Value> given = scratch.addArguments(llvm::to_vector(ownSums.getTypes()));
@@ -150,17 +145,15 @@ LogicalResult PieceGraph::writePart(int64_t number, int64_t attention, ArrayRef<
 }
 
 /// The gradient of the query is the sum of the parts; what helpers send back of those of keys goes on into their sums.
-LogicalResult PieceGraph::sumParts(int64_t number, int64_t attention, const CutPlan &plan) {
+void PieceGraph::sumParts(int64_t number, int64_t attention, const CutPlan &plan) {
   auto whole = cast<nn::AttentionBwdOp>(backwards[number]);
   OpBuilder builder(whole);
   Value dq;
   for (const Group &part : parts[number]) {
-    FailureOr<Operation *> sum = failure();
-    if (dq && failed(sum = nn::createOp(builder, whole.getLoc(), "add", {dq, part.values.front()}, {})))
-      return failure();
-    if (dq)
-      cuts[*sum] = cuts.lookup(whole);
-    dq = dq ? (*sum)->getResult(0) : part.values.front();
+    Value its = part.values.front();
+    dq = dq ? builder.create<nn::AddOp>(whole.getLoc(), dq, its).getZ() : its;
+    if (dq != its)
+      cuts[dq.getDefiningOp()] = cuts.lookup(whole);
   }
   replace(whole.getDq(), dq);
   for (auto [help, part] : llvm::zip(plan.helps, llvm::drop_begin(parts[number])))
@@ -168,10 +161,9 @@ LogicalResult PieceGraph::sumParts(int64_t number, int64_t attention, const CutP
       SmallVector<Value> sums(part.values.begin() + 1 + 2 * i, part.values.begin() + 3 + 2 * i);
       for (unsigned j = 0; !dkv.empty() && j < 2; ++j) {
         Value into = dkv[help.getSlices()[i]][2 * attention + j];
-        sums[j] = builder.create<nn::AccumulateOp>(whole.getLoc(), into.getType(), sums[j], into, DenseI64ArrayAttr());
+        sums[j] = nn::addedTo(builder, whole.getLoc(), into, sums[j]);
         cuts[sums[j].getDefiningOp()] = cuts[whole];
       }
       partSums[number].push_back({{GroupKind::dkv, help.getSlices()[i], attention}, sums, !dkv.empty()});
     }
-  return success();
 }

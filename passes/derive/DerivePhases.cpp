@@ -76,12 +76,6 @@ static LogicalResult numberDropout(Operation *op, int64_t layer) {
   return success();
 }
 
-/// Statistics of a rank's columns, of which each of its devices has made some.
-static bool mergesDevices(Operation *op) {
-  auto merge = dyn_cast<nn::CrossEntropyMergeOp>(op);
-  return merge && merge.getParts().front().getDefiningOp<nn::PieceOp>();
-}
-
 /// Of a late part F runs what leads to the statistics that it hands out.
 void PieceGraph::insertMakersOfStatistics(const PartUse &use) {
   SmallVector<Value> open(statsOut);
@@ -124,7 +118,7 @@ LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> 
   if (!begins && taken < flow.size())
     return emitError(part.getLoc()) << "part `" << part.getName() << "` reads " << taken << " of the " << flow.size()
                                     << " values of the part before it";
-  bool late = llvm::any_of(part.getOps(), llvm::IsaPred<nn::CrossEntropyOp, nn::CrossEntropyLossOp, nn::TokenMeanOp>);
+  bool late = !part.getOps<nn::Loss>().empty();
   bool shares = !stats.empty(); // the loss with pieces on other ranks
   hasHead |= late;
   run += !use.again;
@@ -135,8 +129,8 @@ LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> 
       return failure();
     if (shares && isa<nn::CrossEntropyStatsOp>(*copy))
       statsOut.push_back((*copy)->getResult(0));
-    else if (shares && mergesDevices(*copy))
-      statsOut.back() = (*copy)->getResult(0);
+    else if (shares && isa<nn::CrossEntropyMergeOp>(*copy) && (*copy)->getOperand(0).getDefiningOp<nn::View>())
+      statsOut.back() = (*copy)->getResult(0); // of a rank's columns, of which each of its devices has made some
     if (late)
       continue;
     forward.insert(*copy);
@@ -156,8 +150,8 @@ LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> 
 /// Folds transposes into the linears that read them.
 LogicalResult PieceGraph::foldTransposes() {
   for (auto linear : scratch.block().getOps<nn::LinearOp>())
-    if (auto transpose = linear.getW().getDefiningOp<nn::TransposeOp>()) {
-      linear.getWMutable().set(transpose.getW());
+    if (Value w = linear.declaredWeight(); w != linear.getW()) {
+      linear.getWMutable().set(w);
       linear.setTransposed(!linear.getTransposed());
     }
   for (auto transpose : llvm::make_early_inc_range(scratch.block().getOps<nn::TransposeOp>())) {
@@ -174,14 +168,8 @@ void PieceGraph::splitLosses() {
     if (whole.getFurther()) // stays apart
       continue;
     OpBuilder builder(whole);
-    Value z = whole.getZ();
-    int64_t vocab = cast<RankedTensorType>(z.getType()).getShape().back();
-    auto stats = builder.create<nn::CrossEntropyStatsOp>(whole.getLoc(), z, whole.getTargets(), /*ids=*/Value(),
-                                                         /*first=*/0, vocab, whole.getSoftcap(), nn::AxesAttr());
-    auto loss =
-        builder.create<nn::CrossEntropyLossOp>(whole.getLoc(), stats, whole.getTargets(), whole.getScaleAttr(),
-                                               whole.getCountedAttr(), whole.getAheadAttr(), whole.getZLossAttr());
-    whole.replaceAllUsesWith(loss.getLoss());
+    Value stats = whole.statisticsOf(builder, whole->getOperands(), /*first=*/0, nn::AxesAttr());
+    whole->replaceAllUsesWith(whole.fromStatistics(builder, stats, whole->getOperands()));
     erase(whole);
   }
 }
@@ -200,8 +188,7 @@ LogicalResult PieceGraph::build(bool first) {
   packGates();
   if ((hasBackward() || isLossForward()) && failed(differentiate(first)))
     return failure();
-  lowerSplits();
-  lowerConcats();
+  lowerComposed();
   eraseDead();
   if (isLossForward())
     for (Operation &op : scratch.block())
@@ -273,13 +260,13 @@ LogicalResult PieceGraph::collectGradients(nn::Gradients &gradients, bool first)
   for (Value value : piece.endsBackward ? ArrayRef<Value>()
                                         : ArrayRef(act)) { // what is passed on and read no more has a gradient of zero
     Value gradient = gradients.get(value);
-    dactOut.push_back(gradient ? gradient : gradients.builder.create<nn::ZeroOp>(piece.loc, value.getType()).getY());
+    dactOut.push_back(gradient ? gradient : nn::zeroOf(gradients.builder, piece.loc, value.getType()));
   }
   collectSkipGradients(gradients);
   for (auto [weight, grad] : llvm::zip(trained(), grads)) {
     Value sum = gradients.get(weight);
     if (!sum) // nothing reads the weight
-      sum = gradients.builder.create<nn::ZeroOp>(piece.loc, sumsOf(weight.getType()));
+      sum = nn::zeroOf(gradients.builder, piece.loc, sumsOf(weight.getType()));
     gradSums.push_back(sum);
     gradOut.push_back(roundGrad(gradients.builder, piece.loc, sum, grad.getType()));
   }
@@ -314,62 +301,24 @@ void PieceGraph::inherit(Operation *from, Operation *op) {
   runs[op] = number;
 }
 
-// A tensor that is split becomes its runs, as tensors of their own.
-void PieceGraph::lowerSplits() {
-  for (auto split : llvm::make_early_inc_range(scratch.block().getOps<nn::SplitOp>())) {
-    OpBuilder builder(split);
-    int64_t start = 0;
-    for (auto [result, width] : llvm::zip(split.getColumns(), split.runWidths())) {
-      Value column = result;
-      auto run = builder.create<nn::SliceColumnsOp>(split.getLoc(), split.getX(), start, width, split.getPeriods());
-      inherit(split, run);
-      column.replaceAllUsesWith(run.getY());
+// Splits, concatenations and paddings become the ops that they stand for.
+void PieceGraph::lowerComposed() {
+  for (auto composed : llvm::make_early_inc_range(scratch.block().getOps<nn::Composed>())) {
+    OpBuilder builder(composed);
+    Operation *before = composed->getPrevNode();
+    SmallVector<Value> made = composed.decompose(builder);
+    for (Operation *op = before ? before->getNextNode() : &scratch.block().front(); op != composed;
+         op = op->getNextNode())
+      inherit(composed, op);
+    for (auto [old, value] : llvm::zip(composed->getResults(), made)) {
+      old.replaceAllUsesWith(value);
       for (SmallVector<Value> *values : {&actOut, &keys, &skipsOut})
-        std::replace(values->begin(), values->end(), column, Value(run.getY()));
+        std::replace(values->begin(), values->end(), Value(old), value);
       if (!kv.empty())
-        std::replace(kv.back().begin(), kv.back().end(), column, Value(run.getY()));
-      start += width;
+        std::replace(kv.back().begin(), kv.back().end(), Value(old), value);
     }
-    erase(split);
+    erase(composed);
   }
-  for (auto split : llvm::make_early_inc_range(scratch.block().getOps<nn::SplitRowsOp>())) {
-    OpBuilder builder(split);
-    int64_t start = 0;
-    for (auto [result, count] : llvm::zip(split.getRuns(), split.getCounts())) {
-      auto rows = builder.create<nn::RowsOp>(split.getLoc(), split.getX(), start, count);
-      inherit(split, rows);
-      result.replaceAllUsesWith(rows.getY());
-      start += count;
-    }
-    erase(split);
-  }
-}
-
-// Places the operands of a concatenation side by side, one op for each, and x in front of zeros.
-void PieceGraph::lowerConcats() {
-  auto replace = [&](Operation *op, Value placed) {
-    Value joined = op->getResult(0);
-    joined.replaceAllUsesWith(placed);
-    for (SmallVector<Value> *values : {&actOut, &keys, &skipsOut})
-      std::replace(values->begin(), values->end(), joined, placed);
-    if (!kv.empty())
-      std::replace(kv.back().begin(), kv.back().end(), joined, placed);
-    erase(op);
-  };
-  auto widthOf = [](Value value) { return cast<RankedTensorType>(value.getType()).getShape().back(); };
-  auto place = [&](auto op, Value part, Value into, int64_t start, bool shared, bool zeros) -> Value {
-    auto placed = OpBuilder(op).create<nn::PlaceColumnsOp>(op.getLoc(), part, into, start, widthOf(op.getZ()),
-                                                           op.getPeriods(), shared, zeros);
-    inherit(op, placed);
-    return placed;
-  };
-  for (auto concat : llvm::make_early_inc_range(scratch.block().getOps<nn::ConcatOp>())) {
-    Value x = place(concat, concat.getX(), {}, 0, /*shared=*/false, /*zeros=*/false);
-    int64_t start = widthOf(concat.getX()) / static_cast<int64_t>(concat.getPeriods());
-    replace(concat, place(concat, concat.getY(), x, start, concat.getShared(), /*zeros=*/false));
-  }
-  for (auto pad : llvm::make_early_inc_range(scratch.block().getOps<nn::PadOp>()))
-    replace(pad, place(pad, pad.getX(), {}, 0, /*shared=*/false, /*zeros=*/true));
 }
 
 void PieceGraph::erase(Operation *op) {

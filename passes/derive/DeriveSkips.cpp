@@ -55,7 +55,7 @@ void PieceGraph::collectSkipGradients(nn::Gradients &gradients) {
   for (auto [skip, value] : llvm::zip(piece.skipsIn, skips)) {
     Value gradient = gradients.get(value);
     if (skip.gradients && !gradient)
-      gradient = gradients.builder.create<nn::ZeroOp>(piece.loc, value.getType()).getY();
+      gradient = nn::zeroOf(gradients.builder, piece.loc, value.getType());
     dskipsOut.push_back(skip.gradients ? gradient : Value());
   }
 }

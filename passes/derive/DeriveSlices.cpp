@@ -52,22 +52,16 @@ FailureOr<Operation *> PieceGraph::cloneSliced(OpBuilder &builder, Operation &op
   auto attention = dyn_cast<nn::AttentionOp>(op);
   if (attention && failed(addChunks(builder, attention, operands)))
     return failure();
-  if (attention || isa<nn::RopeOp, nn::PositionsOp, nn::DropoutOp, nn::ScanOp, nn::ConvOp>(op)) {
+  if (nn::takes(&op, "offset")) {
     auto offset = attributes.get("offset");
     int64_t own = offset ? cast<IntegerAttr>(offset).getInt() : 0;
     attributes.set("offset", builder.getI64IntegerAttr(own + slice.start()));
   }
-  if (auto route = dyn_cast<nn::RouteOp>(op); route && !route.getBalance().isZero())
-    return op.emitError("`balance` counts the experts of whole sequences; slices do not see them");
-  bool mayGoOn = isa<nn::ScanOp, nn::ConvOp>(op);
+  if (auto its = dyn_cast<nn::Differentiable>(op); its && !its.whyNotSliced().empty())
+    return op.emitError() << its.whyNotSliced();
+  bool mayGoOn = isa<nn::Carries>(op);
   if (mayGoOn && failed(goOn(builder, op, operands, attributes)))
     return failure();
-  if (isa<nn::SegmentSumOp>(op))
-    return op.emitError("a sum over documents is of whole sequences, and the head of a slice makes loss and gradient "
-                        "before those of earlier slices are there; a schedule without slices can sum, also over "
-                        "`context`");
-  if (isa<nn::OpaqueOp>(op))
-    return op.emitError("`opaque` says what whole sequences cost; slices do not see it");
   FailureOr<Operation *> made = nn::createAgain(builder, &op, operands, attributes.getAttrs());
   if (succeeded(made))
     for (auto [result, sliced] : llvm::zip(op.getResults(), (*made)->getResults()))
@@ -99,7 +93,7 @@ LogicalResult PieceGraph::goOn(OpBuilder &builder, Operation &op, SmallVectorImp
     return success();
   Value state = states.emplace_back(scratch.addArguments(types[1]).front());
   if (isa<nn::ConvOp>(op)) {
-    state = builder.create<nn::CopyOp>(op.getLoc(), state, Value());
+    state = nn::copyOf(builder, op.getLoc(), state);
     forward.insert(state.getDefiningOp());
   }
   operands.push_back(state);
@@ -124,7 +118,7 @@ LogicalResult PieceGraph::addChunks(OpBuilder &builder, nn::AttentionOp attentio
   for (Value &value : own)
     if (isa<BlockArgument>(value) &&
         !readsKeys()) { // of an activation from another piece, which does not wait for later slices
-      value = builder.create<nn::CopyOp>(attention.getLoc(), value, Value());
+      value = nn::copyOf(builder, attention.getLoc(), value);
       forward.insert(value.getDefiningOp());
     }
   operands.truncate(1);
@@ -151,7 +145,7 @@ LogicalResult PieceGraph::seedChunks(nn::Gradients &gradients) {
   if (readsKeys() && slice.number == 0) // that of one chunk would not be in the type of sums
     for (Value value : kv.back())
       if (sumsOf(value.getType()) != value.getType())
-        gradients.set(value, gradients.builder.create<nn::ZeroOp>(value.getLoc(), sumsOf(value.getType())));
+        gradients.set(value, nn::zeroOf(gradients.builder, value.getLoc(), sumsOf(value.getType())));
   if (slice.isLast() || readsKeys())
     return success();
   for (const SmallVector<Value> &chunk : kv) {
@@ -193,8 +187,7 @@ void PieceGraph::seedStates(nn::Gradients &gradients) {
 void PieceGraph::collectStates(nn::Gradients &gradients) {
   for (Value state : states) {
     Value gradient = gradients.get(state);
-    dstatesOut.push_back(gradient ? gradient
-                                  : gradients.builder.create<nn::ZeroOp>(piece.loc, sumsOf(state.getType())).getY());
+    dstatesOut.push_back(gradient ? gradient : nn::zeroOf(gradients.builder, piece.loc, sumsOf(state.getType())));
   }
 }
 

@@ -25,7 +25,7 @@ void PieceGraph::rebuildCheap() {
   DenseSet<Value> there, makeable;
   std::function<bool(Value)> readLater = [&](Value value) {
     return llvm::any_of(value.getUsers(), [&](Operation *user) {
-      return !forward.contains(user) || (isa<nn::RowsOp, nn::SpreadOp>(user) && readLater(user->getResult(0)));
+      return !forward.contains(user) || (isa<nn::View>(user) && readLater(user->getResult(0)));
     });
   };
   for (Operation &op : scratch.block()) {
@@ -90,9 +90,10 @@ void PieceGraph::saveInputs() {
   OpBuilder builder = OpBuilder::atBlockBegin(&scratch.block());
   for (Value value : act)
     if (isNeeded(value)) {
-      auto copy = builder.create<nn::CopyOp>(piece.loc, value.getType(), value, Value());
-      forward.insert(copy);
-      value.replaceUsesWithIf(copy.getY(), [&](OpOperand &use) { return use.getOwner() != copy && isLater(use); });
+      Value copy = nn::copyOf(builder, piece.loc, value);
+      forward.insert(copy.getDefiningOp());
+      value.replaceUsesWithIf(copy,
+                              [&](OpOperand &use) { return use.getOwner() != copy.getDefiningOp() && isLater(use); });
     }
 }
 
@@ -113,7 +114,7 @@ void PieceGraph::collectStash() {
 void PieceGraph::splitStash() {
   auto isRun = [&](Value value) { // what a router chose once is never chosen again
     Operation *op = value.getDefiningOp();
-    return op && runs.contains(op) && !isa<nn::RouteOp>(op);
+    return op && runs.contains(op) && !isa<nn::Chooses>(op);
   };
   auto isKept = [&](Value value) {
     return !isRun(value) || llvm::any_of(value.getUsers(), [&](Operation *user) {
@@ -160,7 +161,7 @@ void PieceGraph::collectPending() {
   };
   auto viewed = [&](Value value) { // W takes its rows itself, and gathers them
     while (Operation *view = value.getDefiningOp()) {
-      if (!isa<nn::RowsOp, nn::SpreadOp>(view) && !isGatheredByW(view))
+      if (!isa<nn::View>(view) && !isGatheredByW(view))
         break;
       value = view->getOperand(0);
     }

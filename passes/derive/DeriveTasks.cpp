@@ -487,16 +487,11 @@ LogicalResult PieceTable::read() {
 /// 1 / tokens of an update, if the parts end in a loss that is divided by them: its targets are one microbatch's. A
 /// loss whose targets are counted is divided when it runs, and a total by nothing.
 static double lossScale(const PieceModel &model, int64_t microbatches) {
-  auto isDivided = [](Operation &op) {
-    auto mean = dyn_cast<nn::TokenMeanOp>(op);
-    return !op.hasAttr("counted") &&
-           (isa<nn::CrossEntropyOp, nn::CrossEntropyLossOp>(op) || (mean && !mean.getTotal()));
-  };
   for (PartUse part : model.parts)
-    for (Operation &op : part.function.front())
-      if (isDivided(op)) // operand 1: its targets
+    for (auto loss : part.function.getOps<nn::Loss>())
+      if (loss.isDivided())
         return 1.0 / (static_cast<double>(microbatches) *
-                      cast<RankedTensorType>(op.getOperand(1).getType()).getNumElements());
+                      cast<RankedTensorType>(loss->getOperand(1).getType()).getNumElements());
   return 1.0;
 }
 

@@ -104,8 +104,7 @@ RankedTensorType PieceModel::gradType(RankedTensorType weight) const { return ro
 Value pp::widenGrad(OpBuilder &builder, Location loc, Value grad) {
   if (grad.getType() == sumsOf(grad.getType()))
     return grad;
-  Value zero = builder.create<nn::ZeroOp>(loc, sumsOf(grad.getType()));
-  return builder.create<nn::AccumulateOp>(loc, grad, zero, DenseI64ArrayAttr());
+  return nn::addedTo(builder, loc, nn::zeroOf(builder, loc, sumsOf(grad.getType())), grad);
 }
 
 Value pp::roundGrad(OpBuilder &builder, Location loc, Value sum, Type kept) {
@@ -164,7 +163,7 @@ void Updates::copyForUndo() {
   from.states = states;
   auto copy = [&](ArrayRef<Value> values, SmallVector<Value> &made, SmallVector<Value> &arguments) {
     for (Value value : values) {
-      made.push_back(builder.create<nn::CopyOp>(piece.loc, value.getType(), value, Value()));
+      made.push_back(nn::copyOf(builder, piece.loc, value));
       arguments.append(scratch.addArguments({value.getType()}));
     }
   };
@@ -226,7 +225,7 @@ Value Updates::sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> gradients, Va
   if (axes.empty())
     return sum;
   sum = builder.create<nn::AllReduceOp>(piece.loc, sum, nn::AxesAttr::get(module.getContext(), axes), IntegerAttr());
-  return before ? builder.create<nn::AccumulateOp>(piece.loc, sum, before, DenseI64ArrayAttr()) : sum;
+  return before ? nn::addedTo(builder, piece.loc, before, sum) : sum;
 }
 
 LogicalResult Updates::writeNorm(bool first) {
@@ -244,7 +243,7 @@ LogicalResult Updates::writeNorm(bool first) {
   llvm::erase(trained, WeightAttr());
   Value sum = sumSquares(trained, counted, first ? Value() : norm[0]);
   if (!sum)
-    sum = builder.create<nn::ZeroOp>(piece.loc, norm[0].getType());
+    sum = nn::zeroOf(builder, piece.loc, norm[0].getType());
   Group of = {GroupKind::grad, sums, false, true};
   if (!hasBarrier())
     of = {GroupKind::undo, undo.all(), false, true};
@@ -259,7 +258,7 @@ LogicalResult Updates::writeRedo() {
   if (failed(write(BodyVariant::judge, {kept, {GroupKind::norm, norm}}, {{GroupKind::norm, norm, true}})))
     return failure();
   SmallVector<Value> oldWeights, oldStates, newWeights, newStates;
-  auto restore = [&](Value from, Value into) -> Value { return builder.create<nn::CopyOp>(piece.loc, from, into); };
+  auto restore = [&](Value from, Value into) { return nn::copyOf(builder, piece.loc, from, into); };
   size_t own = 0, state = 0, tied = 0;
   for (auto [i, weight] : llvm::enumerate(weights))
     oldWeights.push_back(piece.weights[i].isFrozen() || isTied(i) ? weight : restore(undo.weights[own++], weight));
@@ -269,7 +268,7 @@ LogicalResult Updates::writeRedo() {
   for (auto [i, weight] : llvm::enumerate(oldWeights)) {
     if (piece.weights[i].isFrozen() || isTied(i)) {
       bool isFrozen = piece.weights[i].isFrozen();
-      newWeights.push_back(isFrozen ? weight : builder.create<nn::CopyOp>(piece.loc, fresh[tied++], weight));
+      newWeights.push_back(isFrozen ? weight : restore(fresh[tied++], weight));
       continue;
     }
     WeightAttr attr = piece.weights[i].attr;
@@ -297,7 +296,7 @@ LogicalResult Updates::writeUpdate() {
       continue;
     }
     if (isTied(i)) {
-      newWeights.push_back(builder.create<nn::CopyOp>(piece.loc, fresh[tied++], weight));
+      newWeights.push_back(nn::copyOf(builder, piece.loc, fresh[tied++], weight));
       continue;
     }
     WeightAttr attr = piece.weights[i].attr;
@@ -332,7 +331,7 @@ LogicalResult Updates::writeUpdate() {
 LogicalResult Updates::writeZero() {
   SmallVector<Value> zeros;
   for (Value grad : grads)
-    zeros.push_back(builder.create<nn::ZeroOp>(piece.loc, grad.getType()));
+    zeros.push_back(nn::zeroOf(builder, piece.loc, grad.getType()));
   return write(BodyVariant::zero, {}, {{GroupKind::grad, zeros}});
 }
 
@@ -343,11 +342,11 @@ LogicalResult Updates::writeShardSum() {
   for (bool first : {true, false}) {
     SmallVector<Value> total = sums;
     if (first)
-      total[0] = builder.create<nn::ZeroOp>(piece.loc, sums[0].getType());
+      total[0] = nn::zeroOf(builder, piece.loc, sums[0].getType());
     for (auto [i, grad] : llvm::enumerate(grads)) {
       Value &sum = total[sumOf[i]];
       if (sumOf[i] == 0)
-        sum = builder.create<nn::AccumulateOp>(piece.loc, grad, sum, flatOf(i));
+        sum = nn::addedTo(builder, piece.loc, sum, grad, flatOf(i));
       else
         sum = first ? grad : addTo(sum, grad);
     }
@@ -361,8 +360,7 @@ LogicalResult Updates::writeShardSum() {
 }
 
 Value Updates::addTo(Value grad, Value share) {
-  Value sum = widenGrad(builder, piece.loc, grad);
-  sum = builder.create<nn::AccumulateOp>(piece.loc, share, sum, DenseI64ArrayAttr());
+  Value sum = nn::addedTo(builder, piece.loc, widenGrad(builder, piece.loc, grad), share);
   return roundGrad(builder, piece.loc, sum, grad.getType());
 }
 
@@ -428,7 +426,7 @@ Updates::Shard::Shard(Updates &all, ArrayRef<ElementRange> ranges, int64_t numbe
     all.mergeTerms(all.piece.weights[range.tensor].attr, merged.back());
     if (all.isTied(range.tensor)) {
       fresh.append(all.scratch.addArguments({type}));
-      newWeights.push_back(builder.create<nn::CopyOp>(loc, fresh.back(), weight));
+      newWeights.push_back(nn::copyOf(builder, loc, fresh.back(), weight));
       continue;
     }
     WeightAttr attr = all.piece.weights[range.tensor].attr;
@@ -446,7 +444,7 @@ Updates::Shard::Shard(Updates &all, ArrayRef<ElementRange> ranges, int64_t numbe
   first = all.sumSquares(counted, squares, Value());
   more = all.sumSquares(counted, squares, all.norm[0]);
   if (!first)
-    first = builder.create<nn::ZeroOp>(loc, all.norm[0].getType());
+    first = nn::zeroOf(builder, loc, all.norm[0].getType());
 }
 
 LogicalResult Updates::Shard::write() {

@@ -45,7 +45,7 @@ using namespace pp;
 static Operation *kernelBefore(Operation *op) {
   do
     op = op->getPrevNode();
-  while (op && op->hasTrait<nn::View>());
+  while (op && isa<nn::View>(op));
   return op;
 }
 
@@ -53,13 +53,11 @@ static void fuse(nn::GeluOp gelu) {
   auto linear = gelu.getX().getDefiningOp<nn::LinearOp>();
   if (!linear || linear != kernelBefore(gelu) || gelu.getExact())
     return;
-  OpBuilder builder(linear); // whoever reads u may stand before the gelu
+  IRRewriter builder(linear); // whoever reads u may stand before the gelu
   auto both = builder.create<nn::LinearGeluOp>(linear.getLoc(), linear.getX(), linear.getW(), linear.getBias(),
                                                linear.getTransposed());
-  gelu.replaceAllUsesWith(both.getY());
-  linear.replaceAllUsesWith(both.getU());
-  gelu.erase();
-  linear.erase();
+  builder.replaceOp(gelu, both.getY());
+  builder.replaceOp(linear, both.getU());
 }
 
 namespace {
@@ -79,13 +77,12 @@ public:
     nn::LinearOp linear = productOf(add);
     if (!linear || refused.contains(add.getLoc()))
       return;
-    OpBuilder builder(add);
+    IRRewriter builder(add);
     Value r = add.getX() == linear.getY() ? add.getY() : add.getX();
     auto both = builder.create<nn::LinearAddOp>(add.getLoc(), linear.getX(), linear.getW(), linear.getBias(), r,
                                                 linear.getTransposed());
-    add.replaceAllUsesWith(both.getY());
-    add.erase();
-    linear.erase();
+    builder.replaceOp(add, both.getY());
+    builder.eraseOp(linear);
   }
 
 private:
@@ -105,71 +102,34 @@ static void fuse(nn::GeluBwdOp gelu) {
   auto linear = gelu.getDy().getDefiningOp<nn::LinearDxOp>();
   if (!linear || linear != kernelBefore(gelu) || gelu.getExact() || linear.getAcc() || !linear->hasOneUse())
     return;
-  OpBuilder builder(gelu);
+  IRRewriter builder(gelu);
   auto both = builder.create<nn::LinearDxGeluOp>(gelu.getLoc(), linear.getDy(), linear.getW(), gelu.getX(),
                                                  linear.getTransposed());
-  gelu.replaceAllUsesWith(both.getDu());
-  gelu.erase();
-  linear.erase();
+  builder.replaceOp(gelu, both.getDu());
+  builder.eraseOp(linear);
 }
 
 static void fuse(nn::BiasDwOp bias) {
   auto linear = dyn_cast_or_null<nn::LinearDwOp>(kernelBefore(bias));
   if (!linear || linear.getDy() != bias.getDy() || !linear.getAcc() != !bias.getAcc())
     return;
-  OpBuilder builder(bias);
+  IRRewriter builder(bias);
   SmallVector<Value> sums;
   if (bias.getAcc())
     sums = {linear.getAcc(), bias.getAcc()};
   auto both =
       builder.create<nn::LinearDwBiasOp>(bias.getLoc(), linear.getX(), linear.getDy(), sums, linear.getTransposed());
-  bias.replaceAllUsesWith(both.getDb());
-  linear.replaceAllUsesWith(both.getDw());
-  bias.erase();
-  linear.erase();
+  builder.replaceOp(bias, both.getDb());
+  builder.replaceOp(linear, both.getDw());
 }
 
 //===-- The other way round -------------------------------------------------------------------------------------===//
 
-static void split(nn::LinearGeluOp both) {
-  OpBuilder builder(both);
-  auto linear =
-      builder.create<nn::LinearOp>(both.getLoc(), both.getX(), both.getW(), both.getBias(), both.getTransposed());
-  both.getY().replaceAllUsesWith(builder.create<nn::GeluOp>(both.getLoc(), linear.getY()).getY());
-  both.getU().replaceAllUsesWith(linear.getY());
-}
-
-static void split(nn::LinearAddOp both) {
-  OpBuilder builder(both);
-  auto linear =
-      builder.create<nn::LinearOp>(both.getLoc(), both.getX(), both.getW(), both.getBias(), both.getTransposed());
-  both.getY().replaceAllUsesWith(builder.create<nn::AddOp>(both.getLoc(), both.getR(), linear.getY()).getResult());
-}
-
-static void split(nn::LinearDxGeluOp both) {
-  OpBuilder builder(both);
-  auto linear = builder.create<nn::LinearDxOp>(both.getLoc(), both.getDy(), both.getW(), Value(), both.getTransposed());
-  both.getDu().replaceAllUsesWith(builder.create<nn::GeluBwdOp>(both.getLoc(), linear.getDx(), both.getU()).getDx());
-}
-
-static void split(nn::LinearDwBiasOp both) {
-  OpBuilder builder(both);
-  bool adds = both.getAcc().size() == 2;
-  both.getDw().replaceAllUsesWith(builder
-                                      .create<nn::LinearDwOp>(both.getLoc(), both.getX(), both.getDy(),
-                                                              adds ? both.getAcc()[0] : Value(), both.getTransposed())
-                                      .getDw());
-  both.getDb().replaceAllUsesWith(
-      builder.create<nn::BiasDwOp>(both.getLoc(), both.getDy(), adds ? both.getAcc()[1] : Value()).getDb());
-}
-
 void pp::splitEpilogues(func::FuncOp body) {
-  for (Operation &op : llvm::make_early_inc_range(body.front()))
-    llvm::TypeSwitch<Operation *>(&op).Case<nn::LinearGeluOp, nn::LinearAddOp, nn::LinearDxGeluOp, nn::LinearDwBiasOp>(
-        [](auto both) {
-          split(both);
-          both.erase();
-        });
+  for (auto both : llvm::make_early_inc_range(body.getOps<nn::Composed>())) {
+    IRRewriter builder(both);
+    builder.replaceOp(both, both.decompose(builder));
+  }
 }
 
 namespace {

@@ -34,13 +34,13 @@ struct Made {
 
 /// Whether the two turn alike, each the heads that attention sees.
 static bool turnAlike(nn::RopeOp q, nn::RopeOp k, nn::AttentionOp attention) {
-  auto angles = [](nn::RopeOp rope) {
+  auto angles = [](auto rope) {
     return std::tuple(rope.getStarts(), rope.getThetaAttr(), rope.getStyleAttr(), rope.getOffset(), rope.getTableAttr(),
                       rope.getInverse(), rope.getZigzag(), rope.getPassing(), rope.getGrowthAttr());
   };
-  auto turns = [](nn::RopeOp rope, int64_t heads) { return static_cast<int64_t>(rope.getHeads()) == heads; };
+  auto turns = [](auto rope, int64_t heads) { return static_cast<int64_t>(rope.getHeads()) == heads; };
   return q && k && angles(q) == angles(k) && turns(q, static_cast<int64_t>(attention.getHeads())) &&
-         turns(k, nn::kvHeadsOf(attention)) && q.getOffset() == 0 && q.getZigzag() == 0 && q.getPassing() == 0;
+         turns(k, attention.countKeyHeads()) && q.getOffset() == 0 && q.getZigzag() == 0 && q.getPassing() == 0;
 }
 
 /// The ops that make q, k and v, if these are the results of a split of a whole sequence, with or without ropes, and
@@ -66,8 +66,8 @@ static std::optional<Made> makingOf(nn::AttentionOp attention) {
 /// One rope of the whole tensor turns q and k where they lie; v passes.
 static nn::RopeOp ropeOfAll(Made made, nn::AttentionOp attention) {
   OpBuilder builder(attention);
-  nn::RopeOp q = made.ropes[0];
-  const int64_t kvHeads = nn::kvHeadsOf(attention);
+  auto q = made.ropes[0];
+  const int64_t kvHeads = attention.countKeyHeads();
   return builder.create<nn::RopeOp>(q.getLoc(), made.split.getX(), q.getStarts(),
                                     static_cast<int64_t>(attention.getHeads()) + 2 * kvHeads, q.getTheta(),
                                     q.getStyle(), q.getOffset(), q.getInverse(), q.getTableAttr(), q.getZigzag(),
@@ -95,7 +95,7 @@ void PieceGraph::packAttentions() {
       continue;
     Value all = made->split.getX();
     if (made->ropes[0]) {
-      nn::RopeOp rope = ropeOfAll(*made, attention);
+      auto rope = ropeOfAll(*made, attention);
       inherit(made->ropes[0], rope);
       all = rope.getY();
     }

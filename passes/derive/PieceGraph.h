@@ -45,7 +45,7 @@ private:
   void collectSkipGradients(nn::Gradients &gradients);
   static llvm::SmallVector<Group> skipGroups(pipeline::GroupKind kind, llvm::ArrayRef<mlir::Value> values);
   /// The data that an attention, or its backward, reads beside queries and keys.
-  template <typename Op> llvm::SmallVector<Group> dataOf(Op attention) const {
+  llvm::SmallVector<Group> dataOf(nn::Attends attention) const {
     llvm::SmallVector<Group> groups;
     if (attention.getStarts())
       groups.push_back({pipeline::GroupKind::starts, starts});
@@ -87,7 +87,6 @@ private:
   llvm::SmallVector<Group> pendingGroups() const;
   llvm::SmallVector<Group> dataGroups() const;
   llvm::SmallVector<Group> numberedGroups() const;
-  void lowerConcats();
   // DeriveAhead.cpp
   mlir::LogicalResult writeForwardAhead(const CutRequest &cut);
   mlir::LogicalResult writeBackwardAhead(const CutRequest &cut);
@@ -107,7 +106,7 @@ private:
   bool isWritten(pipeline::BodyAttr identity) { return !written.insert(identity).second; }
   mlir::LogicalResult writePart(int64_t number, int64_t attention, llvm::ArrayRef<mlir::Value> query,
                                 pipeline::KeysAttr help, pipeline::BodyAttr identity);
-  mlir::LogicalResult sumParts(int64_t number, int64_t attention, const CutPlan &plan);
+  void sumParts(int64_t number, int64_t attention, const CutPlan &plan);
   llvm::SmallVector<Group> sumsOfStep(const CutPlan &plan, int64_t step) const;
   llvm::SmallVector<mlir::Value> argumentsOf(const Group &sum) const;
 
@@ -123,7 +122,7 @@ private:
   mlir::LogicalResult differentiate(bool first);
   mlir::LogicalResult collectGradients(nn::Gradients &gradients, bool first);
   void sumOneByOne();
-  void lowerSplits();
+  void lowerComposed();
   void inherit(mlir::Operation *from, mlir::Operation *op);
   void eraseDead();
   void erase(mlir::Operation *op);

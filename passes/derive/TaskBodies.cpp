@@ -89,9 +89,8 @@ const TaskBody &TaskBodies::make(BodyAttr identity, ArrayRef<GroupName> inputs, 
 }
 
 static Value addGrads(OpBuilder &inner, ValueRange row) {
-  Value sum = widenGrad(inner, row[0].getLoc(), row[0]);
-  sum = inner.create<nn::AccumulateOp>(row[0].getLoc(), sum.getType(), row[1], sum, DenseI64ArrayAttr());
-  return roundGrad(inner, row[0].getLoc(), sum, row[0].getType());
+  Location loc = row[0].getLoc();
+  return roundGrad(inner, loc, nn::addedTo(inner, loc, widenGrad(inner, loc, row[0]), row[1]), row[0].getType());
 }
 
 const TaskBody &TaskBodies::sum(int64_t piece, int64_t rank) {
@@ -105,15 +104,10 @@ const TaskBody &TaskBodies::sum(int64_t piece, int64_t rank) {
 const TaskBody &TaskBodies::sumOfKeys(int64_t piece, int64_t slice, TupleType payload) {
   GroupName into(GroupKind::dkv, slice), more(GroupKind::dterm, slice);
   return make(identity(piece, Phase::U, BodyVariant::sum_keys, slice), {into, more}, payload, into, 0,
-              [](OpBuilder &inner, ValueRange row) -> Value {
-                return inner.create<nn::AccumulateOp>(row[0].getLoc(), row[0].getType(), row[1], row[0],
-                                                      DenseI64ArrayAttr());
-              });
+              [](OpBuilder &inner, ValueRange row) { return nn::addedTo(inner, row[0].getLoc(), row[0], row[1]); });
 }
 
 const TaskBody &TaskBodies::copy(int64_t piece) {
   return make(identity(piece, Phase::U, BodyVariant::copy), {GroupKind::weight}, weightsOf(piece), GroupKind::weight,
-              -1, [&](OpBuilder &inner, ValueRange row) -> Value {
-                return inner.create<nn::CopyOp>(module.getLoc(), row[0].getType(), row[0], Value());
-              });
+              -1, [&](OpBuilder &inner, ValueRange row) { return nn::copyOf(inner, module.getLoc(), row[0]); });
 }

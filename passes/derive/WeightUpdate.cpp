@@ -17,12 +17,10 @@ static Value orthogonal(OpBuilder &builder, Location loc, Value x) {
   Value sum = builder.create<nn::SumSquaresOp>(loc, x, Value(), nn::AxesAttr(), IntegerAttr(), DenseI64ArrayAttr());
   x = builder.create<nn::UnitNormOp>(loc, x, sum);
   for (int step = 0; step < kSteps; ++step) {
-    Value square = isWide ? builder.create<nn::LinearOp>(loc, x, x, Value(), /*transposed=*/true).getY()
+    Value square = isWide ? nn::productOf(builder, loc, x, x, /*bias=*/{}, /*transposed=*/true)
                           : builder.create<nn::LinearDwOp>(loc, x, x, Value()).getDw();
-    Value again = builder.create<nn::LinearOp>(loc, square, square, Value());
-    Value factor = builder.create<nn::NewtonSchulzOp>(loc, square, again);
-    x = isWide ? builder.create<nn::LinearOp>(loc, factor, x, Value())
-               : builder.create<nn::LinearOp>(loc, x, factor, Value());
+    Value factor = builder.create<nn::NewtonSchulzOp>(loc, square, nn::productOf(builder, loc, square, square));
+    x = isWide ? nn::productOf(builder, loc, factor, x) : nn::productOf(builder, loc, x, factor);
   }
   return x;
 }

@@ -17,7 +17,6 @@
 #include "passes/layouts/ChooseLayouts.h"
 #include "dialect/pipeline/Clauses.h"
 #include "llvm/ADT/MapVector.h"
-#include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
 using namespace pp;
@@ -48,8 +47,7 @@ static bool makesLogits(Operation *reader) {
   if (isa<nn::TransposeOp>(reader))
     return llvm::all_of(reader->getUsers(), makesLogits);
   auto linear = dyn_cast<nn::LinearOp>(reader);
-  return linear &&
-         llvm::all_of(linear->getUsers(), llvm::IsaPred<nn::CrossEntropyOp, nn::CrossEntropyStatsOp, nn::TokenStatsOp>);
+  return linear && llvm::all_of(linear->getUsers(), llvm::IsaPred<nn::ReadsLogits>);
 }
 
 /// An activation, of [batch, length, width]: with `inRows` a device may have a run of its rows.
@@ -74,13 +72,15 @@ static int64_t equalRuns(nn::SplitOp split) {
   return split.getPeriods() == 1 && llvm::all_equal(split.runWidths()) ? split.getNumResults() : 0;
 }
 
-/// The number of runs of columns, heads or periods, that the op reads one by one; 0 for other ops.
-static int64_t runsOfColumns(Operation *op) {
-  return llvm::TypeSwitch<Operation *, int64_t>(op)
-      .Case<nn::RmsnormOp, nn::RopeOp, nn::RepeatHeadsOp>(
-          [](auto heads) { return static_cast<int64_t>(heads.getHeads()); })
-      .Case<nn::SplitOp, nn::ConcatOp, nn::PadOp>([](auto runs) { return static_cast<int64_t>(runs.getPeriods()); })
-      .Default([](Operation *) { return int64_t(0); });
+/// Whether each device has whole heads, or periods, of an op that reads them one by one; of one period nobody could
+/// tell that it is one.
+static bool hasWholeRuns(Operation *op, ArrayRef<DeviceLayout> operands, int64_t devices) {
+  return llvm::all_of(nn::cutSizesOf(op, operands), [&](const nn::CutSize &size) {
+    auto count = op->getAttrOfType<IntegerAttr>(size.attribute);
+    int64_t pieces = devices / operands[size.operand].copies;
+    return !count || size.isInner || count.getInt() == 0 ||
+           (count.getInt() % pieces == 0 && (size.attribute != "periods" || count.getInt() > pieces));
+  });
 }
 
 namespace {
@@ -300,11 +300,10 @@ bool Chooser::convertRows(State &state, Value value, const DeviceLayout &wanted)
 /// row, so results are terms. Losses that are cut by the vocabulary get their exchange, so the result is whole. Of
 /// copied keys a device gets the one head that it reads.
 std::optional<SmallVector<DeviceLayout>> Chooser::results(Operation *op, ArrayRef<DeviceLayout> chosen) const {
-  if (isa<nn::CrossEntropyOp, nn::CrossEntropyStatsOp, nn::TokenStatsOp>(op) &&
-      chosen.front() == DeviceLayout::shard(2))
+  if (isa<nn::ReadsLogits>(op) && chosen.front() == DeviceLayout::shard(2))
     return SmallVector<DeviceLayout>(op->getNumResults(), DeviceLayout::of(LayoutKind::full));
-  if (auto attention = dyn_cast<nn::AttentionOp>(op); attention && chosen[1].kind == LayoutKind::shard) {
-    int64_t heads = nn::kvHeadsOf(attention);
+  if (auto attention = dyn_cast<nn::Attends>(op); attention && chosen[1].kind == LayoutKind::shard) {
+    int64_t heads = attention.countKeyHeads();
     if (chosen[1].copies != std::max<int64_t>(1, devices / heads) || // each device has whole heads of keys
         !llvm::all_equal(chosen.slice(1, attention.getKv().size())))
       return std::nullopt;
@@ -315,16 +314,7 @@ std::optional<SmallVector<DeviceLayout>> Chooser::results(Operation *op, ArrayRe
   }
   if (isa<nn::EmbeddingOp>(op) && chosen[1] == DeviceLayout::shard(0))
     return SmallVector<DeviceLayout>{DeviceLayout::of(LayoutKind::partial)};
-  if (auto scan = dyn_cast<nn::ScanOp>(op); scan && chosen[2].kind == LayoutKind::shard) // whole heads of q and k, too
-    if (const int64_t heads = scan.getHeads(), keys = scan.getKeyHeads();
-        (scan.getShared() || keys == 0 ? heads : keys) % devices != 0)
-      return std::nullopt;
-  int64_t runs = runsOfColumns(op), pieces = devices / (chosen.empty() ? 1 : chosen[0].copies);
-  bool isCut = runs > 0 && chosen[0].kind == LayoutKind::shard && chosen[0].runs == 1;
-  bool hasPeriods = isa<nn::SplitOp, nn::ConcatOp, nn::PadOp>(op);
-  if (isCut && (runs % pieces != 0 || (hasPeriods && runs == pieces)))
-    return std::nullopt; // it reads columns of other devices; and of one period nobody could tell that it is one
-  return nn::inferLayouts(op, chosen, Axis::tensor);
+  return hasWholeRuns(op, chosen, devices) ? nn::inferLayouts(op, chosen, Axis::tensor) : std::nullopt;
 }
 
 void Chooser::step(const State &state, Operation *op, ArrayRef<DeviceLayout> chosen, States &next) const {
@@ -339,7 +329,7 @@ void Chooser::step(const State &state, Operation *op, ArrayRef<DeviceLayout> cho
   bool isCut = llvm::any_of(chosen, [&](const DeviceLayout &layout) {
     return layout.kind == LayoutKind::shard || (isWhole && layout.kind == LayoutKind::rows);
   });
-  if (isa<nn::LinearOp, nn::AttentionOp, nn::ExpertLinearOp>(op))
+  if (isa<nn::Product, nn::Attends>(op))
     after.price.work += cast<nn::Kernel>(op).flops() / static_cast<double>(isCut ? devices : 1);
   for (auto [result, layout] : llvm::zip(op->getResults(), *made))
     after.forms[result] = {layout};
@@ -450,9 +440,8 @@ FailureOr<LayoutChoice> Chooser::run() {
     part.walk([&](Operation *op) {
       if (auto split = dyn_cast<nn::SplitOp>(op); split && equalRuns(split) > 1)
         runs.push_back(equalRuns(split));
-      if (auto attention = dyn_cast<nn::AttentionOp>(op))
-        if (int64_t heads = attention.getKvHeads(); heads > 0 && devices > heads)
-          copies.push_back(devices / heads);
+      if (auto attention = dyn_cast<nn::Attends>(op); attention && devices > attention.countKeyHeads())
+        copies.push_back(devices / attention.countKeyHeads());
     });
   for (auto *list : {&runs, &copies}) {
     llvm::sort(*list);
@@ -496,13 +485,13 @@ FailureOr<LayoutChoice> Chooser::run() {
   return choice;
 }
 
-LogicalResult pp::checkHeads(nn::AttentionOp attention, int64_t devices) {
+LogicalResult pp::checkHeads(nn::Attends attention, int64_t devices) {
   auto fail = [&](const Twine &why) {
     return refuseClause(attention, "mesh.tensor",
                         "`attention` in part `" + attention->getParentOfType<func::FuncOp>().getName() + "` has " +
                             why);
   };
-  int64_t heads = attention.getHeads(), keys = nn::kvHeadsOf(attention);
+  int64_t heads = attention.getHeads(), keys = attention.countKeyHeads();
   if (heads % devices != 0)
     return fail(Twine(heads) + " heads; `tensor = " + Twine(devices) + "` does not divide them");
   if (keys % devices != 0 && devices % keys != 0)
@@ -523,7 +512,7 @@ pipeline::Meeting pp::meetingOf(func::FuncOp part, pipeline::MeshAttr mesh) {
 
 FailureOr<LayoutChoice> pp::chooseLayouts(ArrayRef<func::FuncOp> parts, int64_t devices, bool inRows) {
   for (func::FuncOp part : parts)
-    for (auto attention : func::FuncOp(part).getOps<nn::AttentionOp>())
+    for (auto attention : func::FuncOp(part).getOps<nn::Attends>())
       if (!isOfWholePart(attention) && failed(checkHeads(attention, devices)))
         return failure();
   return Chooser(parts, devices, inRows).run();

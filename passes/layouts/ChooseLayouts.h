@@ -23,7 +23,7 @@ struct LayoutChoice {
 mlir::FailureOr<LayoutChoice> chooseLayouts(llvm::ArrayRef<mlir::func::FuncOp> parts, int64_t devices, bool inRows);
 
 /// An error unless each device has whole heads of queries, and whole heads of keys or one shared with neighbours.
-mlir::LogicalResult checkHeads(nn::AttentionOp attention, int64_t devices);
+mlir::LogicalResult checkHeads(nn::Attends attention, int64_t devices);
 
 /// Whether an op that reads vocabularies' tables has them cut without need of a divisor (they are padded).
 bool isVocabulary(mlir::Value weight, const nn::DeviceLayout &layout);

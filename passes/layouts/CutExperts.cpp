@@ -92,23 +92,21 @@ LogicalResult ExpertCutter::write(Operation &op) {
     double capacity = route.getCapacity().convertToDouble();
     sections = nn::SectionsAttr::get(part.getContext(), devices, std::min(top, experts / devices),
                                      capacity > 0 ? builder.getF64FloatAttr(capacity) : FloatAttr());
-    attributes.set("sections", sections);
-  } else if (isa<nn::DispatchOp>(op)) {
-    attributes.set("sections", sections);
   } else if (isa<nn::ExpertLinearOp, nn::ExpertBiasOp>(op)) { // rows, a weight and counts
     if (failed(cutWeight(cast<BlockArgument>(op.getOperand(1)))))
       return failure();
     Value &counts = here[operands[2]];
     operands[2] = counts = counts ? counts : exchanged(operands[2]);
-    if (isa<nn::ExpertLinearOp>(op))
+    if (nn::takes(&op, "filled"))
       attributes.set("filled", builder.getF64FloatAttr(sections.filled(choices)));
   } else if (auto scale = dyn_cast<nn::ScaleRowsOp>(op)) {
     Value placed = builder.create<nn::PlaceWeightsOp>(loc, operands[1], operands[2], sections);
     operands = {operands[0], exchanged(placed)};
   } else if (isa<nn::CombineOp>(op)) {
     operands[0] = exchanged(operands[0]);
-    attributes.set("sections", sections);
   }
+  if (nn::takes(&op, "sections"))
+    attributes.set("sections", sections);
   FailureOr<Operation *> made = nn::createAgain(builder, &op, operands, attributes.getAttrs());
   if (failed(made))
     return failure();
@@ -144,7 +142,7 @@ struct CutExperts : public pp::impl::CutExpertsBase<CutExperts> {
       if (!mesh || mesh.getExpert() == 1)
         continue;
       for (auto part : getOperation().getOps<func::FuncOp>())
-        if (!part.empty() && !part.getOps<nn::RouteOp>().empty() && !part->hasAttr(nn::kAllExpertsAttr) &&
+        if (!part.empty() && !part.getOps<nn::Chooses>().empty() && !part->hasAttr(nn::kAllExpertsAttr) &&
             failed(ExpertCutter(part, mesh).run()))
           return signalPassFailure();
     }

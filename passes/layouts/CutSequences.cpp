@@ -57,18 +57,17 @@ private:
   LogicalResult checkPart(func::FuncOp part);
   LogicalResult cut(func::FuncOp part);
   LogicalResult refuse(Operation *op, const Twine &message);
-  LogicalResult checkHeads(nn::AttentionOp attention);
+  LogicalResult checkHeads(nn::Attends attention);
   LogicalResult checkWhole(Operation *op);
   /// Of the whole part's heads those of a device of the tensor axis, which has one of keys at least.
-  int64_t ownHeads(nn::AttentionOp attention, int64_t heads);
-  int64_t copiesOfKeys(nn::AttentionOp attention);
+  int64_t ownHeads(Operation *op, int64_t heads);
+  int64_t copiesOfKeys(nn::Attends attention);
   /// For this op.
   Value gathered(Value keys, Operation *op);
   Value gatheredOnce(Value value, Operation *op);
   /// The op as a device runs it.
   FailureOr<Operation *> write(Operation &op);
   FailureOr<Operation *> writeByHeads(Operation &op);
-  FailureOr<Operation *> writeWhole(Operation &op);
   static func::FuncOp partOf(Operation *op) { return op->getParentOfType<func::FuncOp>(); }
   static bool isWhole(Operation *op) { return partOf(op)->hasAttr(nn::kWholeAttr); }
   bool isKept(Operation *op) { return againOf(partOf(op), program.getMeshAttr()) == Again::nothing; }
@@ -106,13 +105,13 @@ LogicalResult SequenceCutter::checkProgram() {
   return success();
 }
 
-int64_t SequenceCutter::ownHeads(nn::AttentionOp attention, int64_t heads) {
-  return std::max<int64_t>(heads / (isWhole(attention) ? 1 : program.sizeOf(Axis::tensor)), 1);
+int64_t SequenceCutter::ownHeads(Operation *op, int64_t heads) {
+  return std::max<int64_t>(heads / (isWhole(op) ? 1 : program.sizeOf(Axis::tensor)), 1);
 }
 
 /// So many devices have queries of one head of keys.
-int64_t SequenceCutter::copiesOfKeys(nn::AttentionOp attention) {
-  return std::max<int64_t>(devices / ownHeads(attention, nn::kvHeadsOf(attention)), 1);
+int64_t SequenceCutter::copiesOfKeys(nn::Attends attention) {
+  return std::max<int64_t>(devices / ownHeads(attention, attention.countKeyHeads()), 1);
 }
 
 LogicalResult SequenceCutter::refuse(Operation *op, const Twine &message) {
@@ -120,10 +119,10 @@ LogicalResult SequenceCutter::refuse(Operation *op, const Twine &message) {
 }
 
 /// Of the heads of a device of the tensor axis each device of this one has as many, and of keys as many, or one.
-LogicalResult SequenceCutter::checkHeads(nn::AttentionOp attention) {
+LogicalResult SequenceCutter::checkHeads(nn::Attends attention) {
   if (!isWhole(attention) && failed(pp::checkHeads(attention, program.sizeOf(Axis::tensor))))
     return failure();
-  int64_t heads = ownHeads(attention, attention.getHeads()), keys = ownHeads(attention, nn::kvHeadsOf(attention));
+  int64_t heads = ownHeads(attention, attention.getHeads()), keys = ownHeads(attention, attention.countKeyHeads());
   if (heads % devices != 0)
     return refuse(attention, "`attention = \"heads\"`: a device has " + Twine(heads) +
                                  " heads; `context = " + Twine(devices) + "` does not divide them");
@@ -145,7 +144,7 @@ LogicalResult SequenceCutter::checkWhole(Operation *op) {
     columns = cast<RankedTensorType>(op->getResult(0).getType()).getShape().back();
   else
     columns = scan.getShared() || keys == 0 ? static_cast<int64_t>(scan.getHeads()) : keys;
-  columns = std::max<int64_t>(columns / (isWhole(op) ? 1 : program.sizeOf(Axis::tensor)), 1);
+  columns = ownHeads(op, columns);
   if (columns % devices == 0)
     return success();
   return refuse(op, "`context = " + Twine(devices) + "`: a `" + name + "` goes along whole sequences, so devices " +
@@ -156,9 +155,9 @@ LogicalResult SequenceCutter::checkWhole(Operation *op) {
 
 LogicalResult SequenceCutter::checkPart(func::FuncOp part) {
   for (Operation &op : part.front()) {
-    if (isa<nn::ConvOp, nn::ScanOp>(op) && failed(checkWhole(&op)))
+    if (isa<nn::Carries>(op) && failed(checkWhole(&op)))
       return failure();
-    auto attention = dyn_cast<nn::AttentionOp>(op);
+    auto attention = dyn_cast<nn::Attends>(op);
     if (attention && !attention.getCausal())
       return refuse(attention, "`context = " + Twine(devices) +
                                    "`: an `attention` that is not causal cannot be cut over context yet");
@@ -182,87 +181,63 @@ FailureOr<Operation *> SequenceCutter::write(Operation &op) {
   SmallVector<Value> operands(op.getOperands());
   NamedAttrList attributes(op.getAttrs());
   auto mean = dyn_cast<nn::TokenMeanOp>(op);
-  if (isa<nn::SegmentSumOp>(op) || (mean && mean.getStarts())) { // of whole sequences; a mean's values are own ones
+  if (isa<nn::SegmentSumOp>(op) || (mean && mean.getStarts())) // of whole sequences; a mean's values are own ones
     for (Value &operand : MutableArrayRef(operands).drop_front(mean ? 1 : 0))
       operand = gatheredOnce(operand, &op);
+  if (nn::takes(&op, "zigzag") && !(mean && !mean.getStarts()))
     attributes.set("zigzag", builder.getI64IntegerAttr(devices));
-  }
-  if (isa<nn::RopeOp, nn::PositionsOp, nn::DropoutOp, nn::AttentionOp>(op))
-    attributes.set("zigzag", builder.getI64IntegerAttr(devices));
-  if (auto attention = dyn_cast<nn::AttentionOp>(op))
+  if (auto attention = dyn_cast<nn::Attends>(op))
     for (Value keys : attention.getKv())
       std::replace(operands.begin(), operands.end(), keys, gathered(keys, attention));
   return nn::createAgain(builder, &op, operands, attributes.getAttrs());
 }
 
-/// An attention, or a sink around it: both see whole sequences, and what reads their result own rows.
+/// An attention or a sink around it, a scan or a convolution: of the device's own heads or columns it sees whole
+/// sequences, and what reads its result own rows.
 FailureOr<Operation *> SequenceCutter::writeByHeads(Operation &op) {
   Location loc = op.getLoc();
   SmallVector<Value> operands;
   NamedAttrList attributes(op.getAttrs());
-  if (auto attention = dyn_cast<nn::AttentionOp>(op)) {
-    int64_t copies = copiesOfKeys(attention), keys = nn::kvHeadsOf(attention);
-    attributes.set("heads", builder.getI64IntegerAttr(attention.getHeads() / devices));
-    if (attention.getKvHeads())
-      attributes.set("kv_heads", builder.getI64IntegerAttr(keys * copies / devices));
-    auto exchanged = [&](Value value) -> Value {
-      if (copies > 1 && value != attention.getQ())
-        value = builder.create<nn::RepeatHeadsOp>(loc, value, keys, copies);
-      return builder.create<nn::RunsToHeadsOp>(loc, value, axes, devices);
-    };
-    if (nn::DropoutAttr its = attention.getDropoutAttr())
-      attributes.set("dropout", nn::DropoutAttr::get(builder.getContext(), its.getRate(), its.getSite(), its.getSites(),
-                                                     its.getLength(), axes));
-    llvm::DenseMap<Value, Value> made; // q, k and v may be one value
-    for (Value value : op.getOperands()) {
-      bool isData = cast<RankedTensorType>(value.getType()).getElementType().isInteger(32);
-      Value &form = made[value];
-      form = form ? form : isData ? gathered(value, attention) : exchanged(value);
-      operands.push_back(form);
-    }
-  } else {
-    auto sink = cast<nn::SinkOp>(op);
+  if (auto sink = dyn_cast<nn::SinkOp>(op)) {
     auto back = sink.getO().getDefiningOp<nn::HeadsToRunsOp>();
     if (!back)
       return op.emitError() << "expected a `sink` around an attention of the same part";
     operands = {back.getX(), sink.getLse(), builder.create<nn::TakePieceOp>(loc, sink.getS(), axes, devices)};
+  } else {
+    auto attention = dyn_cast<nn::Attends>(op);
+    int64_t copies = attention ? copiesOfKeys(attention) : 1;
+    SmallVector<nn::DeviceLayout> layouts;
+    llvm::DenseMap<Value, Value> made; // q, k and v may be one value
+    for (auto [i, value] : llvm::enumerate(op.getOperands())) {
+      std::optional<int64_t> dim = nn::dimOfColumns(&op, i);
+      bool isRepeated = dim && copies > 1 && value != attention.getQ();
+      layouts.push_back(dim ? nn::DeviceLayout::shard(*dim, 1, isRepeated ? copies : 1)
+                            : nn::DeviceLayout::of(nn::DeviceLayout::Kind::copy));
+      Value &form = made[value];
+      if (!form && !dim) { // data, and what all heads read
+        bool isData = cast<RankedTensorType>(value.getType()).getElementType().isInteger(32);
+        form = isData ? gatheredOnce(value, &op) : gathered(value, &op);
+      } else if (!form && *dim == 0) {
+        form = builder.create<nn::TakePieceOp>(loc, value, axes, devices);
+      } else if (!form) {
+        form = value;
+        if (isRepeated)
+          form = builder.create<nn::RepeatHeadsOp>(loc, form, attention.countKeyHeads(), copies);
+        form = builder.create<nn::RunsToHeadsOp>(loc, form, axes, devices);
+      }
+      operands.push_back(form);
+    }
+    nn::cutSizes(&op, layouts, devices, attributes);
+    if (auto its = dyn_cast_or_null<nn::DropoutAttr>(attributes.get("dropout")))
+      attributes.set("dropout", nn::DropoutAttr::get(builder.getContext(), its.getRate(), its.getSite(), its.getSites(),
+                                                     its.getLength(), axes));
   }
   FailureOr<Operation *> made = nn::createAgain(builder, &op, operands, attributes.getAttrs());
   if (failed(made))
     return failure();
-  Value own = (*made)->getResult(0);
-  Value rows = builder.create<nn::HeadsToRunsOp>(loc, own, axes, devices, isKept(&op));
-  op.getResult(0).replaceAllUsesWith(rows);
-  op.getResult(1).replaceAllUsesWith((*made)->getResult(1));
-  return made;
-}
-
-/// A scan or a convolution of whole sequences, of the device's own heads or columns.
-FailureOr<Operation *> SequenceCutter::writeWhole(Operation &op) {
-  Location loc = op.getLoc();
-  NamedAttrList attributes(op.getAttrs());
-  llvm::SmallPtrSet<Value, 2> all; // that all heads read
-  if (auto scan = dyn_cast<nn::ScanOp>(op)) {
-    attributes.set("heads", builder.getI64IntegerAttr(static_cast<int64_t>(scan.getHeads()) / devices));
-    if (scan.getShared())
-      all.insert({scan.getQ(), scan.getK()});
-    else if (scan.getKeyHeads() != 0)
-      attributes.set("key_heads", builder.getI64IntegerAttr(static_cast<int64_t>(scan.getKeyHeads()) / devices));
-  }
-  auto own = [&](Value value) -> Value {
-    if (cast<RankedTensorType>(value.getType()).getElementType().isInteger(32)) // where documents begin
-      return gatheredOnce(value, &op);
-    if (all.contains(value))
-      return gathered(value, &op);
-    if (auto conv = dyn_cast<nn::ConvOp>(op); conv && value == conv.getW())
-      return builder.create<nn::TakePieceOp>(loc, value, axes, devices);
-    return builder.create<nn::RunsToHeadsOp>(loc, value, axes, devices);
-  };
-  SmallVector<Value> operands = llvm::map_to_vector(op.getOperands(), own);
-  FailureOr<Operation *> made = nn::createAgain(builder, &op, operands, attributes.getAttrs());
-  if (succeeded(made))
-    op.getResult(0).replaceAllUsesWith(
-        builder.create<nn::HeadsToRunsOp>(loc, (*made)->getResult(0), axes, devices, isKept(&op)));
+  SmallVector<Value> results((*made)->getResults());
+  results[0] = builder.create<nn::HeadsToRunsOp>(loc, results[0], axes, devices, isKept(&op));
+  op.replaceAllUsesWith(results);
   return made;
 }
 
@@ -277,9 +252,8 @@ LogicalResult SequenceCutter::cut(func::FuncOp part) {
     }
   for (Operation &op : llvm::make_early_inc_range(part.front().without_terminator())) {
     builder.setInsertionPoint(&op);
-    bool isWhole = isa<nn::ConvOp, nn::ScanOp>(op);
-    bool exchanges = isWhole || (isa<nn::AttentionOp, nn::SinkOp>(op) && byHeads(&op));
-    FailureOr<Operation *> made = isWhole ? writeWhole(op) : exchanges ? writeByHeads(op) : write(op);
+    bool exchanges = isa<nn::Carries>(op) || (isa<nn::Attends, nn::SinkOp>(op) && byHeads(&op));
+    FailureOr<Operation *> made = exchanges ? writeByHeads(op) : write(op);
     if (failed(made))
       return failure();
     if (!exchanges)

@@ -11,7 +11,6 @@
 #include "dialect/formula/Formula.h"
 #include "passes/layouts/Layouts.h"
 #include "llvm/ADT/StringMap.h"
-#include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
 
@@ -309,11 +308,9 @@ static const FactorRule &ruleOf(llvm::StringRef text) {
   return it->second;
 }
 
-static std::optional<StatedOp> statementOf(Operation *op, Axis axis, bool hasOwnHead) {
-  auto factored = dyn_cast<Factored>(op);
-  if (!factored)
-    return std::nullopt;
-  StatedOp its{op, axis, ruleOf(hasOwnHead ? factorsOfOwnHead(cast<MapOp>(op)) : factored.factorText()), {}, {}, {}};
+static StatedOp statementOf(Factored factored, Axis axis, llvm::StringRef text) {
+  Operation *op = factored;
+  StatedOp its{op, axis, ruleOf(text), {}, {}, {}};
   its.operands =
       portsOf(its.rule.operands, op->getOperands(), its.rule, [&](unsigned k) { return factored.operandsAt(k); });
   its.results =
@@ -328,8 +325,58 @@ static std::optional<StatedOp> statementOf(Operation *op, Axis axis, bool hasOwn
   its.blocks = blocksOf(its);
   auto zigzag = op->getAttrOfType<IntegerAttr>("zigzag");
   its.knowsRuns = zigzag && zigzag.getInt() > 0;
-  llvm::TypeSwitch<Operation *>(op).Case<AttentionOp, AttentionBwdOp>([&](auto it) { its.keys = kvHeadsOf(it); });
+  if (auto attention = dyn_cast<Attends>(op))
+    its.keys = attention.countKeyHeads();
   return its;
+}
+
+SmallVector<CutSize, 2> cutSizesOf(Operation *op, ArrayRef<DeviceLayout> operands) {
+  SmallVector<CutSize, 2> sizes;
+  auto factored = dyn_cast<Factored>(op);
+  llvm::StringRef text = factored ? factored.factorText() : "";
+  if (!factored || ruleOf(text).sizes.empty())
+    return sizes;
+  const StatedOp its = statementOf(factored, Axis::tensor, text);
+  auto isWhole = [&](int factor) { return its.rule.factors[factor].isWhole; };
+  for (const auto &[attribute, counted] : ruleOf(text).sizes) {
+    std::optional<CutSize> found;
+    for (auto [i, port] : llvm::enumerate(its.operands))
+      for (ArrayRef<int> dim : port.dims) {
+        dim = dim.drop_while([](int factor) { return factor < 0; });
+        bool isInner = !llvm::all_of(dim.drop_front(std::min(counted.size(), dim.size())), isWhole);
+        if (dim.take_front(counted.size()) == ArrayRef(counted) && (!found || (found->isInner && !isInner)))
+          found = {attribute, static_cast<unsigned>(i), isInner};
+      }
+    if (found && operands[found->operand].kind == LayoutKind::shard)
+      sizes.push_back(*found);
+  }
+  return sizes;
+}
+
+void cutSizes(Operation *op, ArrayRef<DeviceLayout> operands, int64_t devices, NamedAttrList &attributes) {
+  Builder builder(op->getContext());
+  for (const CutSize &size : cutSizesOf(op, operands)) {
+    auto share = [&](int64_t whole) { return localSize(whole, operands[size.operand], devices); };
+    Attribute whole = attributes.get(size.attribute);
+    if (auto list = dyn_cast_or_null<DenseI64ArrayAttr>(whole))
+      attributes.set(size.attribute, builder.getDenseI64ArrayAttr(llvm::map_to_vector(list.asArrayRef(), share)));
+    else if (auto count = dyn_cast_or_null<IntegerAttr>(whole); count && count.getInt() > 0)
+      attributes.set(size.attribute, builder.getI64IntegerAttr(share(count.getInt())));
+  }
+}
+
+std::optional<int64_t> dimOfColumns(Operation *op, unsigned operand) {
+  auto factored = cast<Factored>(op);
+  const StatedOp its = statementOf(factored, Axis::tensor, factored.factorText());
+  const Port &port = its.operands[operand];
+  auto isCut = [&](int factor) {
+    const FactorRule::Factor &of = its.rule.factors[factor];
+    return !of.isWhole && of.name != "b" && of.name != "s";
+  };
+  for (auto [i, dim] : llvm::enumerate(port.dims))
+    if (!port.isData && llvm::any_of(dim, isCut))
+      return i;
+  return std::nullopt;
 }
 
 static bool areOf(const Mode &mode, ArrayRef<DeviceLayout> given, const StatedOp &its) {
@@ -356,16 +403,20 @@ static std::optional<SmallVector<DeviceLayout>> alike(Operation *op, ArrayRef<De
 }
 
 std::optional<SmallVector<DeviceLayout>> layoutsByFactors(Operation *op, ArrayRef<DeviceLayout> operands, Axis axis,
-                                                          bool hasOwnHead) {
-  std::optional<StatedOp> its = statementOf(op, axis, hasOwnHead);
-  if (!its)
+                                                          bool isOfDevice) {
+  auto factored = dyn_cast<Factored>(op);
+  if (!factored)
     return axis == Axis::tensor ? alike(op, operands) : std::nullopt;
+  llvm::StringRef text = isOfDevice ? factored.factorTextOfDevice() : factored.factorText();
+  if (text.empty())
+    return std::nullopt;
+  StatedOp its = statementOf(factored, axis, text);
   int64_t copies = 1, runs = 1;
   for (const DeviceLayout &layout : operands)
     if (layout.kind == LayoutKind::shard)
       copies = std::max(copies, layout.copies), runs = std::max(runs, layout.runs);
-  for (Mode &mode : Modes(*its, copies, runs).take())
-    if (areOf(mode, operands, *its))
+  for (Mode &mode : Modes(its, copies, runs).take())
+    if (areOf(mode, operands, its))
       return std::move(mode.results);
   return std::nullopt;
 }

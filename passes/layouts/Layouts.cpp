@@ -49,14 +49,10 @@ DeviceLayout layoutOf(WeightAttr declared) {
 
 /// Along which axes the op counts from a device's place: rows of a table, columns of logits, heads; null: it does not.
 static std::pair<llvm::StringRef, AxesAttr> placesOf(Operation *op) {
-  return llvm::TypeSwitch<Operation *, std::pair<llvm::StringRef, AxesAttr>>(op)
-      .Case<EmbeddingOp, EmbeddingDwOp, CrossEntropyStatsOp, CrossEntropyDzOp, TokenStatsBwdOp>(
-          [](auto it) { return std::pair("first_by", it.getFirstByAttr()); })
-      .Case<AttentionOp, AttentionBwdOp>([](auto it) {
-        DropoutAttr dropout = it.getDropoutAttr();
-        return std::pair(dropout ? "dropout" : "", dropout ? dropout.getHeadsBy() : AxesAttr());
-      })
-      .Default([](Operation *) { return std::pair("", AxesAttr()); });
+  if (takes(op, "first_by"))
+    return {"first_by", op->getAttrOfType<AxesAttr>("first_by")};
+  auto dropout = op->getAttrOfType<DropoutAttr>("dropout");
+  return dropout ? std::pair("dropout", dropout.getHeadsBy()) : std::pair("", AxesAttr());
 }
 
 bool countsBy(Operation *op, Axis axis) {
@@ -156,12 +152,7 @@ DeviceLayout layoutOfData(Type data) {
   return isa<FloatType>(cast<RankedTensorType>(data).getElementType()) ? DeviceLayout::of(LayoutKind::data) : kNone;
 }
 
-AxesAttr axesOfExchange(Operation *op) {
-  return llvm::TypeSwitch<Operation *, AxesAttr>(op)
-      .Case<SpreadOp, TakeRowsOp, TakePieceOp, PlacePieceOp, TakeColumnsOp, Exchange>(
-          [](auto it) { return it.getAxes(); })
-      .Default(AxesAttr());
-}
+AxesAttr axesOfExchange(Operation *op) { return op->getAttrOfType<AxesAttr>("axes"); }
 
 /// Over axes without this one: each of its devices does so by itself. Rows would come from other sequences, and heads
 /// that are already exchanged would lose their order.
@@ -189,10 +180,8 @@ Results inferLayouts(Operation *op, ArrayRef<DeviceLayout> operands, Axis axis, 
                : Results();
   if (axis == Axis::context && isa<RepeatHeadsOp, SumHeadsOp>(op))
     return copiesOfRows(op, operands.front());
-  Results made = layoutsByFactors(op, operands, axis, /*hasOwnHead=*/false);
-  if (auto map = dyn_cast<MapOp>(op); map && !made && isOfDevice && map.getHeads() == 1)
-    made = layoutsByFactors(op, operands, axis, /*hasOwnHead=*/true);
-  return made;
+  Results made = layoutsByFactors(op, operands, axis);
+  return made || !isOfDevice ? made : layoutsByFactors(op, operands, axis, /*isOfDevice=*/true);
 }
 
 } // namespace pp::nn

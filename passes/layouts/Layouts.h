@@ -53,7 +53,21 @@ std::optional<llvm::SmallVector<DeviceLayout>> inferLayouts(mlir::Operation *op,
 
 /// The same over `tensor` and `context`, of an op that is no exchange: by the factors that it states.
 std::optional<llvm::SmallVector<DeviceLayout>>
-layoutsByFactors(mlir::Operation *op, llvm::ArrayRef<DeviceLayout> operands, Axis axis, bool hasOwnHead);
+layoutsByFactors(mlir::Operation *op, llvm::ArrayRef<DeviceLayout> operands, Axis axis, bool isOfDevice = false);
+
+/// A size in the op's attributes, as heads, that is divided where this operand is cut. `isInner`: so may be what it
+/// counts.
+struct CutSize {
+  llvm::StringRef attribute;
+  unsigned operand;
+  bool isInner;
+};
+llvm::SmallVector<CutSize, 2> cutSizesOf(mlir::Operation *op, llvm::ArrayRef<DeviceLayout> operands);
+/// Divides these sizes.
+void cutSizes(mlir::Operation *op, llvm::ArrayRef<DeviceLayout> operands, int64_t devices,
+              mlir::NamedAttrList &attributes);
+/// The dimension of an operand whose columns, or heads, devices may have apart.
+std::optional<int64_t> dimOfColumns(mlir::Operation *op, unsigned operand);
 
 /// The same over `expert`. Only what belongs to experts has a layout there: rows, and the numbers of rows, are of the
 /// own tokens, `rows`, or of the own experts, `shard 1`; weights of experts and their gradients are `shard 0`.

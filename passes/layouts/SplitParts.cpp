@@ -34,12 +34,9 @@ static void takeBiasesOut(func::FuncOp part) {
   for (auto linear : llvm::to_vector(part.getOps<nn::LinearOp>())) {
     if (!linear.getBias())
       continue;
-    OpBuilder builder(linear);
-    Value y =
-        builder.create<nn::LinearOp>(linear.getLoc(), linear.getX(), linear.getW(), Value(), linear.getTransposed());
-    y = builder.create<nn::AddBiasOp>(linear.getLoc(), y, linear.getBias());
-    linear.replaceAllUsesWith(y);
-    linear.erase();
+    IRRewriter builder(linear);
+    Value y = nn::productOf(builder, linear.getLoc(), linear.getX(), linear.getW(), {}, linear.getTransposed());
+    builder.replaceOpWithNewOp<nn::AddBiasOp>(linear, y, linear.getBias());
   }
 }
 
@@ -60,12 +57,11 @@ static void putBiasesBack(func::FuncOp part) {
     auto linear = bias.getX().getDefiningOp<nn::LinearOp>();
     if (!linear || !linear->hasOneUse())
       continue;
-    OpBuilder builder(bias);
-    Value y = builder.create<nn::LinearOp>(bias.getLoc(), linear.getX(), linear.getW(), bias.getBias(),
-                                           linear.getTransposed());
-    bias.replaceAllUsesWith(y);
-    bias.erase();
-    linear.erase();
+    IRRewriter builder(bias);
+    Value y =
+        nn::productOf(builder, bias.getLoc(), linear.getX(), linear.getW(), bias.getBias(), linear.getTransposed());
+    builder.replaceOp(bias, y);
+    builder.eraseOp(linear);
   }
 }
 
@@ -84,8 +80,7 @@ private:
   LogicalResult cutWeight(BlockArgument argument, const DeviceLayout &layout);
   bool hasTerms(BlockArgument argument) const;
   LogicalResult write(Operation *op);
-  LogicalResult writeLoss(Operation *op, Value z);
-  FailureOr<Value> statisticsOf(Operation *op, Value z, int64_t first, int64_t vocab, APFloat softcap);
+  void writeLoss(nn::ReadsLogits op, ArrayRef<Value> operands);
   Value converted(Value value, const DeviceLayout &wanted, Location loc);
   void adaptAttributes(Operation *op, const LayoutChoice::Step &step, NamedAttrList &attributes) const;
   int64_t share(int64_t whole, const DeviceLayout &layout) const { return nn::localSize(whole, layout, devices); }
@@ -230,94 +225,33 @@ Value PartSplitter::converted(Value value, const DeviceLayout &wanted, Location 
   return form;
 }
 
-/// Counts of heads and the like are those of a device.
+/// Counts of heads and the like are those of a device; a piece of a table has rows from the device's own first one on.
 void PartSplitter::adaptAttributes(Operation *op, const LayoutChoice::Step &step, NamedAttrList &attributes) const {
-  auto divide = [&](StringRef name, const DeviceLayout &layout) {
-    if (auto whole = attributes.getNamed(name))
-      if (int64_t count = cast<IntegerAttr>(whole->getValue()).getInt(); count > 0)
-        attributes.set(name, IntegerAttr::get(cast<IntegerAttr>(whole->getValue()).getType(), share(count, layout)));
-  };
-  auto isCut = [](const DeviceLayout &layout) { return layout.kind == LayoutKind::shard; };
-  auto *cut = llvm::find_if(step.operands, isCut);
-  if (cut == step.operands.end())
+  nn::cutSizes(op, step.operands, devices, attributes);
+  auto embedding = dyn_cast<nn::EmbeddingOp>(op);
+  if (!embedding || step.operands[1].kind != LayoutKind::shard)
     return;
-  auto map = dyn_cast<nn::MapOp>(op);
-  if (isa<nn::AttentionOp>(op)) {
-    if (auto heads = cast<nn::AttentionOp>(op); !heads.getKvHeads() && step.operands[1].copies > 1)
-      attributes.set("kv_heads", OpBuilder(op).getI64IntegerAttr(heads.getHeads()));
-    divide("heads", step.operands[0]);
-    divide("kv_heads", step.operands[1]);
-  } else if (isa<nn::ScanOp>(op)) {
-    divide("heads", step.operands[2]);
-    divide("key_heads", step.operands[0]);
-  } else if (isa<nn::RopeOp, nn::RmsnormOp, nn::RepeatHeadsOp>(op) || (map && map.getHeads() > 1)) {
-    divide("heads", *cut);
-  } else if (auto split = dyn_cast<nn::SplitOp>(op)) {
-    if (split.getPeriods() > 1)
-      divide("periods", *cut);
-    else if (split.getWidths())
-      attributes.set("widths", OpBuilder(op).getDenseI64ArrayAttr(SmallVector<int64_t>(
-                                   split.getNumResults(), share(split.runWidths().front(), *cut))));
-  } else if (isa<nn::ConcatOp, nn::PadOp>(op)) {
-    divide("periods", *cut);
-  } else if (auto embedding = dyn_cast<nn::EmbeddingOp>(op)) {
+  if (!embedding.getWhole()) {
     OpBuilder numbers(op);
     auto table = cast<BlockArgument>(embedding.getTable());
     auto declared = func::FuncOp(part).getArgAttrOfType<nn::WeightAttr>(table.getArgNumber(), nn::kWeightAttr);
-    if (!embedding.getWhole()) {
-      attributes.set("first", numbers.getI64IntegerAttr(0));
-      attributes.set("whole", numbers.getI64IntegerAttr(declared.getCut().getWhole()[0]));
-    }
-    attributes.set("first_by", axes);
+    attributes.set("first", numbers.getI64IntegerAttr(0));
+    attributes.set("whole", numbers.getI64IntegerAttr(declared.getCut().getWhole()[0]));
   }
+  attributes.set("first_by", axes);
 }
 
 /// Statistics of a device's columns, those of all devices behind each other, and of them those of whole rows.
-FailureOr<Value> PartSplitter::statisticsOf(Operation *op, Value z, int64_t first, int64_t vocab, APFloat softcap) {
-  Location loc = op->getLoc();
-  SmallVector<NamedAttribute> attributes = {
-      builder.getNamedAttr("first", builder.getI64IntegerAttr(first)),
-      builder.getNamedAttr("vocab", builder.getI64IntegerAttr(vocab)),
-      builder.getNamedAttr("softcap", builder.getFloatAttr(builder.getF64Type(), softcap)),
-      builder.getNamedAttr("first_by", axes)};
-  SmallVector<Value> operands(op->getOperands()); // behind z targets, and perhaps columns that are picked
-  operands.front() = z;
-  FailureOr<Operation *> own = nn::createOp(builder, loc, "cross_entropy_stats", operands, attributes);
-  if (failed(own))
-    return failure();
-  Value all = builder.create<nn::AllGatherOp>(loc, (*own)->getResult(0), axes, /*dim=*/0, devices);
+void PartSplitter::writeLoss(nn::ReadsLogits op, ArrayRef<Value> operands) {
+  Location loc = op.getLoc();
+  Value own = op.statisticsOf(builder, operands, /*first=*/0, axes);
+  Value all = builder.create<nn::AllGatherOp>(loc, own, axes, /*dim=*/0, devices);
   SmallVector<Value> pieces;
   for (int64_t k = 0; k < devices; ++k)
     pieces.push_back(builder.create<nn::PieceOp>(loc, all, k, devices));
-  return builder.create<nn::CrossEntropyMergeOp>(loc, pieces).getStats();
-}
-
-LogicalResult PartSplitter::writeLoss(Operation *op, Value z) {
-  auto whole = dyn_cast<nn::CrossEntropyOp>(op);
-  auto shard = dyn_cast<nn::CrossEntropyStatsOp>(op);
-  auto tokens = dyn_cast<nn::TokenStatsOp>(op);
-  Value targets = op->getOperand(1);
-  const DeviceLayout full = DeviceLayout::of(LayoutKind::full);
-  int64_t vocab = shard ? shard.getVocab() : cast<RankedTensorType>(op->getOperand(0).getType()).getShape().back();
-  FailureOr<Value> result = statisticsOf(op, z, shard ? shard.getFirst() : 0, vocab,
-                                         whole   ? whole.getSoftcap()
-                                         : shard ? shard.getSoftcap()
-                                                 : tokens.getSoftcap());
-  if (failed(result))
-    return failure();
-  if (tokens) {
-    auto rows = builder.create<nn::TokenRowsOp>(op->getLoc(), *result, targets, tokens.getIds());
-    for (auto [old, row] : llvm::zip(tokens->getResults(), rows->getResults()))
-      forms[old] = {{full, row}};
-    return success();
-  }
-  if (whole)
-    result = builder
-                 .create<nn::CrossEntropyLossOp>(op->getLoc(), *result, targets, whole.getScaleAttr(),
-                                                 whole.getCountedAttr(), whole.getAheadAttr(), whole.getZLossAttr())
-                 .getLoss();
-  forms[op->getResult(0)] = {{full, *result}};
-  return success();
+  Value stats = builder.create<nn::CrossEntropyMergeOp>(loc, pieces);
+  for (auto [old, result] : llvm::zip(op->getResults(), op.fromStatistics(builder, stats, operands)))
+    forms[old] = {{DeviceLayout::of(LayoutKind::full), result}};
 }
 
 LogicalResult PartSplitter::write(Operation *op) {
@@ -326,9 +260,10 @@ LogicalResult PartSplitter::write(Operation *op) {
   SmallVector<Value> operands;
   for (auto [operand, layout] : llvm::zip(op->getOperands(), step.operands))
     operands.push_back(converted(operand, layout, op->getLoc()));
-  if (isa<nn::CrossEntropyOp, nn::CrossEntropyStatsOp, nn::TokenStatsOp>(op) &&
-      step.operands.front().kind == LayoutKind::shard)
-    return writeLoss(op, operands.front());
+  if (auto loss = dyn_cast<nn::ReadsLogits>(op); loss && step.operands.front().kind == LayoutKind::shard) {
+    writeLoss(loss, operands);
+    return success();
+  }
   NamedAttrList attributes(op->getAttrs());
   adaptAttributes(op, step, attributes);
   FailureOr<Operation *> made = nn::createAgain(builder, op, operands, attributes.getAttrs());

@@ -218,12 +218,12 @@ LogicalResult LayoutVerifier::verifyParts() {
       if (!body)
         continue;
       const void *pieces = body.getPieces().getAsOpaquePointer();
-      for (auto attention : function.getOps<nn::AttentionOp>())
-        forward.insert({pieces, attention.getZigzag()});
-      for (auto part : function.getOps<nn::AttentionBwdOp>())
-        if (reads && body.getCut() && !forward.count({pieces, static_cast<int64_t>(part.getZigzag())}))
-          return part.emitOpError() << "in `" << function.getName() << "` has `zigzag = " << part.getZigzag()
-                                    << "`, which no forward attention of its piece has";
+      for (auto part : function.getOps<nn::Attends>())
+        if (std::pair key(pieces, static_cast<int64_t>(part.getZigzag())); isa<nn::Differentiable>(*part))
+          forward.insert(key);
+        else if (reads && body.getCut() && !forward.count(key))
+          return part->emitOpError() << "in `" << function.getName() << "` has `zigzag = " << part.getZigzag()
+                                     << "`, which no forward attention of its piece has";
     }
   return success();
 }

@@ -54,10 +54,7 @@ private:
   FloatAttr rate; ///< of dropout; null: none
 
   static nn::WeightAttr weightOf(func::FuncOp part, nn::LinearOp linear) {
-    Value w = linear.getW();
-    if (auto transpose = w.getDefiningOp<nn::TransposeOp>())
-      w = transpose.getW();
-    auto argument = dyn_cast<BlockArgument>(w);
+    auto argument = dyn_cast<BlockArgument>(linear.declaredWeight());
     return argument ? part.getArgAttrOfType<nn::WeightAttr>(argument.getArgNumber(), nn::kWeightAttr)
                     : nn::WeightAttr();
   }
@@ -90,10 +87,9 @@ private:
                                         /*zigzag=*/0);
       dropouts.push_back(x.getDefiningOp());
     }
-    Value u = builder.create<nn::LinearOp>(loc, x, a, Value(), /*transposed=*/false);
+    Value u = nn::productOf(builder, loc, x, a);
     Value v = builder.create<nn::ScaleOp>(loc, u, builder.getF64FloatAttr(factor));
-    Value w = builder.create<nn::LinearOp>(loc, v, b, Value(), /*transposed=*/false);
-    Value y = builder.create<nn::AddOp>(loc, linear.getY(), w);
+    Value y = builder.create<nn::AddOp>(loc, linear.getY(), nn::productOf(builder, loc, v, b));
     linear.getY().replaceAllUsesExcept(y, y.getDefiningOp());
   }
 

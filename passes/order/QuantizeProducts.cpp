@@ -37,13 +37,9 @@ public:
     int64_t count = 0;
     rounded.clear();
     for (auto linear : llvm::to_vector(part.getOps<nn::LinearOp>())) {
-      Value w = linear.getW();
-      bool transposed = linear.getTransposed();
-      auto transpose = w.getDefiningOp<nn::TransposeOp>();
-      if (transpose) {
-        w = transpose.getW();
-        transposed = !transposed;
-      }
+      Value w = linear.declaredWeight();
+      Operation *transpose = w == linear.getW() ? nullptr : linear.getW().getDefiningOp();
+      bool transposed = linear.getTransposed() != (transpose != nullptr);
       auto argument = dyn_cast<BlockArgument>(w);
       if (!argument || !part.getArgAttr(argument.getArgNumber(), nn::kWeightAttr) ||
           part.getArgAttr(argument.getArgNumber(), nn::kAdapterAttr))
@@ -56,7 +52,7 @@ public:
       linear.getWMutable().set(b);
       linear.setTransposed(transposed);
       if (transpose && transpose->use_empty())
-        transpose.erase();
+        transpose->erase();
       ++count;
     }
     return count;

@@ -62,8 +62,8 @@ static LogicalResult verify(ProgramOp program) {
   if (moved.wasInterrupted())
     return failure();
   for (auto part : program->getParentOfType<ModuleOp>().getOps<func::FuncOp>())
-    if (auto routes = part.getOps<nn::RouteOp>(); !routes.empty())
-      return refuse((*routes.begin()).getLoc(), "mixtures of experts");
+    if (auto routes = part.getOps<nn::Chooses>(); !routes.empty())
+      return refuse((*routes.begin())->getLoc(), "mixtures of experts");
   return success();
 }
 

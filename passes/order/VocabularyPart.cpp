@@ -46,8 +46,8 @@ static bool isOfColumns(Operation *op, const DenseSet<Value> &logits) {
 /// Whether the logits of this linear lead to losses, and to nothing else but formulas of columns. Behind statistics all
 /// that follows is made of them and of data.
 bool VocabularyPart::readHead(nn::LinearOp logits) {
-  auto transpose = logits.getW().getDefiningOp<nn::TransposeOp>();
-  Value own = transpose ? transpose.getW() : logits.getW();
+  Value own = logits.declaredWeight();
+  Operation *transpose = own == logits.getW() ? nullptr : logits.getW().getDefiningOp();
   if (logits.getBias() || !isWeight(own))
     return false;
   DenseSet<Operation *> before;
@@ -64,9 +64,7 @@ bool VocabularyPart::readHead(nn::LinearOp logits) {
   for (Operation &op : function.front().without_terminator()) {
     if (before.contains(&op) || &op == logits || &op == transpose)
       continue;
-    auto whole = dyn_cast<nn::CrossEntropyOp>(op);
-    const bool isStatistics = isa<nn::CrossEntropyOp, nn::TokenStatsOp>(op) && cut.contains(op.getOperand(0)) &&
-                              !(whole && whole.getFurther());
+    const bool isStatistics = isa<nn::ReadsLogits>(op) && cut.contains(op.getOperand(0)) && !op.hasAttr("further");
     if (isStatistics && llvm::all_of(op.getOperands().drop_front(), isMade))
       statistics.push_back(&op);
     else if (isOfColumns(&op, cut))
@@ -79,7 +77,7 @@ bool VocabularyPart::readHead(nn::LinearOp logits) {
   }
   if (statistics.empty() || !llvm::all_of(function.front().getTerminator()->getOperands(), isMade))
     return false;
-  linear = logits, table = cast<BlockArgument>(own), rows = bool(transpose);
+  linear = logits, table = cast<BlockArgument>(own), rows = transpose != nullptr;
   return true;
 }
 
@@ -147,20 +145,6 @@ bool VocabularyPart::writeRest(OpBuilder &builder, StringRef name) {
   return true;
 }
 
-Value VocabularyPart::writeStatistics(OpBuilder &builder, Operation *whole, IRMapping &mapping, int64_t begins) const {
-  auto loss = dyn_cast<nn::CrossEntropyOp>(whole);
-  auto tokens = dyn_cast<nn::TokenStatsOp>(whole);
-  SmallVector<Value> operands =
-      llvm::map_to_vector(whole->getOperands(), [&](Value operand) { return mapping.lookup(operand); });
-  const int64_t vocab = cast<RankedTensorType>(whole->getOperand(0).getType()).getShape().back();
-  SmallVector<NamedAttribute> attributes = {
-      builder.getNamedAttr("first", builder.getI64IntegerAttr(begins)),
-      builder.getNamedAttr("vocab", builder.getI64IntegerAttr(vocab)),
-      builder.getNamedAttr("softcap", loss ? loss.getSoftcapAttr() : tokens.getSoftcapAttr())};
-  FailureOr<Operation *> made = nn::createOp(builder, whole->getLoc(), "cross_entropy_stats", operands, attributes);
-  return succeeded(made) ? (*made)->getResult(0) : Value();
-}
-
 void VocabularyPart::writeShard(OpBuilder &builder, StringRef name, int64_t k, int64_t shards) {
   int64_t vocab = vocabulary(), begins = firstOf(k, shards), count = firstOf(k + 1, shards) - begins;
   func::FuncOp made = begin(builder, name);
@@ -189,18 +173,18 @@ void VocabularyPart::writeShard(OpBuilder &builder, StringRef name, int64_t k, i
     if (function.getArgAttr(argument.getArgNumber(), nn::kDataAttr) && llvm::any_of(argument.getUsers(), isOfShards))
       mapping.map(argument, dataOf(argument));
   Value own = addArgument(made, whole.clone(shape), builder.getDictionaryAttr(declared));
-  SmallVector<int64_t> logits(cast<RankedTensorType>(linear.getY().getType()).getShape());
-  logits.back() = count;
-  mapping.map(linear.getY(), builder.create<nn::LinearOp>(loc, whole.clone(logits), x, own, Value(), rows).getY());
+  mapping.map(linear.getY(), nn::productOf(builder, loc, x, own, /*bias=*/{}, rows));
+  auto mapped = [&](Operation *op) {
+    return llvm::map_to_vector(op->getOperands(), [&](Value operand) { return mapping.lookupOrNull(operand); });
+  };
   for (Operation *op : columns) {
-    SmallVector<Value> operands =
-        llvm::map_to_vector(op->getOperands(), [&](Value operand) { return mapping.lookup(operand); });
-    FailureOr<Operation *> copy = nn::createAgain(builder, op, operands, op->getAttrs());
+    FailureOr<Operation *> copy = nn::createAgain(builder, op, mapped(op), op->getAttrs());
     if (succeeded(copy))
       mapping.map(op->getResults(), (*copy)->getResults());
   }
-  SmallVector<Value> mine =
-      llvm::map_to_vector(statistics, [&](Operation *op) { return writeStatistics(builder, op, mapping, begins); });
+  SmallVector<Value> mine = llvm::map_to_vector(statistics, [&](Operation *op) {
+    return cast<nn::ReadsLogits>(op).statisticsOf(builder, mapped(op), begins, nn::AxesAttr());
+  });
   std::vector<SmallVector<Value>> all(statistics.size()); // of each, those of all shards
   auto stats = builder.getDictionaryAttr(builder.getNamedAttr(nn::kStatsAttr, builder.getUnitAttr()));
   for (int64_t i = 0; i < shards; ++i)
@@ -210,17 +194,9 @@ void VocabularyPart::writeShard(OpBuilder &builder, StringRef name, int64_t k, i
     }
   for (auto [op, parts] : llvm::zip(statistics, all)) {
     Value merged = builder.create<nn::CrossEntropyMergeOp>(loc, parts.front().getType(), parts);
-    Value targets = mapping.lookup(op->getOperand(1));
-    if (auto loss = dyn_cast<nn::CrossEntropyOp>(op)) {
-      Value sum =
-          builder.create<nn::CrossEntropyLossOp>(loc, loss.getLoss().getType(), merged, targets, loss.getScaleAttr(),
-                                                 loss.getCountedAttr(), loss.getAheadAttr(), loss.getZLossAttr());
-      mapping.map(loss.getLoss(), sum);
-      continue;
-    }
-    auto tokens = cast<nn::TokenStatsOp>(op);
-    auto ofRows = builder.create<nn::TokenRowsOp>(op->getLoc(), merged, targets, mapping.lookup(tokens.getIds()));
-    mapping.map(tokens->getResults(), ofRows->getResults());
+    SmallVector<Value> results = cast<nn::ReadsLogits>(op).fromStatistics(builder, merged, mapped(op));
+    for (auto [old, result] : llvm::zip(op->getResults(), results))
+      mapping.map(old, result);
   }
   for (Operation *op : tail)
     builder.clone(*op, mapping);

@@ -36,9 +36,6 @@ struct VocabularyPart {
 
 private:
   bool readHead(nn::LinearOp logits);
-  /// The own statistics of the columns z, as the shards hand them to each other.
-  mlir::Value writeStatistics(mlir::OpBuilder &builder, mlir::Operation *whole, mlir::IRMapping &mapping,
-                              int64_t begins) const;
   mlir::func::FuncOp begin(mlir::OpBuilder &builder, llvm::StringRef name);
 };
 

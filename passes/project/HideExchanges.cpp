@@ -82,7 +82,7 @@ private:
     for (Operation *reader : nn::readersOf(value))
       if (auto other = numbers.find(reader); other != numbers.end() && other->second < i)
         before[i].push_back(other->second);
-    if (Operation *op = value.getDefiningOp(); op && op->hasTrait<nn::View>())
+    if (auto op = value.getDefiningOp<nn::View>())
       for (Value operand : op->getOperands())
         addReaders(i, operand);
   }

@@ -53,7 +53,7 @@ void BodyPlan::copyReturned() {
     if (isPending(operand.getOperandNumber()) && dies(operand.get()))
       hand(operand.get(), operand.getOperandNumber());
     else if (!isNew && found->second != place)
-      operand.set(builder.create<nn::CopyOp>(end->getLoc(), operand.get(), Value()).getY());
+      operand.set(nn::copyOf(builder, end->getLoc(), operand.get()));
   }
 }
 

@@ -17,39 +17,28 @@ int64_t BodyPlan::bytesOf(Value value) {
   return llvm::alignTo(tensorBytes(cast<RankedTensorType>(value.getType())), kAlignment);
 }
 
+static bool isOfOperands(nn::View view) { return view.getWhole().getDefiningOp() == view; }
+
 // A run that has a place already, or is needed whole elsewhere, cannot be computed inside what it is joined to.
 void BodyPlan::copyParts() {
   Operation *end = terminator();
   auto copyFor = [](OpOperand &operand) {
     OpBuilder builder(operand.getOwner());
-    operand.set(builder.create<nn::CopyOp>(operand.getOwner()->getLoc(), operand.get(), Value()).getY());
+    operand.set(nn::copyOf(builder, operand.getOwner()->getLoc(), operand.get()));
   };
   llvm::DenseSet<Value> joined;
-  for (auto join : body.front().getOps<nn::JoinRowsOp>())
-    for (OpOperand &run : join->getOpOperands())
-      if (isa<BlockArgument>(run.get()) || run.get().getDefiningOp()->hasTrait<nn::View>() ||
-          !joined.insert(run.get()).second)
+  for (auto view : body.front().getOps<nn::View>())
+    for (OpOperand &run : isOfOperands(view) ? view->getOpOperands() : MutableArrayRef<OpOperand>())
+      if (isa<BlockArgument>(run.get()) || isa<nn::View>(run.get().getDefiningOp()) || !joined.insert(run.get()).second)
         copyFor(run);
   for (OpOperand &operand : end->getOpOperands())
-    if (joined.contains(operand.get()) ||
-        isa_and_nonnull<nn::RowsOp, nn::SpreadOp, nn::PieceOp>(operand.get().getDefiningOp()))
+    if (auto view = operand.get().getDefiningOp<nn::View>();
+        joined.contains(operand.get()) || (view && !isOfOperands(view)))
       copyFor(operand);
 }
 
 void BodyPlan::mergeViews(Operation &op) {
-  if (auto rows = dyn_cast<nn::RowsOp>(op)) {
-    auto type = cast<RankedTensorType>(rows.getY().getType());
-    merge(rows.getX(), rows.getY(), tensorBytes(type) / type.getDimSize(1) * static_cast<int64_t>(rows.getStart()));
-  }
-  if (auto spread = dyn_cast<nn::SpreadOp>(op))
-    merge(spread.getX(), spread.getY());
-  if (auto piece = dyn_cast<nn::PieceOp>(op))
-    merge(piece.getX(), piece.getY(),
-          tensorBytes(cast<RankedTensorType>(piece.getY().getType())) * static_cast<int64_t>(piece.getIndex()));
-  int64_t offset = 0;
-  if (auto join = dyn_cast<nn::JoinRowsOp>(op))
-    for (Value run : join.getRuns()) {
-      merge(join.getY(), run, offset);
-      offset += tensorBytes(cast<RankedTensorType>(run.getType()));
-    }
+  if (auto view = dyn_cast<nn::View>(op))
+    for (auto [part, offset] : view.getParts())
+      merge(view.getWhole(), part, offset);
 }

@@ -403,7 +403,7 @@ std::vector<std::pair<Operation *, Operation *>> pairsAlive(func::FuncOp body) {
   std::vector<Operation *> made;
   std::vector<std::pair<Operation *, Operation *>> pairs;
   for (Operation &op : body.front().without_terminator()) {
-    if (op.getNumResults() != 1 || op.hasTrait<nn::View>() || bufferOf(op.getResult(0)).first != -1)
+    if (op.getNumResults() != 1 || isa<nn::View>(op) || bufferOf(op.getResult(0)).first != -1)
       continue;
     for (Operation *before : made)
       if (llvm::any_of(before->getUsers(), [&](Operation *user) { return op.isBeforeInBlock(user); }))
@@ -488,7 +488,7 @@ TEST(LoweredExchanges, AnOpThatDoesNotWaitForWhatItTouchesIsFound) {
       Operation *message = nullptr;
       for (Operation &op : body.front().without_terminator()) {
         overlaps += op.hasAttr(kOverlapsAttr);
-        if (message && !op.hasAttr(kOverlapsAttr) && !op.hasTrait<nn::View>() && !isa<nn::Exchange>(op)) {
+        if (message && !op.hasAttr(kOverlapsAttr) && !isa<nn::View>(op) && !isa<nn::Exchange>(op)) {
           op.setAttr(kOverlapsAttr, UnitAttr::get(op.getContext()));
           std::string error = errorOfRank(proved);
           EXPECT_TRUE(StringRef(error).contains("expected `pp_complete` of message")) << error;
@@ -514,7 +514,7 @@ TEST(LoweredExchanges, AnOpThatWritesOverWhatIsUnderWayIsFound) {
     for (Operation &op : body.front().without_terminator()) {
       if (isa<nn::Exchange>(op))
         message = &op;
-      if (!message || !op.hasAttr(kOverlapsAttr) || op.getNumResults() != 1 || op.hasTrait<nn::View>() ||
+      if (!message || !op.hasAttr(kOverlapsAttr) || op.getNumResults() != 1 || isa<nn::View>(op) ||
           bufferOf(op.getResult(0)).first != -1)
         continue;
       Attribute kept = op.getAttr(kBuffersAttr);

@@ -62,14 +62,23 @@ std::string errorOfProgram(StringRef values) {
 TEST(FactorRules, EveryStatementIsRead) {
   MLIRContext context(dialects());
   context.loadAllAvailableDialects();
-  int64_t ops = 0;
+  size_t ops = 0, sizes = 0, counted = 0;
   for (RegisteredOperationName name : context.getRegisteredOperations())
     if (auto *stated = name.getInterface<nn::Factored>()) {
       ++ops;
-      for (StringRef text : stated->factorTexts())
+      for (StringRef text : stated->factorTexts()) {
         EXPECT_EQ(errorOf(text), "") << name.getStringRef().str();
+        std::string why;
+        auto rule = parseFactors(text, why);
+        for (const auto &[attribute, factors] : rule ? rule->sizes : FactorRule().sizes)
+          sizes += llvm::any_of(name.getAttributeNames(),
+                                [&, attribute = attribute](StringAttr known) { return known == attribute; });
+        counted += rule ? rule->sizes.size() : 0;
+      }
     }
-  EXPECT_GE(ops, 60); // all but exchanges, updates and pairs of kernels
+  EXPECT_EQ(sizes, counted); // each is an attribute of its op
+  EXPECT_GE(sizes, 14U);
+  EXPECT_GE(ops, 60U); // all but exchanges, updates and pairs of kernels
 }
 
 TEST(FactorRules, ABackwardOpHasTheFactorsOfItsForwardOp) {
@@ -92,8 +101,9 @@ TEST(FactorRules, AWrongStatementIsRefused) {
   EXPECT_EQ(errorOf("x b -> y: b"), "expected `:` behind `x`");
   EXPECT_EQ(errorOf("x: -> y: b"), "expected a factor behind `x:`");
   EXPECT_EQ(errorOf("[x: b -> y: b"), "expected `]` behind `[x: b`");
-  EXPECT_EQ(errorOf("x: b -> y: b ; fast"), "expected counts, uncounted, ranked, linear, linear_in(name), each or "
-                                            "copies behind `x: b -> y: b ; fast`");
+  EXPECT_EQ(errorOf("x: b -> y: b ; fast"), "expected counts, uncounted, ranked, linear, linear_in(name), each, "
+                                            "copies or attribute(factors) behind `x: b -> y: b ; fast`");
+  EXPECT_EQ(errorOf("x: b h -> y: b h ; heads(g)"), "expected a factor behind `x: b h -> y: b h ; heads(g`");
   EXPECT_EQ(errorOf("x: b -> y: b | d(q) -> d(x)"), "expected a value of the op before it in place of `q` behind "
                                                     "` d(q) -> d(x)`");
 }

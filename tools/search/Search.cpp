@@ -313,7 +313,7 @@ LogicalResult Searcher::judgeWritten() {
   auto use = [&](ModuleOp module) {
     ProgramOp program = *module.getOps<ProgramOp>().begin();
     readSizes(program);
-    limits.hasExperts = module.walk([](nn::RouteOp) { return WalkResult::interrupt(); }).wasInterrupted();
+    limits.hasExperts = module.walk([](nn::Chooses) { return WalkResult::interrupt(); }).wasInterrupted();
     for (auto unit : program.getOps<UnitOp>())
       recomputes |= unit.getUnit().getPhase() == Phase::R;
     std::vector<int64_t> bytes = memoryLimitsOf(program, request.proofs.memoryLimit);
