@@ -4,7 +4,6 @@
 #define PP_RUNTIME_CUDA_MEMORY_H
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
 
 namespace pp {
@@ -35,9 +34,6 @@ void *allocateForTrial(size_t bytes);
 
 /// The most shared memory that a block of this device may ask for.
 size_t sharedMemoryLimit();
-
-/// The most bytes of states that the backward of a scan has at once: those of Facts.h; tests make it fewer.
-extern int64_t statesOfScan;
 
 } // namespace pp
 

@@ -147,8 +147,8 @@ constexpr int64_t sdpaScratch(bool backward, int64_t queries, int64_t sharedKeys
 
 /// The backward of a scan has so many heads' states at once at most, unless one head's alone are more.
 inline constexpr int64_t mostOfStates = int64_t(512) << 20;
-/// What the backward of a scan has of one head of a sequence, in numbers of acc: the states in front of chunks and their
-/// gradients, rows like those of v, pairs of rows of a chunk, and what becomes of a decay.
+/// What the backward of a scan has of one head of a sequence, in numbers of acc: the states in front of chunks, and
+/// their gradients; rows like those of v, pairs of rows of a chunk, and what becomes of a decay.
 struct ScanParts {
   int64_t states, rows, pairs, decays;
   constexpr ScanParts(std::span<const int64_t> dims, bool byChannel)

@@ -1,7 +1,7 @@
 // Scans and causal convolutions against their definitions a token at a time in f64; documents, slices, threads.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/cuda/Memory.h"
 #include "runtime/kernels/Facts.h"
+#include "runtime/simt/scan/States.h"
 #include "test/unit/Kernels.h"
 #include <cstdlib>
 
@@ -411,7 +411,7 @@ TEST(KernelsScan, SlicesGoOnFromEachOther) {
 #else
   const std::array<int64_t, 6> dims = {2, 100, 6, 2, 16, 40};
 #endif
-  forEachKind([](Type type, Rule rule) {
+  forEachKind([&](Type type, Rule rule) {
     for (const std::vector<int64_t> &begins : {std::vector<int64_t>{}, {20, 38, 39, 71}})
       for (const std::vector<int64_t> &borders : {std::vector<int64_t>{0, 37, 38, 100}, {0, 5, 71, 100}}) {
         checkSlices(Problem(type, rule, dims, Fading::Mild, Keys::Random, begins), borders);
@@ -478,8 +478,7 @@ TEST(KernelsScan, BitsAreTheSameWithFewerHeadsAtOnce) {
     statesOfScan = all;
   }
 }
-#endif
-
+#else
 TEST(KernelsScan, BitsAreTheSameWithThreads) {
   forEachKind([](Type type, Rule rule) {
     const Problem p(type, rule, {2, 70, 6, 2, 9, 20}, Fading::Mild, Keys::Random, {40});
@@ -491,6 +490,7 @@ TEST(KernelsScan, BitsAreTheSameWithThreads) {
     unsetenv("PP_THREADS");
   });
 }
+#endif
 
 TEST(KernelsScan, HeadsAreWholeSharesOfKeys) {
   EXPECT_EQ(refusal({"scan", Type::F32, {1, 8, 6, 4, 5, 7}, {}, {}}),

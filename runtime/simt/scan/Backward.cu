@@ -2,14 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Four kernels for some heads at a time (Facts.h, headsOfScan), as many as scratch has states for:
-//   1  down a sequence, for 32 columns of v: S in front of each chunk, rows of w      (Scan.cu's, without outputs)
+//   1  down a sequence, for 32 columns of v: S in front of each chunk, rows of w      (Forward.cu's, without outputs)
 //   2  up a sequence, for 32 columns of v: dS in front of each chunk, rows of r, dv
 //   3  each chunk of a head: N and M, dbeta, and what pairs give dg
 //   4  each chunk of a head of keys, for 32 columns of k: dq and dk, over its heads in their order; with decays of
 //      columns dg. Else dg's other parts, which a fifth adds up.
 // Formulas are those of runtime/kernels/Scan.h. All sums have one order; no kernel has atomics.
-#include "runtime/cuda/Memory.h"
-#include "runtime/simt/ScanTiles.h"
+#include "runtime/simt/scan/States.h"
+#include "runtime/simt/scan/Tiles.h"
 
 using namespace pp;
 
@@ -122,7 +122,8 @@ __global__ void __launch_bounds__(scanThreads) pairSlopesKernel(const __grid_con
     A *products = f.p;
     for (int i = 0; i < ownRows; ++i) {
       const int row = firstRow() + i;
-      const A factor = row < rows && lane <= row ? f.beta[lane] * (ByChannel ? A(1) : f.matrix[row * line + lane]) : A(0);
+      const A factor =
+          row < rows && lane <= row ? f.beta[lane] * (ByChannel ? A(1) : f.matrix[row * line + lane]) : A(0);
       const A its = row < rows && lane <= row ? factor * ours.v[i] : A(0);
       const A other = row < rows && lane < row ? -factor * f.beta[row] * theirs.v[i] : A(0);
       if (row < rows) {
@@ -181,7 +182,7 @@ template <class E, bool ByChannel> struct KeyGradients {
     const int rows = chunk.rows(), head = int(task % n.heads), rest = n.d - panel * edge;
     const int64_t at = int64_t(panel) * edge * n.e;
     const A *border = chunk.first ? nullptr : n.border(n.borders, task, chunk.begin) + at;
-    const A *slope = chunk.last             ? nullptr
+    const A *slope = chunk.last              ? nullptr
                      : chunk.end == n.rows.s ? n.dbehind + task * n.stateSize() + at
                                              : n.border(n.dborders, task, chunk.end) + at;
     for (int column = 0; column < n.e && (border || slope); column += edge) {
@@ -354,8 +355,7 @@ template <class E, bool ByChannel> struct KeyGradients {
 };
 
 template <class E, bool ByChannel>
-__global__ void __launch_bounds__(scanThreads)
-    keyGradientKernel(const __grid_constant__ ScanCall<E> n, int64_t tasks) {
+__global__ void __launch_bounds__(scanThreads) keyGradientKernel(const __grid_constant__ ScanCall<E> n, int64_t tasks) {
   using A = Acc<E>;
   const int share = n.share();
   const int64_t pair = n.firstTask / share + blockIdx.x, b = pair / n.keys, all = pair * share;
@@ -411,8 +411,7 @@ template <class E> struct AddDecays {
   }
 };
 
-template <class E, bool ByChannel>
-pp_status_t launchTasks(const PreparedOp &op, const ScanCall<E> &n, int64_t tasks) {
+template <class E, bool ByChannel> pp_status_t launchTasks(const PreparedOp &op, const ScanCall<E> &n, int64_t tasks) {
   using A = Acc<E>;
   using Tiles = ChunkTiles<A, ByChannel>;
   const int64_t windows = blocksFor(n.rows.s, edge), pairs = tasks < n.heads / n.keys ? 1 : tasks / (n.heads / n.keys);
@@ -421,8 +420,8 @@ pp_status_t launchTasks(const PreparedOp &op, const ScanCall<E> &n, int64_t task
   if (pp_status_t status = launch(op, stateGradientKernel<E, ByChannel>, {tasks, blocksFor(n.e, edge)}, scanThreads,
                                   scanBytes<A, ByChannel>(backTiles, n.d), n))
     return status;
-  if (pp_status_t status = launch(op, pairSlopesKernel<E, ByChannel>, {tasks, windows}, scanThreads,
-                                  Tiles::size(1) * sizeof(A), n))
+  if (pp_status_t status =
+          launch(op, pairSlopesKernel<E, ByChannel>, {tasks, windows}, scanThreads, Tiles::size(1) * sizeof(A), n))
     return status;
   if (pp_status_t status = launch(op, keyGradientKernel<E, ByChannel>, {pairs, windows, blocksFor(n.d, edge)},
                                   scanThreads, Tiles::size(KeyTiles<A>::count) * sizeof(A), n, tasks))

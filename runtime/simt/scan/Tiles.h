@@ -5,8 +5,8 @@
 // of v are tiles of 32 x 32 in acc. Every product is one of two tiles: a warp has 8 rows of it, a lane one column. What
 // is not there is zeros. Columns of v do not see each other in a scan, so that a block has 32 of them and their part of
 // the state, whatever the width; in a state the rows are columns of k.
-#ifndef PP_RUNTIME_SIMT_SCANTILES_H
-#define PP_RUNTIME_SIMT_SCANTILES_H
+#ifndef PP_RUNTIME_SIMT_SCAN_TILES_H
+#define PP_RUNTIME_SIMT_SCAN_TILES_H
 
 #include "runtime/kernels/Facts.h"
 #include "runtime/simt/Map.h"
@@ -395,9 +395,9 @@ template <class A, bool ByChannel> size_t scanBytes(int tiles, int64_t d) {
   return size_t(ChunkTiles<A, ByChannel>::size(tiles) + (d + edge - 1) / edge * tileSize) * sizeof(A);
 }
 
-/// Fills `borders` and the rows of w of a launch's tasks. (Scan.cu has it for each type.)
+/// Fills `borders` and the rows of w of a launch's tasks. (Forward.cu has it for each type.)
 template <class E> pp_status_t launchStates(const PreparedOp &op, const ScanCall<E> &n, int64_t tasks, bool byChannel);
 
 } // namespace pp
 
-#endif // PP_RUNTIME_SIMT_SCANTILES_H
+#endif // PP_RUNTIME_SIMT_SCAN_TILES_H
