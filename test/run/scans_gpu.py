@@ -24,7 +24,7 @@ LAYOUTS = (dict(schedule="terapipe", ranks=2, slices=3), dict(schedule="single")
            dict(schedule="zb_v", ranks=2), dict(schedule="slimpipe", ranks=2, slices=4),
            dict(schedule="1f1b_recompute", ranks=2), dict(schedule="weipipe_interleave", ranks=2),
            dict(schedule="single") | {"mesh.tensor": 2},
-           dict(schedule="single") | {"mesh.data": 2, "mesh.zero": 2})
+           dict(schedule="single") | {"mesh.data": 2, "mesh.zero": 2, "microbatches": 1})
 WHOLE = {"channels": "mesh.pre.tensor"}  # the part that two devices do not cut; of the others qkv
 FAMILIES = ("qwen3_next", "mamba2", "kimi_linear", "lfm2")
 
