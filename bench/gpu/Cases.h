@@ -65,6 +65,18 @@ inline void attentions(std::vector<Case> &cases, int64_t b, int64_t s, int64_t h
        6});
 }
 
+/// Scans of h heads, k of keys, and their backward. (Decays here grow states beyond all bounds, which takes no longer.)
+inline void scans(std::vector<Case> &cases, int64_t s, int64_t h, int64_t k, int64_t d, int64_t e,
+                  const std::vector<std::string> &flags, bool byChannel = false) {
+  const std::vector<int64_t> dims = {1, s, h, k, d, e};
+  const std::vector<double> params = byChannel ? std::vector<double>{0, 1} : std::vector<double>{};
+  const Argument none{Argument::Nothing, 0}, q = elements(s * k * d), v = elements(s * h * e),
+                                             g = sums(s * h * (byChannel ? d : 1)), beta = sums(s * h);
+  cases.push_back({{"scan", Type::Bf16, dims, params, flags}, {q, q, v, g, beta, none, none, v, none}});
+  cases.push_back(
+      {{"scan_bwd", Type::Bf16, dims, params, flags}, {v, q, q, v, g, beta, none, none, none, q, q, v, g, beta, none}});
+}
+
 /// What moves memory: bytes per second are to be held beside the copy's.
 inline void streams(std::vector<Case> &cases, int64_t t, int64_t h, int64_t f, int64_t vocabulary) {
   Type type = Type::Bf16;
@@ -95,10 +107,17 @@ inline void streams(std::vector<Case> &cases, int64_t t, int64_t h, int64_t f, i
       {sums(h * f), {Argument::Nothing, 0}, elements(h * f), sums(h * f), sums(h * f), sums(h * f)});
 }
 
-/// The arithmetic of a call of `products`, `pairs` or `attentions`; 0 of what moves memory.
+/// The arithmetic of a call of `products`, `pairs`, `attentions` or `scans`, of these in chunks of 32 rows; 0 of what
+/// moves memory.
 inline double flopsOf(const OpSpec &spec) {
-  double d[5] = {};
-  std::copy_n(spec.dims.begin(), std::min<size_t>(spec.dims.size(), 5), d);
+  double d[6] = {};
+  std::copy_n(spec.dims.begin(), std::min<size_t>(spec.dims.size(), 6), d);
+  if (spec.kernel == "scan" || spec.kernel == "scan_bwd") {
+    const bool delta = !spec.flags.empty(), isForward = spec.kernel == "scan";
+    const double states = isForward ? (delta ? 6 : 4) : delta ? 16 : 12;
+    const double keys = isForward ? (delta ? 4 : 2) : delta ? 12 : 6, values = isForward ? 2 : delta ? 8 : 6;
+    return d[0] * d[1] * d[2] * (states * d[4] * d[5] + 32 * (keys * d[4] + values * d[5]));
+  }
   if (spec.kernel.starts_with("linear"))
     return 2 * d[0] * d[1] * d[2];
   if (spec.kernel != "attention" && spec.kernel != "attention_bwd")
@@ -129,6 +148,9 @@ inline std::vector<Case> timedCases() {
   }
   attentions(cases, 1, 4096, 32, 8, 128, false);
   attentions(cases, 1, 4096, 16, 16, 256, true);
+  scans(cases, 4096, 32, 16, 128, 128, {"delta"});       // Qwen3-Next's
+  scans(cases, 4096, 32, 32, 128, 128, {"delta"}, true); // Kimi Linear's
+  scans(cases, 4096, 80, 1, 128, 64, {});                // Mamba 2's, of 2.7B
   return cases;
 }
 

@@ -121,20 +121,18 @@ std::string checkLimits(const PreparedOp &op) {
                                     std::to_string(mostChunks) + " that one call takes"
                               : "";
   };
-  if (op.kernel == Kernel::scan || op.kernel == Kernel::scan_bwd || op.kernel == Kernel::conv ||
-      op.kernel == Kernel::conv_dx || op.kernel == Kernel::conv_dw)
-    return "scans and convolutions run on CPUs only for now";
   if (op.kernel == Kernel::quantize)
     return "products of 8 bits run on CPUs only for now";
   if (op.kernel == Kernel::attention_merge)
     return tooMany(op.dims[4], "parts");
   if (op.kernel == Kernel::cross_entropy_merge || op.kernel == Kernel::token_merge)
     return tooMany(op.dims[1], "parts");
-  if (op.kernel != Kernel::attention && op.kernel != Kernel::attention_bwd)
+  const bool isScan = op.kernel == Kernel::scan || op.kernel == Kernel::scan_bwd;
+  if (!isScan && op.kernel != Kernel::attention && op.kernel != Kernel::attention_bwd)
     return "";
-  if (std::string why = tooMany(op.chunkCount, "chunks"); !why.empty())
+  if (std::string why = isScan ? "" : tooMany(op.chunkCount, "chunks"); !why.empty())
     return why;
-  size_t needed = attentionSharedBytes(op), limit = sharedMemoryLimit();
+  const size_t needed = isScan ? scanSharedBytes(op) : attentionSharedBytes(op), limit = sharedMemoryLimit();
   return needed > limit ? "heads of width " + std::to_string(op.dims[4]) + " need " + std::to_string(needed) +
                               " bytes of shared memory; a block of this device has at most " + std::to_string(limit)
                         : "";
@@ -154,11 +152,6 @@ PP_ANY_TYPE(linear_dx, runLinearDx)
 PP_ANY_TYPE(linear_dw, runLinearDw)
 PP_ANY_TYPE(formula, runFormula)
 PP_ANY_TYPE(quantize, nullptr)
-PP_ANY_TYPE(scan, nullptr)
-PP_ANY_TYPE(scan_bwd, nullptr)
-PP_ANY_TYPE(conv, nullptr)
-PP_ANY_TYPE(conv_dx, nullptr)
-PP_ANY_TYPE(conv_dw, nullptr)
 PP_ANY_TYPE(linear_gelu, runParts)
 PP_ANY_TYPE(linear_add, runParts)
 PP_ANY_TYPE(linear_dx_gelu, runParts)

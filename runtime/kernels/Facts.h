@@ -145,6 +145,40 @@ constexpr int64_t sdpaScratch(bool backward, int64_t queries, int64_t sharedKeys
          (backward ? wholeBlocks(4 * queries) + 2 * wholeBlocks(4 * queries * width) + 4 * sharedKeys * width : 0);
 }
 
+/// The backward of a scan has so many heads' states at once at most, unless one head's alone are more.
+inline constexpr int64_t mostOfStates = int64_t(512) << 20;
+/// What the backward of a scan has of one head of a sequence, in numbers of acc: the states in front of chunks, and
+/// their gradients; rows like those of v, pairs of rows of a chunk, and what becomes of a decay.
+struct ScanParts {
+  int64_t states, rows, pairs, decays;
+  constexpr ScanParts(std::span<const int64_t> dims, bool byChannel)
+      : states(((dims[1] - 1) / rowsOfScan + 1) * dims[4] * dims[5]), rows(dims[1] * dims[5]),
+        pairs(dims[1] * rowsOfScan),
+        decays(byChannel ? 0 : dims[1] * (1 + 3 * ((dims[4] + rowsOfScan - 1) / rowsOfScan))) {}
+  constexpr int64_t all() const { return 2 * (states + rows + pairs) + decays; }
+};
+/// How many heads, of all sequences, the backward of a scan does at once: whole heads of keys, or a part of one.
+constexpr int64_t headsOfScan(const SizedCall &call, int64_t bytes = mostOfStates) {
+  const std::span<const int64_t> dims = call.dims;
+  const ScanParts parts(dims, call.params.size() > 1 && call.params[1] > 0);
+  const int64_t all = dims[0] * dims[2], share = dims[2] / dims[3];
+  int64_t most = bytes / (call.bytesOfSum() * parts.all());
+  if (most >= all)
+    return all;
+  if (most >= share)
+    return most / share * share;
+  for (most = most < 1 ? 1 : most; share % most;)
+    --most;
+  return most;
+}
+/// With a sum of dq and one of dk, of a head of keys whose heads are not done at once.
+constexpr int64_t scanBackwardScratch(const SizedCall &call) {
+  const std::span<const int64_t> dims = call.dims;
+  const int64_t heads = headsOfScan(call), sums = heads < dims[2] / dims[3] ? 2 * dims[1] * dims[4] : 0;
+  const ScanParts parts(dims, call.params.size() > 1 && call.params[1] > 0);
+  return call.bytesOfSum() * (heads * parts.all() + sums);
+}
+
 /// Bytes of scratch of our own kernels; calls of a rank run one behind the other and share it.
 constexpr int64_t simtScratch(const SizedCall &call) {
   const std::span<const int64_t> dims = call.dims;
@@ -155,6 +189,10 @@ constexpr int64_t simtScratch(const SizedCall &call) {
     return call.bytesOfSum() * dims[1] * (call.is("layernorm_bwd") ? 2 : 1) * blocksOfNorm(rows);
   if (call.is("embedding_dw"))
     return 4 * rows;
+  if (call.is("scan_bwd"))
+    return scanBackwardScratch(call);
+  if (call.is("conv_dw"))
+    return call.bytesOfSum() * dims[2] * dims[3] * blocksOfRows(rows * dims[1]);
   if (call.is("cross_entropy", "cross_entropy_loss"))
     return 8 * rows * (call.params.size() > 3 && call.params[3] > 0 ? 2 : 1); // with a z-loss
   if (call.is("route", "route_bwd")) {

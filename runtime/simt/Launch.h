@@ -93,6 +93,8 @@ inline bool onTensorCores(const PreparedOp &op) {
 }
 /// Shared memory of an attention's largest block.
 size_t attentionSharedBytes(const PreparedOp &op);
+/// That of a scan's, which has the state of some columns of v.
+size_t scanSharedBytes(const PreparedOp &op);
 
 } // namespace pp
 

@@ -20,6 +20,10 @@ TEST(KernelsLimits, NamesTheOpAndWhatIsTooMuch) {
   EXPECT_EQ(refusal({"attention", Type::F64, {1, 8, 1, 1, 1000, 0, 8, 0}, {}, {}}),
             "op 1 `attention`: heads of width 1000 need " + std::to_string(8 * (2 * 32 * 1001 + 4 * 4064)) +
                 " bytes of shared memory; a block of this device has at most " + std::to_string(sharedMemoryLimit()));
+  // Tiles of 32 rows of 33 numbers: 7 of rows, and 38 of a state of 1200 rows; and 5 rows of 32.
+  EXPECT_EQ(refusal({"scan_bwd", Type::F32, {1, 8, 1, 1, 1200, 4}, {}, {}}),
+            "op 1 `scan_bwd`: heads of width 1200 need " + std::to_string(4 * ((7 + 38) * 32 * 33 + 5 * 32)) +
+                " bytes of shared memory; a block of this device has at most " + std::to_string(sharedMemoryLimit()));
   EXPECT_EQ(refusal({"convolve", Type::F32, {1}, {}, {}}), "op 1 `convolve`: there is no such kernel");
 }
 

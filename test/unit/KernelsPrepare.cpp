@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "bench/gpu/Cases.h"
 #include "runtime/Pp.h"
+#include "runtime/kernels/Scan.h"
+#include "runtime/kernels/Specs.h"
 #include "test/unit/Kernels.h"
 #include <map>
 #include <thread>
@@ -145,4 +147,29 @@ TEST(KernelsPrepare, RanksAsThreadsAgree) {
     thread.join();
   for (const Values &result : results)
     expectEqual(result, results[0], "rank");
+}
+
+/// What a scan has in scratch is what Facts.h says.
+TEST(KernelsPrepare, ScratchOfScansIsPlanned) {
+  for (const char *kernel : {"scan", "scan_bwd"})
+    for (const std::vector<double> &params : {std::vector<double>{}, {0, 1}})
+      for (Type type : {Type::F32, Type::F64})
+        for (std::vector<int64_t> dims : {std::vector<int64_t>{1, 1, 1, 1, 5, 7},
+                                          {1, 32, 2, 2, 16, 33},
+                                          {1, 33, 6, 2, 128, 128},
+                                          {2, 4096, 4, 4, 64, 256}}) {
+          const OpSpec spec{kernel, type, dims, params, {"delta"}};
+          PreparedOp op{};
+          std::vector<Chunk> chunks;
+          ASSERT_EQ(readSpec(spec, op, chunks), "");
+          const ScanShape shape(op, nullptr);
+          const bool backward = op.kernel == Kernel::scan_bwd;
+          auto bytes = [&](auto places) { return decltype(places)::type::Places::bytes(shape, backward); };
+          EXPECT_EQ(!params.empty()     ? type == Type::F32 ? bytes(std::type_identity<ChannelScan<float>>{})
+                                                            : bytes(std::type_identity<ChannelScan<double>>{})
+                        : type == Type::F32 ? bytes(std::type_identity<Scan<float>>{})
+                                        : bytes(std::type_identity<Scan<double>>{}),
+                    cpuScratch(sizesOf(spec)))
+              << kernel << " " << nameOf(type) << " " << dims[1];
+        }
 }
