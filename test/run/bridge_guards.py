@@ -238,14 +238,19 @@ def tied(stages):
     return made
 
 
-def tried(rank, programs):
+def more_tried(rank, programs):
+    """As `tried`, for schedules that are like those."""
+    tried(rank, programs, ("1f1b", "zb_v", "fsdp", "slimpipe", "redone", "halved", "bpipe"))
+
+
+def tried(rank, programs, names=("tied zb_v", "parts", "terapipe", "vocabulary", "wzb1", "frozen", "chimera")):
     """`check` finds what a program and the driver do right, and what they do wrong."""
     import torch.distributed as dist
     from harness import ROOT
     from pp_schedules.torch import check, trial
     (two, _), real = pair(rank), trial.Pipeline
     trial.Pipeline = lambda *args, **words: real(*args, **words, group=None if args[0].ranks == 4 else two)
-    for name in ("1f1b", "tied zb_v", "parts", "terapipe", "vocabulary", "wzb1", "fsdp", "frozen", "chimera"):
+    for name in names:
         found, saved, wanted = trial.compare(programs[name])
         if not max(found.values()) <= 1e-12 or {"loss", "weights"} - set(found):
             raise RuntimeError(f"{name}: {found}")
@@ -337,8 +342,8 @@ def ends(rank, programs):
     step("zb_v", lambda ps: Muon(ps, 0.1), group=two)
 
 
-CHECKS = {"ends": (ends, 4), "tried": (tried, 4), "notices": (notices, 2), "wide": (wide, 4), "scaled": (scaled, 2),
-          "copies": (copies, 4)}
+CHECKS = {"ends": (ends, 4), "tried": (tried, 4), "more_tried": (more_tried, 4), "notices": (notices, 2),
+          "wide": (wide, 4), "scaled": (scaled, 2), "copies": (copies, 4)}
 
 if __name__ == "__main__":
     os.environ["PP"] = os.path.abspath(sys.argv[1])

@@ -32,7 +32,7 @@ TIED = ("1f1b", "zb_v", "interleaved", "chimera", "zb_h1", "dualpipe_v")
 
 
 def join(rank, ranks, store, limit=120):
-    """Makes a forked process one of `ranks` over gloo, with one thread. It ends with its stacks after `limit` seconds."""
+    """Makes a forked process one of `ranks` over gloo, with one thread; it ends after `limit` seconds, with stacks."""
     import torch
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"

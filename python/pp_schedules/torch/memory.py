@@ -76,7 +76,8 @@ class Sizes:
             largest = max(bytes_of([t]) for t in ([p.shard] if p.shard is not None else p.like))
             return 2 * largest if action[2] == "plain" and p.optimizer else 0
         beside = self.largest(piece, lambda meta: lost(meta)[1]) * (1 if action[1] in "FR" else 2 * (action[1] != "W"))
-        return max(beside, max(bytes_of([t]) for t in p.like) if action[1] in "BW" else 0)
+        added = action[1] in "BW" and action[2] != "first"
+        return max(beside, max(bytes_of([t]) for t in p.like) if added else 0)
 
     def weights(self, v, value):
         pipe, bind = self.pipe, value["bind"]
