@@ -21,7 +21,7 @@ using namespace pp::pipeline;
 void PieceGraph::numberCuts() {
   int64_t forwards = 0, later = 0;
   for (Operation &op : scratch.block()) {
-    bool isForward = forward.contains(&op), isCut = isa<nn::Attends>(op);
+    bool isForward = forward.contains(&op), isCut = isa<nn::Attends>(op) && isForward == isa<nn::Differentiable>(op);
     int64_t &count = isForward ? forwards : later;
     count += isCut;
     cuts[&op] = count;

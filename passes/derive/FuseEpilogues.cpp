@@ -79,9 +79,8 @@ public:
       return;
     IRRewriter builder(add);
     Value r = add.getX() == linear.getY() ? add.getY() : add.getX();
-    auto both = builder.create<nn::LinearAddOp>(add.getLoc(), linear.getX(), linear.getW(), linear.getBias(), r,
+    builder.replaceOpWithNewOp<nn::LinearAddOp>(add, linear.getX(), linear.getW(), linear.getBias(), r,
                                                 linear.getTransposed());
-    builder.replaceOp(add, both.getY());
     builder.eraseOp(linear);
   }
 
@@ -103,9 +102,8 @@ static void fuse(nn::GeluBwdOp gelu) {
   if (!linear || linear != kernelBefore(gelu) || gelu.getExact() || linear.getAcc() || !linear->hasOneUse())
     return;
   IRRewriter builder(gelu);
-  auto both = builder.create<nn::LinearDxGeluOp>(gelu.getLoc(), linear.getDy(), linear.getW(), gelu.getX(),
+  builder.replaceOpWithNewOp<nn::LinearDxGeluOp>(gelu, linear.getDy(), linear.getW(), gelu.getX(),
                                                  linear.getTransposed());
-  builder.replaceOp(gelu, both.getDu());
   builder.eraseOp(linear);
 }
 

@@ -355,8 +355,8 @@ LogicalResult Splitting::checkShards() {
       int64_t rows = 0;
       for (auto embedding : part.getOps<nn::EmbeddingOp>())
         rows = cast<RankedTensorType>(embedding.getTable().getType()).getDimSize(0);
-      for (auto stats : part.getOps<nn::CrossEntropyStatsOp>())
-        rows = cast<RankedTensorType>(stats.getZ().getType()).getShape().back();
+      for (auto loss : part.getOps<nn::ReadsLogits>())
+        rows = cast<RankedTensorType>(loss->getOperand(0).getType()).getShape().back();
       if (rows % devices != 0 && !part->hasAttr(nn::kWholeAttr))
         return refuseClause(piece, "mesh.tensor",
                             "`" + piece.getCoord().str() + "` has " + Twine(rows) +
