@@ -11,6 +11,12 @@
 #include "runtime/kernels/Facts.h"
 #include "runtime/simt/Map.h"
 
+#ifdef __CUDACC__
+#define PP_BY_FOUR _Pragma("unroll 4")
+#else
+#define PP_BY_FOUR
+#endif
+
 namespace pp {
 
 constexpr int edge = int(rowsOfScan), line = edge + 1, tileSize = edge * line;
@@ -158,7 +164,7 @@ template <bool XT = false, bool YT = false, bool Scaled = false, class A>
 PP_DEVICE void multiplyTiles(Own<A> &sum, const A *x, const A *y, const A *factor = nullptr) {
   const A *right = y + (YT ? laneOf() * line : laneOf());
   const int first = firstRow() * (XT ? 1 : line);
-  PP_ROLLED
+  PP_BY_FOUR
   for (int k = 0; k < edge; ++k) {
     const A its = right[k * (YT ? 1 : line)];
     PP_UNROLL
