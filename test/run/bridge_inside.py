@@ -328,16 +328,18 @@ def aliases(rank, programs):
     that add to `.grad` count it twice, so here one process differentiates the sum of all microbatches."""
     import torch
     from bridge_models import WIDTH, Llama, batch
+    from pp_schedules.torch.units import apart
     inputs, targets, weight = batch(MICROBATCHES)
 
     class Both(Llama):
         def __init__(self, stage, stages):
             super().__init__(stage, stages)
             self.a, self.b = (torch.nn.Parameter(torch.randn(WIDTH, WIDTH, dtype=torch.double) / 3) for _ in "ab")
+            self.c = torch.nn.Parameter(torch.randn(1, 5, WIDTH, dtype=torch.double))
 
         def forward(self, x):
             x = (x if self.embed is None else self.embed(x)) @ torch.stack([self.a, self.b]).sum(0)
-            x = self.layer(x)
+            x = self.layer(torch.stack([x, self.c.expand(x.shape[0], -1, -1)]).sum(0))
             return x if self.head is None else self.head(self.norm(x))
     for name, stages in (("1f1b", 2), ("zb_v", 4), ("recompute", 2)):
         made = [Both(stage, stages) for stage in range(stages)]
@@ -346,6 +348,10 @@ def aliases(rank, programs):
         x, t = (torch.cat([one for one, in all]) for all in (inputs, targets))
         one_process(made, [(x,)], [(t,)], weight)
         close(pipe, made)
+    one, two = torch.ones(6), torch.ones(3)        # of one storage, and of another
+    sums = apart([one[:3], one[:3], two, None], [two])
+    if len({g.data_ptr() for g in (two, *sums[:3])}) != 4 or not all(g.eq(1).all() for g in sums[:3]):
+        raise RuntimeError(f"{sums}")
 
 
 def halves(rank, programs):

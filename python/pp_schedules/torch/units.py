@@ -306,6 +306,8 @@ class Units:
                     if p.wide is not None:         # `.grad` has the parameter's type, so the sum is kept beside it
                         new, sums = sums, list(held or [None] * len(sums))
                         add_all(adder(sums, p.wide), new)
+                    elif held is None or any(g is None for g in held):
+                        sums = apart(sums, (*dx, *seeds))
                     if stash.queue is not None:
                         products(stash.queue, p.places, adder(sums, p.wide))
                     self.store(read, made, held, sums)
@@ -368,7 +370,7 @@ class Units:
         dx, sums = [x.grad for x in inputs], [q.grad for q in p.parameters]
         for q in p.parameters:
             q.grad = None
-        return dx, sums if held is not None else apart(sums)
+        return dx, sums
 
     def weights(self, piece, reads, makes):
         env, p = self.env, self.pipe.pieces[piece]
@@ -402,10 +404,10 @@ def add_up(old, new):
     return new if old is None else old if new is None else old + new
 
 
-def apart(gradients):
+def apart(gradients, others):
     """Gradients without a storage in common: of `stack([a, b]).sum(0)` autograd makes one for both, to which PyTorch's
-    next backward would add twice."""
-    seen = set()
+    next backward would add twice. Nor do they share one with `others`, which may be on their way then."""
+    seen = {g.data_ptr() for g in others if g is not None and g.layout == torch.strided}
     for place, gradient in enumerate(gradients):
         if gradient is not None and gradient.layout == torch.strided:
             start = gradient.data_ptr() if gradient.numel() else 0
