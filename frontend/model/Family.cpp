@@ -202,10 +202,11 @@ private:
         return success();
       return refuse(name, "expected an int of at least 1 for `" + name + "`, got " + value.text(), field.name.at, note);
     }
-    bool fits = value.sameTypeAs(*normal) || (normal->asNumber() && value.asInt());
-    if (fits && value.asInt() && *value.asInt() < 0 && !(normal->asInt() && *normal->asInt() < 0))
-      fits = false;
-    if (fits)
+    const bool isNumber = normal->asNumber() || (normal->asInt() && *normal->asInt() >= 0);
+    if (isNumber && value.asInt() && *value.asInt() < 0)
+      return refuse(name, "expected a number of at least 0 for `" + name + "`, got " + value.text(), field.name.at,
+                    note);
+    if (value.sameTypeAs(*normal) || (normal->asNumber() && value.asInt()))
       return success();
     return refuse(name,
                   "expected " + normal->type() + " like " + normal->text() + " for `" + name + "`, got " +
