@@ -12,8 +12,8 @@ case "${1:-}" in
 esac
 tools/build.sh --tests || exit 1
 log=build/check.log
-# Some tests wait most of their time: three more at once than there are cores.
-ctest --test-dir build "${some[@]}" -j "$(($(nproc) + 3))" --output-on-failure 2>&1 | tee "$log"
+# Some tests wait most of their time: two more at once than there are cores.
+ctest --test-dir build "${some[@]}" -j "$(($(nproc) + 2))" --output-on-failure 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 echo "the ten slowest tests, in seconds:"
 sed -nE 's/.*Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 \1/p' "$log" | sort -rn | head -n 10
