@@ -27,19 +27,23 @@ TOLERANCE = 1e-9
 
 # Folders with a further layer: config.json, options, and schedules on two ranks with what they need on a mesh.
 EVEN = dict(moe_intermediate_size=10, n_routed_experts=6, num_experts_per_tok=3, num_nextn_predict_layers=1)
+WHOLE = ("mesh.tensor=2", "mesh.mtp.tensor=1", "mesh.head.tensor=1")
 FOLDERS = {
     "glm4_moe": (
         families.llama_like("glm4_moe", 24, 4, 2, 22, head_dim=8, n_group=3, topk_group=2, n_shared_experts=2,
                             routed_scaling_factor=2.5, partial_rotary_factor=0.5, use_qk_norm=True, attention_bias=True,
                             **EVEN), (),
         (("1f1b.pipe", ()),
-         ("1f1b.pipe", ("mesh.tensor=2", "mesh.mtp.tensor=1", "mesh.head.tensor=1")))),
+         ("slimpipe.pipe", ("slices=2", "vocabulary=false")),
+         ("1f1b.pipe", ("mesh.data=2", "mesh.expert=2")),
+         ("1f1b.pipe", (*WHOLE, "mesh.sequence=true")))),
     "deepseek_v3": (
         families.latent_like("deepseek_v3", 20, 4, 34, 7, 5, 6, 4, 9, n_group=3, topk_group=2, n_shared_experts=1,
                              first_k_dense_replace=1, rope_parameters=dict(
                                  rope_type="yarn", rope_theta=500.0, factor=4.0, mscale=0.7, mscale_all_dim=1.2,
                                  original_max_position_embeddings=16), **EVEN), (),
-        (("zb_v.pipe:zb_v", ()), ("1f1b.pipe", ("mesh.data=2", "mesh.zero=1")))),
+        (("zb_v.pipe:zb_v", ()), ("1f1b.pipe", ("mesh.data=2", "mesh.zero=1")),
+         ("1f1b.pipe", (*WHOLE, "mesh.pre.tensor=1")))),
     "glm4_moe_lite": (families.VARIANTS["glm4_moe_lite"], ("model.mtp_normed=true", "model.mtp_weight=0.1"), ())}
 
 
@@ -125,7 +129,7 @@ class Folders(families.Judge):
         tally.check(f"lacks `{lost}` of this model" in done.stderr, f"without a tensor: {done.stderr}")
         with open(os.path.join(place, "config.json"), "w") as file:
             json.dump(FOLDERS[variant][0] | dict(dtype="float64", num_nextn_predict_layers=2), file, indent=1)
-        for mtp, code in ((0, 0), (1, 1)):
+        for mtp, code in ((0, 0), (1, 2)):
             done = harness.call([self.compiler, f"--from-hf={place}", "--schedule=std/single.pipe", "-Dmicrobatches=1",
                                  f"-Dmodel.mtp={mtp}", "--emit=actions"], expect=code)
             good = ("trains one further layer" in done.stderr) == bool(mtp)
