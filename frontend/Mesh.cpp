@@ -218,7 +218,8 @@ std::optional<int64_t> MeshClause::ranksPerNode(int64_t devicesPerNode) const {
 LogicalResult MeshClause::markParts(mlir::ModuleOp module) const {
   mlir::Builder builder(module.getContext());
   StringSet<> attends;
-  bool hasExperts = false, hasFurther = false;
+  StringRef further; // a part that is cut and has the loss of further tokens
+  bool hasExperts = false;
   for (auto function : module.getOps<mlir::func::FuncOp>()) {
     auto named = function->getAttrOfType<mlir::StringAttr>(nn::kPartAttr);
     StringRef part = named ? named.getValue() : function.getName();
@@ -233,14 +234,18 @@ LogicalResult MeshClause::markParts(mlir::ModuleOp module) const {
     auto meeting = attentionOfParts.find(part);
     if (size(Axis::context) > 1 && meeting != attentionOfParts.end() && meeting->second.first != attention)
       function->setAttr(nn::kAttentionAttr, builder.getStringAttr(meeting->second.first));
-    hasFurther |= any_of(function.getOps<nn::CrossEntropyOp>(), [](auto loss) { return loss.getFurther(); });
+    if (size(Axis::tensor) > 1 && !wholeParts.contains(part) &&
+        any_of(function.getOps<nn::CrossEntropyOp>(), [](auto loss) { return loss.getFurther(); }))
+      further = part;
     if (!function.getOps<nn::Attends>().empty())
       attends.insert(part);
   }
-  if (size(Axis::tensor) > 1 && hasFurther)
-    return evaluator.fail(sizes[static_cast<size_t>(Axis::tensor)].at,
-                          "`tensor = " + Twine(size(Axis::tensor)) +
-                              "`: a model that predicts further tokens is not built yet over `tensor`");
+  if (!further.empty())
+    return evaluator.fail(
+        sizes[static_cast<size_t>(Axis::tensor)].at,
+        "`tensor = " + Twine(size(Axis::tensor)) +
+            "`: the loss of further tokens is not built yet where it is cut over `tensor`; `mesh of " + further +
+            " tensor = 1` (`-D mesh." + further + ".tensor=1`) leaves its part whole");
   if (expert.value > 1 && !hasExperts)
     return evaluator.fail(expert.at, "`expert = " + Twine(expert.value) + "`: the model has no experts");
   for (const auto &[part, its] : attentionOfParts)

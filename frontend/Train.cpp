@@ -372,7 +372,8 @@ private:
     }
     known.model = succeeded(bindParameters(evaluator, calleeOf(model), modelCall, trainScope, overrides, modelScope));
     noteModelSizes();
-    bool isExpanded = model->layerVariables.empty();
+    bool isExpanded =
+        model->layerVariables.empty() && none_of(model->parts, [](const ModelPart &part) { return part.condition; });
     if (known.model && succeeded(expandLayers(source, evaluator, *model, modelScope, expanded))) {
       FailureOr<StringRef> prefix = readNames();
       known.model = succeeded(prefix) &&

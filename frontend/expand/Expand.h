@@ -19,7 +19,8 @@ struct ExpandedModel {
 
 /// Of a model with `layer NAME in [..], ..`, makes one with a kind of layers for all layers of equal values. Each NAME
 /// is bound in `parameters`, and `enterPart` gives it the value of a part's kind. Another model is copied. `layer` is
-/// bound, too, unless it is a parameter: in parts of a kind with a name, this name.
+/// bound, too, unless it is a parameter: in parts of a kind with a name, this name. Parts whose condition is false are
+/// left out.
 mlir::LogicalResult expandLayers(Source &source, Evaluator &evaluator, const Model &model, Scope &parameters,
                                  ExpandedModel &expanded);
 void enterPart(const Model &model, const ModelPart &part, Scope &parameters);

@@ -75,6 +75,26 @@ static std::string kindName(const Model &model, const std::vector<SmallVector<in
   return name;
 }
 
+/// Leaves out the parts whose condition is false. One that stands behind the layers is the last of a model.
+static LogicalResult leaveOut(Evaluator &evaluator, Scope &parameters, ExpandedModel &expanded) {
+  const std::vector<ModelPart> all = std::exchange(expanded.parts, {});
+  for (const ModelPart &part : all) {
+    enterPart(expanded.model, part, parameters);
+    FailureOr<bool> isThere =
+        part.condition ? holds(evaluator, part.condition, parameters, "if") : FailureOr<bool>(true);
+    if (failed(isThere))
+      return failure();
+    if (*isThere)
+      expanded.parts.push_back(part);
+  }
+  if (!all.empty() && all.back().condition && (expanded.parts.empty() || expanded.parts.back().kind != all.back().kind))
+    return evaluator.fail(all.back().condition->at, "no last part is there: part `" + all.back().name.text +
+                                                        "` is there if `" + all.back().condition->text +
+                                                        "`, which is false, and no other one stands behind the layers");
+  expanded.model.parts = expanded.parts;
+  return success();
+}
+
 LogicalResult pp::expandLayers(Source &source, Evaluator &evaluator, const Model &model, Scope &parameters,
                                ExpandedModel &expanded) {
   expanded.model = model;
@@ -84,8 +104,7 @@ LogicalResult pp::expandLayers(Source &source, Evaluator &evaluator, const Model
     parameters.bind({word, model.kinds.front().at}, Value(word));
   if (model.layerVariables.empty()) {
     expanded.parts.assign(model.parts.begin(), model.parts.end());
-    expanded.model.parts = expanded.parts;
-    return success();
+    return leaveOut(evaluator, parameters, expanded);
   }
   const Name &first = model.layerVariables.front().name;
   if (model.kinds.size() > 1 || model.kindOf)
@@ -119,12 +138,11 @@ LogicalResult pp::expandLayers(Source &source, Evaluator &evaluator, const Model
       expanded.parts.push_back(model.parts[end++]);
     i = end;
   }
-  expanded.model.parts = expanded.parts;
   expanded.model.kinds = expanded.kinds;
   expanded.model.kindNumbers = expanded.kindNumbers;
   for (const LayerVariable &variable : model.layerVariables)
     parameters.bind(variable.name, Value(int64_t(0)));
-  return success();
+  return leaveOut(evaluator, parameters, expanded);
 }
 
 void pp::enterPart(const Model &model, const ModelPart &part, Scope &parameters) {

@@ -264,8 +264,9 @@ struct ModelPart : ModelBody {
   ArrayRef<int64_t> layerValues; ///< of `layer NAME in [..]`, the value of each NAME for the layers of this kind
   ArrayRef<Name> parameters;
   ArrayRef<Name> sources; ///< by parameter what `e from embed` names, a part or data; no text: the part before, or data
-  ArrayRef<Expr *> aheads; ///< by parameter the k of `next from tokens + k`
-  bool isWrong = false;    ///< only the name and the kind are known
+  ArrayRef<Expr *> aheads;   ///< by parameter the k of `next from tokens + k`
+  Expr *condition = nullptr; ///< `if c`: where it does not hold, the part is not there
+  bool isWrong = false;      ///< only the name and the kind are known
 };
 
 /// `NAME in [..]` of a `layer`: the value of every layer.

@@ -227,6 +227,8 @@ private:
     made.sources = keep(ArrayRef<Name>(sources));
     made.aheads = keep(ArrayRef<Expr *>(aheads));
     expect(")");
+    if (take("if"))
+      made.condition = expression();
     body(made, /*mayReport=*/true);
     return made;
   }

@@ -425,7 +425,7 @@ LogicalResult Splitting::run() {
                                         << "` stands in layers of two kinds; `tensor = " << devices
                                         << "` needs a part of its own for each";
       for (auto loss : part.getOps<nn::CrossEntropyOp>())
-        if (loss.getFurther())
+        if (loss.getFurther() && !part->hasAttr(nn::kWholeAttr))
           return loss.emitError() << "further losses are not built yet where a vocabulary is cut over `tensor`";
     }
     llvm::for_each(chain, takeBiasesOut);

@@ -127,10 +127,11 @@ def watch_routers(model):
     return loads
 
 
-def model_of(variant):
+def model_of(variant, extend=lambda model: None):
     config = transformers.AutoConfig.for_model(**families.VARIANTS[variant])
     config._experts_implementation = "eager"  # the others take no f64
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float64)
+    extend(model)
     with torch.no_grad():
         for name, (weight, part) in (tensors(model) | biases(model)).items():
             _, values = families.weight_of(name, list(weight[part].shape))

@@ -3,10 +3,13 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: mtp_oracle.py 1 > Inputs/mtp.json; mtp_oracle.py 2 > Inputs/mtp2.json
+#        mtp_oracle.py folders > Inputs/mtp_folders.json
 # Made with transformers 5.23.0 and torch 2.15.0, in f64 as families_oracle.py says. The layer that predicts the token
 # after the next one is a LlamaModel of one layer, whose last norm is the one of the shared head; behind it stands the
-# layer that predicts the token after that one.
-import json, sys
+# layer that predicts the token after that one. Of folders, with transformers 5.24.0: the further layer is one of the
+# family's own decoder layers, with the number behind the last one, and so are its norms. It gets the last layer's mask
+# and positions.
+import copy, json, sys
 import families_oracle  # first: it makes torch compute in f64
 import torch, transformers
 import families, mtp
@@ -42,7 +45,53 @@ class Further:
         return seen["h"], made
 
 
+def add_further(model):
+    """Behind the layers, which the model does not run: it runs as many as its config has."""
+    config, norm = copy.deepcopy(model.config), type(model.model.norm)
+    hidden, eps = config.hidden_size, config.rms_norm_eps
+    if hasattr(config, "mlp_layer_types"):
+        config.mlp_layer_types = [*config.mlp_layer_types, "sparse"]
+    layer = type(model.model.layers[-1])(config, config.num_hidden_layers)
+    layer.enorm, layer.hnorm = norm(hidden, eps), norm(hidden, eps)
+    layer.eh_proj = torch.nn.Linear(2 * hidden, hidden, bias=False)
+    layer.embed_tokens = torch.nn.Embedding(config.vocab_size, hidden, config.pad_token_id)
+    layer.shared_head = torch.nn.ModuleDict({
+        "norm": norm(hidden, eps), "head": torch.nn.Linear(hidden, config.vocab_size, bias=False)})
+    model.model.layers.append(layer)
+
+
+def of_folder(variant):
+    families.VARIANTS[variant], options, _ = mtp.FOLDERS[variant]
+    options = dict(option.split("=") for option in options)
+    model = families_oracle.model_of(variant, add_further)
+    rows, length = families.ROWS, families.SEQUENCE
+    tokens = torch.tensor(list(families.TEXT[:rows * length])).reshape(rows, -1)
+    targets = torch.tensor(list(families.TEXT[1:rows * length + 1])).reshape(rows, -1)
+    loads, seen, layer = families_oracle.watch_routers(model), {}, model.model.layers[-1]
+    model.model.layers[0].register_forward_pre_hook(lambda module, given, named: seen.update(named), with_kwargs=True)
+    model.model.norm.register_forward_hook(lambda module, given, made: seen.update(last=given[0], normed=made))
+    logits = model.train()(input_ids=tokens, use_cache=False).logits
+    last, normed = seen.pop("last"), seen.pop("normed")
+    entropy = torch.nn.functional.cross_entropy
+    loss = entropy(logits.flatten(0, 1), targets.flatten())
+    ahead = torch.cat([tokens[:, 1:], torch.zeros_like(tokens[:, :1])], 1)
+    h = normed if options.get("model.mtp_normed") == "true" else last
+    both = torch.cat([layer.enorm(layer.embed_tokens(ahead)), layer.hnorm(h)], -1)
+    made = layer(layer.eh_proj(both), **seen)
+    further = layer.shared_head["head"](layer.shared_head["norm"](made))[:, :-1]
+    weight = float(options.get("model.mtp_weight", mtp.WEIGHT))
+    weighted = weight * entropy(further.flatten(0, 1), targets[:, 1:].flatten())
+    (loss + weighted).backward()
+    gradients = {name: (None, weight.grad[part].flatten().tolist())
+                 for name, (weight, part) in families_oracle.tensors(model).items()}
+    gradients |= {name: (None, load) for name, load in loads.items()}
+    return {"loss": loss.item(), "mtp": weighted.item(), "gradients": mtp.by_weight(gradients)}
+
+
 def main():
+    if sys.argv[1] == "folders":
+        print("{" + ",\n ".join(f'"{variant}": {json.dumps(of_folder(variant))}' for variant in mtp.FOLDERS) + "}")
+        return
     n, hidden, depth = mtp.SIZES["layers"], mtp.SIZES["hidden"], int(sys.argv[1])
     trunk, layers = transformers.LlamaForCausalLM(config(n)), [Further(hidden, n + k) for k in range(depth)]
     named = dict(trunk.named_parameters())
