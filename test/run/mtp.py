@@ -41,10 +41,10 @@ FOLDERS = {
         families.latent_like("deepseek_v3", 20, 4, 34, 7, 5, 6, 4, 9, n_group=3, topk_group=2, n_shared_experts=1,
                              first_k_dense_replace=1, rope_parameters=dict(
                                  rope_type="yarn", rope_theta=500.0, factor=4.0, mscale=0.7, mscale_all_dim=1.2,
-                                 original_max_position_embeddings=16), **EVEN), (),
+                                 original_max_position_embeddings=16), **EVEN), ("model.mtp_normed=false",),
         (("zb_v.pipe:zb_v", ()), ("1f1b.pipe", ("mesh.data=2", "mesh.zero=1")),
          ("1f1b.pipe", (*WHOLE, "mesh.pre.tensor=1")))),
-    "glm4_moe_lite": (families.VARIANTS["glm4_moe_lite"], ("model.mtp_normed=true", "model.mtp_weight=0.1"), ())}
+    "glm4_moe_lite": (families.VARIANTS["glm4_moe_lite"], ("model.mtp_weight=0.1",), ())}
 
 
 def judge(compiler, folder, name, schedules, sizes, train=harness.TRAIN):

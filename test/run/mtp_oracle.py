@@ -75,7 +75,7 @@ def of_folder(variant):
     entropy = torch.nn.functional.cross_entropy
     loss = entropy(logits.flatten(0, 1), targets.flatten())
     ahead = torch.cat([tokens[:, 1:], torch.zeros_like(tokens[:, :1])], 1)
-    h = normed if options.get("model.mtp_normed") == "true" else last
+    h = normed if options.get("model.mtp_normed") != "false" else last
     both = torch.cat([layer.enorm(layer.embed_tokens(ahead)), layer.hnorm(h)], -1)
     made = layer(layer.eh_proj(both), **seen)
     further = layer.shared_head["head"](layer.shared_head["norm"](made))[:, :-1]
