@@ -349,7 +349,7 @@ TEST_P(LoweredPrograms, EveryMutantOfTheTextsIsFound) {
   for (RankOp rank : proved.program().getOps<RankOp>()) {
     std::unique_ptr<llvm::Module> lowered;
     ASSERT_TRUE(succeeded(lowerRank(*proved.module, static_cast<int64_t>(rank.getRank()), context, lowered)));
-    check(*lowered, "pp_json_" + std::to_string(rank.getRank()), 15, [&] { return proved.check(rank, *lowered); });
+    check(*lowered, "pp_json_" + std::to_string(rank.getRank()), 10, [&] { return proved.check(rank, *lowered); });
   }
   std::unique_ptr<llvm::Module> table;
   ASSERT_TRUE(succeeded(lowerTable(*proved.module, ranks, context, table)));
@@ -357,7 +357,7 @@ TEST_P(LoweredPrograms, EveryMutantOfTheTextsIsFound) {
     return checkLoweredTable(proved.program(), ranks, /*evaluates=*/true, proved.isLate(), *table);
   };
   EXPECT_EQ(errorOf(proved.context.get(), checkTable), "");
-  check(*table, "pp_program_json", 60, checkTable);
+  check(*table, "pp_program_json", 40, checkTable);
 }
 
 TEST_P(LoweredPrograms, EveryMutantOfTheTableIsFound) {
